@@ -3,12 +3,14 @@
 
 #![no_main]
 
+use std::time::Duration;
+
 use libfuzzer_sys::fuzz_target;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::wire::{EventReader, Operation};
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Output};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = EventReader::default();
@@ -19,13 +21,18 @@ fuzz_target!(|bytes: &[u8]| {
         again.feed(&written);
         assert_eq!(again.next_event(), Ok(Some(event)));
     }
-    // Each request: connection, opcode, length, payload.
-    let mut host = Coordinator::default();
+    operate(Coordinator::default(), false, bytes);
+    let note = Note::new(1, Duration::from_secs(60));
+    operate(Coordinator::restartable(Now::default(), note), true, bytes);
+});
+
+/// Each request: connection, opcode, length, payload.
+fn operate(mut host: Coordinator, restartable: bool, bytes: &[u8]) {
     let mut rest = bytes;
     while let [from, opcode, length, more @ ..] = rest {
         let (payload, after) = more.split_at(usize::from(*length).min(more.len()));
         rest = after;
-        let opcode = 0x20 + opcode % 8;
+        let opcode = 0x20 + opcode % 9;
         if let Ok(operation) = Operation::read(opcode, payload) {
             let mut written = Vec::new();
             operation.write(&mut written);
@@ -42,8 +49,9 @@ fuzz_target!(|bytes: &[u8]| {
     for id in 0..4 {
         handle(&mut host, Input::Closed(ConnId(id)));
     }
-    assert!(!host.is_active());
-});
+    // Agents may come back to one that is started again.
+    assert!(restartable || !host.is_active());
+}
 
 fn handle(host: &mut Coordinator, input: Input<'_>) {
     host.handle(Now::default(), input);

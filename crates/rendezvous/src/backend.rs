@@ -59,6 +59,13 @@ pub trait RendezvousBackend: Send {
         Vec::new()
     }
 
+    /// The exit barrier of the round that the last [`RendezvousBackend::join`] returned, if this backend has one
+    /// of its own, which then has it on all nodes of the round. Without one, agents meet in the store
+    /// of the round.
+    fn exit_barrier(&self) -> Option<ExitBarrier> {
+        None
+    }
+
     /// Whether the workers meet at the very store that the agents meet at.
     fn shares_store_with_workers(&self) -> bool {
         false
@@ -92,6 +99,10 @@ pub trait RendezvousBackend: Send {
 
 /// What ends a join from another thread; may be called more than once.
 pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
+
+/// Says that all workers of this node have succeeded, and waits until those of all nodes of the round have, for
+/// so long at most. Called on a thread of its own.
+pub type ExitBarrier = Arc<dyn Fn(Duration) -> Result<(), RendezvousError> + Send + Sync>;
 
 /// Who is told of [`Change`]s.
 pub type Observer = Box<dyn Fn(Change) + Send + Sync>;

@@ -20,7 +20,9 @@ mod recording;
 mod registry;
 pub mod url;
 
-pub use backend::{Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousInfo};
+pub use backend::{
+    Change, ExitBarrier, Interrupter, Member, Observer, RendezvousBackend, RendezvousInfo,
+};
 pub use dynamic::C10dRendezvous;
 pub use environment::Environment;
 pub use error::RendezvousError;

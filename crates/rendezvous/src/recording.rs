@@ -10,7 +10,8 @@ use rdzv_store::Pinger;
 
 use crate::event::{NodeState, Recorder, RendezvousEvent};
 use crate::{
-    Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, ExitBarrier, Interrupter, Member, Observer, RendezvousBackend, RendezvousError,
+    RendezvousInfo,
 };
 
 /// A backend that records what happens to its node.
@@ -137,6 +138,10 @@ impl RendezvousBackend for Recorded {
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         self.backend.threads()
+    }
+
+    fn exit_barrier(&self) -> Option<ExitBarrier> {
+        self.backend.exit_barrier()
     }
 
     fn shares_store_with_workers(&self) -> bool {

@@ -7,6 +7,7 @@
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
 //! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
 //! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet at a coordinator
+//! cargo run -p rdzv-sim -- restarts --seeds 10000         the same, and the coordinator is killed
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
 //! ```
 
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [references | rendezvous | native [--agents N]] (--seed N [--trace] | --seeds COUNT)"
+                "usage: rdzv-sim [references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let place = match arguments.first().map(String::as_str) {
         Some("rendezvous") => Place::Store,
         Some("native") => Place::Coordinator,
+        Some("restarts") => Place::Restartable,
         Some("references") => {
             let replay = |seed| format!("references --seed {seed}");
             return run(seeds, everything, replay, references::run);

@@ -39,15 +39,18 @@
 //! | `guard` | the guard |
 //! | `child` | both: the wait for a child, the signals for it, the end of what it leaves |
 //! | `watch` | the agent's view of the two |
+//! | `service` | the keeper of a service without workers, which is started again if it is killed |
 
 mod child;
 mod guard;
 mod outer;
+mod service;
 mod watch;
 
 use std::time::Duration;
 
 pub use outer::{AgentEnd, end_like, keep};
+pub use service::{Restart, Service, keep_service};
 pub(crate) use watch::{KeeperWatch, launcher};
 pub use watch::{is_kept, launcher_pid};
 

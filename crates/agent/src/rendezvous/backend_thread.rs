@@ -22,7 +22,7 @@ use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous::{
-    Change, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, ExitBarrier, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
 };
 use rdzv_store::Pinger;
 use tokio::sync::mpsc::UnboundedSender;
@@ -65,17 +65,23 @@ pub(super) struct JoinedRound {
     pub(super) store: RoundStore,
     /// The threads of the backend, by name.
     threads: Threads,
+    /// The backend's own exit barrier of the round.
+    exit_barrier: Option<ExitBarrier>,
 }
 
 type Threads = Vec<(&'static str, Pinger)>;
 
 impl JoinedRound {
-    fn new(info: RendezvousInfo, threads: Threads) -> Result<Self, RendezvousError> {
+    fn new(
+        info: RendezvousInfo,
+        backend: Option<&dyn RendezvousBackend>,
+    ) -> Result<Self, RendezvousError> {
         let store = Arc::from(info.store.try_clone()?);
         Ok(Self {
             info,
             store: RoundStore::new(store),
-            threads,
+            threads: backend.map_or_else(Vec::new, RendezvousBackend::threads),
+            exit_barrier: backend.and_then(RendezvousBackend::exit_barrier),
         })
     }
 
@@ -156,6 +162,11 @@ impl BackendHandle {
     /// The ranks of this node's workers, if the rendezvous knows them.
     pub(super) fn assignment(&self) -> Option<Assignment> {
         self.round.as_ref()?.info.assignment
+    }
+
+    /// The exit barrier of the current round, if the backend has one of its own.
+    pub(super) fn exit_barrier(&self) -> Option<ExitBarrier> {
+        self.round.as_ref()?.exit_barrier.clone()
     }
 
     /// The threads that the current round needs.
@@ -280,13 +291,9 @@ impl Rendezvous {
     }
 
     fn answer(&mut self) -> Answer {
-        let joined = self.join().and_then(|info| {
-            let backend = self.backend.as_ref();
-            JoinedRound::new(
-                info,
-                backend.map_or_else(Vec::new, |backend| backend.threads()),
-            )
-        });
+        let joined = self
+            .join()
+            .and_then(|info| JoinedRound::new(info, self.backend.as_deref()));
         self.interruption.in_progress.store(false, Ordering::SeqCst);
         let backend = self.backend.as_ref();
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());

@@ -28,7 +28,7 @@ use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{
     Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
 };
-use rdzv_store::{HashStore, Pinger, StoreError};
+use rdzv_store::{HashStore, Pinger};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -63,7 +63,7 @@ pub(crate) enum Answer {
         result: Result<Assignment, AgentError>,
     },
     /// To [`RendezvousHandle::wait_for_others`].
-    BarrierPassed(Result<(), StoreError>),
+    BarrierPassed(Result<(), String>),
     /// To nothing: a change among the other nodes.
     Changed(Change),
     /// To nothing: the rendezvous has recorded something.
@@ -279,10 +279,17 @@ impl RendezvousHandle {
 
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self, agents: u32) {
+        let timeout = barrier::EXIT_BARRIER_TIMEOUT;
+        if let Some(pass) = self.backend.as_ref().and_then(BackendHandle::exit_barrier) {
+            self.apart("exit barrier", move || {
+                Answer::BarrierPassed(pass(timeout).map_err(|error| error.to_string()))
+            });
+            return;
+        }
         let store = Arc::clone(self.store.of_agent());
         self.apart("exit barrier", move || {
-            let timeout = Some(barrier::EXIT_BARRIER_TIMEOUT);
-            Answer::BarrierPassed(store.barrier(barrier::TERMINAL_STATE, agents, timeout))
+            let passed = store.barrier(barrier::TERMINAL_STATE, agents, Some(timeout));
+            Answer::BarrierPassed(passed.map_err(|error| error.to_string()))
         });
     }
 

@@ -98,7 +98,7 @@ impl LocalRendezvous {
             }
         };
         let server = TcpStoreServer::start(ServerOptions {
-            listener,
+            listeners: Vec::from_iter(listener),
             ..self.policy.server(host, port)
         })?;
         self.announce(&server)?;

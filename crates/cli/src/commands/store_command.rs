@@ -1,14 +1,16 @@
 //! `rdzv store`: a key/value store on its own, until a signal ends it.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rdzv_store::{Admission, Limits, ServerOptions, TcpStoreServer, parse_size};
+use rdzv_agent::Service;
+use rdzv_rendezvous::dynamic::native::{self, NoteFile};
+use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, parse_size};
 
 use crate::exit::Exit;
 use crate::terminal::{complain, finish_lines, start_lines};
@@ -50,6 +52,14 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 
+    /// Most lives in a row shorter than 10 s after which the store is started again; 0 never does that
+    ///
+    /// A store that was killed is started again at the same sockets. Its keys are gone then, and clients
+    /// have to connect again; but agents of rdzv that meet there go on with the round they are in, and
+    /// their workers are not touched.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    restarts: u32,
+
     #[command(flatten, next_help_heading = "The secret of the job")]
     trust: TrustArgs,
 }
@@ -74,6 +84,9 @@ const LINGER: Duration = Duration::from_millis(200);
 /// The time for the reader of stderr to take the last lines.
 const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
+/// The time for which agents wait for a store that was killed.
+const AWAITED: Duration = Duration::from_secs(60);
+
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     let directory = std::env::current_dir().unwrap_or_default();
@@ -90,7 +103,9 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
         }
     };
     let code = match serve(arguments, trust) {
-        Ok(()) => Exit::Success,
+        Ok(None) => Exit::Success,
+        // The process that served has said everything.
+        Ok(Some(ended)) => rdzv_agent::end_like(ended),
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
             Exit::Failure
@@ -100,31 +115,52 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     code.into()
 }
 
-fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<()> {
+/// Serves, or keeps the process that does, which was the end of it.
+fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatus>> {
     rdzv_agent::host::raise_open_files_limit();
     // Before anybody learns that we are here, so that no signal can come too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("handle signals")?;
-    // After that, so that its thread takes no signal either.
-    start_lines();
-    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
-    for warning in &trust.warnings {
-        tracing::warn!("{warning}");
-    }
-    let is_open = trust.credentials.is_empty();
-    let options = ServerOptions {
-        admission: Admission {
-            credentials: trust.credentials,
-            torch_clients: trust.torch_clients,
-            agent_prefix: None,
-        },
+    let mut options = ServerOptions {
         host: arguments.host.clone(),
         port: arguments.port,
         limits: arguments.limits(),
-        extension: Some(rdzv_rendezvous::dynamic::native::extension()),
         ..ServerOptions::default()
     };
-    TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
+    let mut restart = None;
+    if arguments.restarts == 0 {
+        options.extension = Some(native::extension());
+    } else {
+        let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
+        options.listeners = listeners.map_err(failed)?;
+        let mut note = NoteFile::new(AWAITED).context("make memory for a note")?;
+        match rdzv_agent::keep_service(arguments.restarts)? {
+            Service::Serves(why) => restart = why,
+            Service::Ended(ended) => return Ok(Some(ended)),
+        }
+        note.reopen().context("read the note of the last store")?;
+        options.extension = Some(native::restartable(note));
+    }
+    // After the signals were blocked, so that its thread takes none either.
+    start_lines();
+    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
+    if let Some(restart) = &restart {
+        tracing::warn!("the store {restart}");
+    } else {
+        for warning in &trust.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+    let is_open = trust.credentials.is_empty();
+    options.admission = Admission {
+        credentials: trust.credentials,
+        torch_clients: trust.torch_clients,
+        agent_prefix: None,
+    };
+    let served = TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
+        if restart.is_some() {
+            return;
+        }
         if is_open && !address.ip().is_loopback() {
             tracing::warn!("{NO_TOKEN}");
         }
@@ -132,9 +168,15 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<()> {
         // A reader that went away has no use for the line, but its clients may have for the store.
         let _ = writeln!(stdout, "listening on {address}");
         let _ = stdout.flush();
-    })
-    // The text is complete; as a cause it would be told twice.
-    .map_err(|error| anyhow!("failed to {error}"))
+    });
+    served.map_err(failed)?;
+    Ok(None)
+}
+
+/// The text is complete; as a cause it would be told twice.
+#[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
+fn failed(error: StoreError) -> anyhow::Error {
+    anyhow!("failed to {error}")
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub mod native_client;
 pub mod participant;
 pub mod pickle;
 pub mod ranks;
+pub mod recovering;
 pub mod settings;
 pub mod state;
 pub mod waiting;

@@ -82,7 +82,7 @@ impl StoreServer {
         let options = ServerOptions {
             host: Some(host.clone()),
             port,
-            listener,
+            listeners: Vec::from_iter(listener),
             ..ServerOptions::default()
         };
         let server = py

@@ -256,6 +256,7 @@ fn outcome(output: &Output) -> String {
                 ref assignment,
                 ref master_addr,
                 master_port,
+                is_recoverable: _,
             } = *joined;
             let (base_rank, world, _, _) = assignment.map(Into::into).unwrap_or_default();
             format!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::participant;
 
 use super::agent::{Doing, Input};
-use super::plan::Act;
+use super::plan::{Act, Place};
 use super::world::{Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
@@ -71,6 +71,8 @@ impl World {
             }
             Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
             Act::HostStalls(time) => self.host_stalled_until = until(time),
+            Act::HostDies(0) => self.kill_host(),
+            Act::HostDies(after) => self.host_dies_after = Some(after),
             Act::Start | Act::Restart | Act::Leave | Act::Close => {}
         }
         Ok(())
@@ -92,8 +94,27 @@ impl World {
         self.tell(agent, Input::Join)
     }
 
+    /// The workers of an agent fail, because those of another one of its round have ended.
+    pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result<(), Violation> {
+        if self.agents[agent].doing != Doing::Working(round) {
+            return Ok(());
+        }
+        self.agents[agent].doing = Doing::Joining;
+        self.tell(agent, Input::Join)
+    }
+
     /// The process of an agent ends; `silently` if its machine ends with it.
     pub(super) fn crash(&mut self, agent: usize, silently: bool) {
+        if let Doing::Working(round) = self.agents[agent].doing
+            && self.plan.place == Place::Restartable
+        {
+            // A coordinator that recovers may have to wait for those who know what has become of the round.
+            for other in 0..self.agents.len() {
+                let at = self.time.now + self.time.random.u64(0..20_000_000_000);
+                let process = self.agents[other].process;
+                self.time.at(at, Event::WorkersFail(other, process, round));
+            }
+        }
         self.agents[agent].stop();
         self.agents[agent].wanted = false;
         if let Some(link) = self.agents[agent].connection.take() {

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
+use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::participant::{self, Formed};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
 
-use super::plan::Plan;
+use super::plan::{Place, Plan};
 use crate::scheduler::due;
 
 /// What an agent is doing.
@@ -155,13 +156,13 @@ impl Agent {
                     false => participant.polling(Duration::from_secs(1)),
                 }))
             }
-            false => Make::Native(Box::new(NativeClient::new(
-                now,
-                seed,
-                "run",
-                self.me.clone(),
-                settings,
-            ))),
+            false => {
+                let client = NativeClient::new(now, seed, "run", self.me.clone(), settings);
+                // Only agents that say their program can come back to a coordinator.
+                let program = Program::new("train.py", b"", true);
+                let says = plan.place == Place::Restartable;
+                Make::Native(Box::new(client.running(says.then_some(program))))
+            }
         });
     }
 
@@ -272,7 +273,10 @@ impl Agent {
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
             Output::Closed | Output::NotClosed(_) => self.end(),
-            Output::Status { .. } | Output::Waiting(_) => {}
+            Output::Status { .. }
+            | Output::Waiting(_)
+            | Output::Missing(_)
+            | Output::AllSucceeded(_) => {}
         }
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_rendezvous_proto::{NodeDesc, native_client};
 
-use super::agent::{Action, Input};
+use super::agent::{Action, Doing, Input};
 use super::ledger::broken;
-use super::plan::Act;
+use super::plan::{Act, Place};
 use super::world::{Ask, Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
@@ -91,6 +91,13 @@ impl World {
             Action::Joined(joined) => {
                 self.count_joined();
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
+                if self.plan.place == Place::Restartable && !self.plan.has_silence() {
+                    let working = self.agents.iter().filter_map(|agent| match agent.doing {
+                        Doing::Working(round) => Some((&agent.me, round)),
+                        _ => None,
+                    });
+                    self.ledger.running(working)?;
+                }
             }
             Action::Read(formed) => {
                 self.count_joined();

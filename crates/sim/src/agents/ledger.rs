@@ -1,4 +1,4 @@
-//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 and INV-N2.
+//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 to INV-N3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,6 +105,32 @@ impl Ledger {
         }
         self.closed |= new.closed;
         Ok(())
+    }
+
+    /// Fails if all workers of two rounds run, of these that do: who, in which round.
+    pub fn running<'a>(
+        &self,
+        working: impl Iterator<Item = (&'a NodeDesc, u64)>,
+    ) -> Result<(), Violation> {
+        let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+        for (node, round) in working {
+            let mut members = self.ranks.range((round, 0)..=(round, u32::MAX));
+            if members.any(|(_, member)| member == node) {
+                *counts.entry(round).or_default() += 1;
+            }
+        }
+        let is_whole = |(round, count): &(&u64, &u32)| self.sizes.get(*round) == Some(*count);
+        let whole: Vec<u64> = counts
+            .iter()
+            .filter(is_whole)
+            .map(|(round, _)| *round)
+            .collect();
+        match whole.len() {
+            0 | 1 => Ok(()),
+            _ => broken(format!(
+                "INV-N3: the workers of rounds {whole:?} run at once"
+            )),
+        }
     }
 
     /// `late`: the round may be seen without those who have left it since.

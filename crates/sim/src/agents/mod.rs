@@ -12,7 +12,7 @@
 //! store that does nothing by itself all agents know only the state. The plan of a seed lets agents start,
 //! restart their workers, leave, crash with and without a word, come back as another process, stall, lose
 //! the network without noticing, have connections reset, lose answers to writes that won, and live by a
-//! clock that is wrong or jumps; and lets the coordinator itself stall.
+//! clock that is wrong or jumps; and lets the coordinator itself stall, or die at any of its outputs and be started again with its note.
 //!
 //! | file | what |
 //! |---|---|
@@ -30,7 +30,8 @@
 //! rendezvous admits nobody. **INV-R5** without faults everybody joins before the join timeout, and
 //! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
 //! together again. **INV-N1** all native agents of a round are told the same place where workers meet.
-//! **INV-N2** the ranks of workers follow those of the agents.
+//! **INV-N2** the ranks of workers follow those of the agents. **INV-N3** unless agents are silent, all workers
+//! of two rounds never run at once, also when the coordinator is killed and started again.
 
 mod acts;
 pub mod agent;

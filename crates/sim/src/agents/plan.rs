@@ -30,6 +30,8 @@ pub enum Act {
     ClockJump(f64),
     /// The coordinator stands still for a while.
     HostStalls(Duration),
+    /// The coordinator is killed after so many more things that it wants done, and another one is started.
+    HostDies(u32),
 }
 
 /// Where agents find one another.
@@ -37,6 +39,8 @@ pub enum Act {
 pub enum Place {
     /// At a coordinator in the store. Some agents may be of torchrun and know only the state.
     Coordinator,
+    /// At a coordinator that is started again when it dies. No agents are of torchrun.
+    Restartable,
     /// At the state in a store that does nothing by itself. All agents know only the state.
     Store,
 }
@@ -96,12 +100,23 @@ impl Plan {
         }
     }
 
+    /// Whether an agent that runs its workers may not be heard of for long.
+    pub fn has_silence(&self) -> bool {
+        let silences = |act: &Act| {
+            matches!(
+                act,
+                Act::Vanish | Act::Stall(_) | Act::Cut(_) | Act::HostStalls(_)
+            )
+        };
+        self.acts.iter().any(|(_, _, act)| silences(act))
+    }
+
     /// The plan of a seed.
     pub fn of_seed(seed: u64, place: Place) -> Self {
         // Another stream of numbers than the one that the run itself draws from.
         let mut random = Rng::with_seed(!seed);
         let most = match place {
-            Place::Coordinator => 100,
+            Place::Coordinator | Place::Restartable => 100,
             Place::Store => 60,
         };
         let agents = match random.u32(0..100) {
@@ -136,9 +151,13 @@ impl Plan {
                     *torchrun = mixed && random.u32(0..3) == 0;
                 }
             }
+            Place::Restartable => {}
             Place::Store => plan.draw_store(random),
         }
         plan.draw_acts(random);
+        if place == Place::Restartable {
+            plan.draw_deaths(random);
+        }
         plan
     }
 
@@ -168,6 +187,23 @@ impl Plan {
         }
     }
 
+    /// When the coordinator is killed.
+    fn draw_deaths(&mut self, random: &mut Rng) {
+        for _ in 0..random.usize(1..8) {
+            let at = Duration::from_millis(match random.bool() {
+                // While everybody joins, or something else happens.
+                true => match self.acts.get(random.usize(0..self.acts.len())) {
+                    Some((at, ..)) => at.as_millis() as u64 + random.u64(0..60),
+                    None => 0,
+                },
+                false => random.u64(0..120_000),
+            });
+            let after = if random.bool() { 0 } else { random.u32(0..60) };
+            self.acts.push((at, 0, Act::HostDies(after)));
+            self.end = self.end.max(at);
+        }
+    }
+
     fn draw_acts(&mut self, random: &mut Rng) {
         let agents = self.agents;
         self.acts.clear();
@@ -176,7 +212,7 @@ impl Plan {
             let at = Duration::from_millis(random.u64(0..=spread));
             self.acts.push((at, agent, Act::Start));
         }
-        let at_coordinator = self.place == Place::Coordinator;
+        let at_coordinator = self.place != Place::Store;
         let most = if at_coordinator { 3 + agents } else { 12 };
         let seconds = |random: &mut Rng| Duration::from_millis(random.u64(100..30_000));
         for _ in 0..random.usize(0..most) {

@@ -50,6 +50,13 @@ impl World {
         loop {
             while let Some(output) = self.host.as_mut().and_then(Coordinator::poll_output) {
                 self.apply_output(output, &mut looks, &mut ended)?;
+                if let Some(left) = &mut self.host_dies_after {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.kill_host();
+                        return Ok(());
+                    }
+                }
             }
             let Some(host) = &mut self.host else {
                 break;
@@ -67,6 +74,28 @@ impl World {
         Ok(())
     }
 
+    /// The coordinator is killed. The next one is there a little later; until then the kernel queues connections.
+    pub(super) fn kill_host(&mut self) {
+        let Some(note) = &mut self.note else {
+            return;
+        };
+        self.time.log("host", || "is killed".to_owned());
+        self.host_dies_after = None;
+        note.authority.epoch += 1;
+        self.host = Some(Coordinator::restartable(self.time.clocks(0), note.clone()));
+        self.host_stalled_until = self.time.now + self.time.random.u64(1_000_000..600_000_000);
+        self.keys.clear();
+        let links: Vec<u32> = self.links.keys().copied().collect();
+        for id in links {
+            if let Some(link) = self.links.get_mut(&id)
+                && std::mem::replace(&mut link.at_host, false)
+            {
+                self.end_link(id, false, true);
+            }
+        }
+        self.schedule_host();
+    }
+
     pub(super) fn apply_output(
         &mut self,
         output: coordinator::Output,
@@ -76,6 +105,15 @@ impl World {
         match output {
             coordinator::Output::LastCall { call, .. } => {
                 self.time.log("host", || call.to_string());
+            }
+            coordinator::Output::Recovering { recovering, .. } => {
+                self.time.log("host", || recovering.to_string());
+            }
+            coordinator::Output::Note { run, note } => {
+                self.time.log("host", || format!("notes {note:?}"));
+                if let Some(kept) = &mut self.note {
+                    kept.update(run, note);
+                }
             }
             coordinator::Output::Read(key) => looks.push_back(key),
             coordinator::Output::Store { key, value } => self.put(key, Some(value)),

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::coordinator::Coordinator;
+use rdzv_core::time::Now;
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participant};
 
 use super::agent::{Agent, Doing, Input};
@@ -26,6 +27,8 @@ pub(super) enum Event {
     HostWakes,
     JoinAgain(usize, u64),
     StartAgain(usize, u64),
+    /// The workers of a round fail.
+    WorkersFail(usize, u64, u64),
     Dialed(usize, u64),
     /// The next thing on the way to the coordinator, or back, arrives.
     AtHost(u32),
@@ -91,6 +94,10 @@ pub struct World {
     pub(super) host: Option<Coordinator>,
     pub(super) host_wakes: Option<u64>,
     pub(super) host_stalled_until: u64,
+    /// The note for the next coordinator.
+    pub(super) note: Option<Note>,
+    /// After how many more outputs the coordinator is killed.
+    pub(super) host_dies_after: Option<u32>,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The state among the keys, and how often it has changed.
     pub(super) state: Option<Arc<RendezvousState>>,
@@ -116,11 +123,18 @@ impl World {
         if trace == Trace::All {
             println!("{plan:#?}");
         }
+        let note = || Note::new(seed, Duration::from_secs(60));
         let mut world = Self {
             ledger: Ledger::new(plan.settings),
             time,
             wakes: vec![None; agents.len()],
-            host: (plan.place == Place::Coordinator).then(Coordinator::default),
+            host: match plan.place {
+                Place::Coordinator => Some(Coordinator::default()),
+                Place::Restartable => Some(Coordinator::restartable(Now::default(), note())),
+                Place::Store => None,
+            },
+            note: (plan.place == Place::Restartable).then(note),
+            host_dies_after: None,
             host_wakes: None,
             host_stalled_until: 0,
             keys: BTreeMap::new(),
@@ -211,6 +225,12 @@ impl World {
                 self.agents[agent].doing = Doing::Joining;
                 self.tell(agent, Input::Join)
             }
+            Event::WorkersFail(agent, process, round) => {
+                if self.agents[agent].process == process {
+                    self.fail_workers(agent, round)?;
+                }
+                Ok(())
+            }
             Event::StartAgain(agent, process) => {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
                     self.crash(agent, false);
@@ -261,6 +281,7 @@ impl World {
         match event {
             Event::Wake(agent)
             | Event::JoinAgain(agent, _)
+            | Event::WorkersFail(agent, ..)
             | Event::Dialed(agent, _)
             | Event::Notice(agent, ..) => Some(*agent),
             Event::Answered(question, _) | Event::GivenUp(question) => Some(question.agent),

@@ -99,7 +99,7 @@ impl TcpStoreOptions {
         let server = TcpStoreServer::start(ServerOptions {
             host: self.bind.clone(),
             port: self.port,
-            listener: self.listener.take(),
+            listeners: Vec::from_iter(self.listener.take()),
             limits: self.limits,
             admission: Admission {
                 credentials: self.credentials.clone(),

@@ -173,7 +173,7 @@ fn a_server_that_starts_late_is_waited_for() {
     thread::scope(|scope| {
         let connecting = scope.spawn(|| TcpStore::connect(client(port, LONG)));
         let server = TcpStoreServer::start(ServerOptions {
-            listener: Some(socket.into()),
+            listeners: vec![socket.into()],
             ..ServerOptions::default()
         });
         connecting.join().unwrap().unwrap().set("k", b"v").unwrap();

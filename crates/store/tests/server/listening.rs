@@ -52,7 +52,7 @@ fn a_socket_bound_by_somebody_else_is_adopted() {
     let bound = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = bound.local_addr().unwrap();
     let server = TcpStoreServer::start(ServerOptions {
-        listener: Some(bound),
+        listeners: vec![bound],
         port: address.port(),
         ..ServerOptions::default()
     })
@@ -67,7 +67,7 @@ fn an_adopted_socket_on_another_port_is_refused() {
     let port = bound.local_addr().unwrap().port();
     let other = if port == 1024 { 1025 } else { 1024 };
     let error = TcpStoreServer::start(ServerOptions {
-        listener: Some(bound),
+        listeners: vec![bound],
         port: other,
         ..ServerOptions::default()
     })

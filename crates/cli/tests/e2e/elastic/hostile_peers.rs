@@ -105,6 +105,7 @@ fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         role: "default".to_owned(),
         local_world_size: 1,
         program: None,
+        attempt: None,
     })))
 }
 

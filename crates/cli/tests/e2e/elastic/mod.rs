@@ -4,6 +4,7 @@
 //! | file | shows |
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
+//! | `restarts` | a store that is killed and started again |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
 //! | `secret` | a job with a token, and peers without it |
@@ -17,6 +18,7 @@ mod etcd;
 mod hostile_peers;
 mod membership;
 mod network;
+mod restarts;
 mod secret;
 mod verdict;
 mod waiting;
@@ -105,11 +107,6 @@ fn printed(stdout: &str, name: &str) -> String {
 fn client(endpoint: &str) -> TcpStore {
     let (host, port) = endpoint.rsplit_once(':').unwrap();
     TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap())).unwrap()
-}
-
-/// Waits until the store has a key.
-fn await_key(endpoint: &str, key: &str) {
-    client(endpoint).wait(&[key], Some(DEADLINE)).unwrap();
 }
 
 /// Waits until the state in the store is as wanted.

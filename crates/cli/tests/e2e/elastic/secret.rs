@@ -89,6 +89,7 @@ fn join(pid: i64) -> Vec<u8> {
         role: "default".to_owned(),
         local_world_size: 1,
         program: None,
+        attempt: None,
     })))
 }
 

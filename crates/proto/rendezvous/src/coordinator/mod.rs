@@ -26,11 +26,13 @@
 //! | `sessions.rs` | connections, and when each was last heard of; volatile |
 //! | `runs/` | the state of runs; deterministic |
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
+//! | `note.rs` | what the next coordinator knows if this one is killed |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
 mod keys;
 mod left_runs;
+mod note;
 mod runs;
 mod sessions;
 pub mod wire;
@@ -41,15 +43,19 @@ use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
 use self::sessions::Sessions;
-use self::wire::{Event, Join, Operation, Refusal};
+use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
 use crate::NodeDesc;
 use crate::last_call::LastCall;
+use crate::recovering::Recovering;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
 pub use keys::PREFIX;
 pub use left_runs::{KEPT_FOR, MOST as MOST_LEFT_RUNS};
+pub use note::{Note, RunNote};
+pub use runs::RECOVERY_WINDOW;
+pub use sessions::REATTACH_WITHIN;
 
 /// What happened to a coordinator.
 #[derive(Debug)]
@@ -113,6 +119,21 @@ pub enum Output {
         /// The last call.
         call: LastCall,
     },
+    /// Log how far a state recovery has come.
+    Recovering {
+        /// The run.
+        run: String,
+        /// The state of its recovery.
+        recovering: Recovering,
+    },
+    /// Keep this for the next coordinator, before any later output is applied. Only of a coordinator that
+    /// is started again.
+    Note {
+        /// The run.
+        run: String,
+        /// The facts to know about it; `None`: nothing any more.
+        note: Option<RunNote>,
+    },
     /// End a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
@@ -127,6 +148,10 @@ pub struct Coordinator {
     pending: Vec<(ConnId, String, Operation)>,
     /// When each run wants to be called.
     alarms: BTreeSet<(Mono, String)>,
+    /// Which coordinator this is, if another one follows when it dies.
+    authority: Option<Authority>,
+    /// The note of the one before, of runs that nobody has asked about.
+    noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     outbox: Outbox<Output>,
 }
@@ -136,6 +161,7 @@ pub struct Coordinator {
 struct Hosted {
     run: Run,
     sessions: Sessions,
+    authority: Option<Authority>,
     /// When it wants to be called, as registered.
     alarm: Option<Mono>,
     /// Connections whose session has ended.
@@ -143,9 +169,10 @@ struct Hosted {
 }
 
 impl Hosted {
-    fn new(id: &str) -> Self {
+    fn new(id: &str, authority: Option<Authority>) -> Self {
         Self {
-            run: Run::new(id),
+            run: Run::new(id, authority.is_some()),
+            authority,
             ..Self::default()
         }
     }
@@ -175,6 +202,15 @@ impl Hosted {
                     run: self.run.id().to_owned(),
                     call,
                 },
+                Effect::Recovering(recovering) => Output::Recovering {
+                    run: self.run.id().to_owned(),
+                    recovering,
+                },
+                Effect::Note(_) if self.authority.is_none() => continue,
+                Effect::Note(note) => Output::Note {
+                    run: self.run.id().to_owned(),
+                    note: Some(note),
+                },
             });
         }
     }
@@ -183,22 +219,69 @@ impl Hosted {
     fn join(&mut self, now: Now, from: ConnId, join: Box<Join>, out: &mut Outbox<Output>) {
         let refusal = match self.run.is_closed() {
             true => Some(Refusal::Closed),
-            false => {
-                let refusal = self.sessions.refusal(from, &join.node);
-                refusal.or_else(|| self.run.refusal(&join))
-            }
+            false => self.refusal(from, &join),
         };
         if let Some(refusal) = refusal {
             return out.push(Output::Send(from, Event::Refused(refusal)));
         }
-        self.run.adopt_settings(&join);
+        self.attach(now, from, &join, out);
+        if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
+            out.push(Output::Send(from, Event::Attached(authority)));
+        }
+        self.apply(out, |run, out| run.join(now, join, out));
+    }
+
+    /// An agent goes on over a new connection.
+    fn reattach(&mut self, now: Now, from: ConnId, reattach: Reattach, out: &mut Outbox<Output>) {
+        let join = &reattach.join;
+        // A run that is over has nothing else to say, to those that were in it neither.
+        if self.run.is_closed() {
+            let over = match &reattach.holds {
+                Some(held) if held.succeeded && self.run.has_succeeded(held.round) => {
+                    Event::AllSucceeded { round: held.round }
+                }
+                Some(_) => Event::Closed,
+                None => Event::Refused(Refusal::Closed),
+            };
+            return out.push(Output::Send(from, over));
+        }
+        if let Some(refusal) = self.refusal(from, join) {
+            return out.push(Output::Send(from, Event::Refused(refusal)));
+        }
+        self.attach(now, from, join, out);
+        let authority = self.authority.unwrap_or_default();
+        out.push(Output::Send(from, Event::Attached(authority)));
+        self.apply(out, |run, out| run.reattach(now, reattach, out));
+    }
+
+    /// Why an agent is not taken in.
+    fn refusal(&self, from: ConnId, join: &Join) -> Option<Refusal> {
+        let refusal = self.sessions.refusal(from, &join.node);
+        refusal.or_else(|| self.run.refusal(join))
+    }
+
+    /// An agent has a session over this connection from here on.
+    fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
+        self.run.adopt_settings(join);
         let settings = self.run.settings();
         if let Some(old) = self.sessions.attach(now, from, &join.node, settings) {
             self.ended.push(old);
             let why = "its agent came back over another connection";
             out.push(Output::Close(old, why.to_owned()));
         }
-        self.apply(out, |run, out| run.join(now, join, out));
+    }
+
+    /// The connection of an agent is gone.
+    fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
+        let Some(node) = self.sessions.node(from) else {
+            return;
+        };
+        if self.run.may_reattach(&node) {
+            return self.sessions.await_return(now, &node);
+        }
+        self.apply(out, |run, out| {
+            run.lost(now, &node, "its connection closed", out);
+        });
     }
 
     /// The deadline `at` has come.
@@ -215,6 +298,10 @@ impl Hosted {
                 connection,
                 format!("its agent is lost: {how}"),
             ));
+        }
+        for node in self.sessions.expire_detached(now) {
+            let how = "its connection closed, and it did not come back";
+            self.apply(out, |run, out| run.lost(now, &node, how, out));
         }
         self.apply(out, |run, out| run.tick(now, late, out));
     }
@@ -266,6 +353,21 @@ impl Machine for Coordinator {
 }
 
 impl Coordinator {
+    /// A coordinator that another one follows if it dies. `note` is what the one before has left, with this
+    /// one's authority.
+    pub fn restartable(now: Now, note: Note) -> Self {
+        let mut left = LeftRuns::default();
+        for run in note.runs.keys() {
+            left.add(now, run, &[]);
+        }
+        Self {
+            authority: Some(note.authority),
+            noted: note.runs,
+            left,
+            ..Self::default()
+        }
+    }
+
     /// Whether an agent takes part in a run over this connection.
     pub fn has_joined(&self, connection: ConnId) -> bool {
         self.joined.contains_key(&connection)
@@ -282,6 +384,17 @@ impl Coordinator {
             Operation::Close { ref run } | Operation::Status { ref run } => {
                 let run = run.clone();
                 self.about(now, from, run, operation);
+            }
+            Operation::Reattach(ref reattach) => {
+                if self.is_acceptable(from, &reattach.join) {
+                    let run = reattach.join.run.clone();
+                    self.about(now, from, run, operation);
+                }
+            }
+            Operation::Succeeded { round } => {
+                self.apply_from(now, from, |run, node, out| {
+                    run.succeeded(now, node, round, out);
+                });
             }
             Operation::Leave => {
                 self.apply_from(now, from, |run, node, out| run.leave(now, node, out));
@@ -309,19 +422,27 @@ impl Coordinator {
     }
 
     fn join(&mut self, now: Now, from: ConnId, join: Box<Join>) {
-        if let Some(why) = runs::unusable(&join) {
+        if self.is_acceptable(from, &join) {
+            self.about(now, from, join.run.clone(), Operation::Join(join));
+        }
+    }
+
+    /// Whether a join can be taken in, whatever its run says to it; if not, its agent is told.
+    fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
+        if let Some(why) = runs::unusable(join) {
             let refusal = Refusal::Unusable(why);
-            return self
-                .outbox
+            self.outbox
                 .push(Output::Send(from, Event::Refused(refusal)));
+            return false;
         }
         if self.joined.get(&from).is_some_and(|run| *run != join.run) {
-            return self.outbox.push(Output::Close(
+            self.outbox.push(Output::Close(
                 from,
                 "it joined a second run on one connection".to_owned(),
             ));
+            return false;
         }
-        self.about(now, from, join.run.clone(), Operation::Join(join));
+        true
     }
 
     /// Applies an operation about a run that need not be known yet.
@@ -344,6 +465,16 @@ impl Coordinator {
                     self.joined.insert(from, id);
                 }
             }
+            Operation::Reattach(reattach) => {
+                let mut joined = false;
+                self.with(now, &id, |hosted, out| {
+                    hosted.reattach(now, from, *reattach, out);
+                    joined = hosted.sessions.node(from).is_some();
+                });
+                if joined {
+                    self.joined.insert(from, id);
+                }
+            }
             Operation::Close { .. } => self.with(now, &id, |hosted, out| {
                 hosted.apply(out, |run, out| run.close(out));
                 out.push(Output::Send(from, Event::Closed));
@@ -357,10 +488,9 @@ impl Coordinator {
 
     fn closed(&mut self, now: Now, id: ConnId) {
         self.pending.retain(|(from, _, _)| *from != id);
-        self.apply_from(now, id, |run, node, out| {
-            run.lost(now, node, "its connection closed", out);
-        });
-        self.joined.remove(&id);
+        if let Some(run) = self.joined.remove(&id) {
+            self.with(now, &run, |hosted, out| hosted.closed(now, id, out));
+        }
     }
 
     fn found(&mut self, now: Now, key: &[u8], value: Option<&[u8]>) {
@@ -369,8 +499,12 @@ impl Coordinator {
             .extract_if(.., |(_, run, _)| keys::state(run) == key)
             .collect();
         if let Some((_, id, _)) = waiting.first() {
-            let mut hosted = Hosted::new(id);
+            let mut hosted = Hosted::new(id, self.authority);
             hosted.run.found(now, value, self.left.remove(id));
+            // Torchrun's form in the store is of this coordinator's life, and newer.
+            if let Some(note) = self.noted.remove(id).filter(|_| value.is_none()) {
+                hosted.run.recover(now, note);
+            }
             self.runs.insert(id.clone(), hosted);
             // All of them before the run may be forgotten again.
             let mut asked = waiting.into_iter().peekable();
@@ -386,8 +520,13 @@ impl Coordinator {
             return;
         }
         if let Some(run) = keys::run_of(key).filter(|run| self.left.has(run)) {
-            if self.left.take(run, value) {
+            let run = run.to_owned();
+            if self.left.take(&run, value) {
                 self.outbox.push(Output::Remove(key.to_vec()));
+            }
+            self.noted.remove(&run);
+            if self.authority.is_some() {
+                self.outbox.push(Output::Note { run, note: None });
             }
             return self.remove_left(now);
         }
@@ -484,12 +623,20 @@ impl Coordinator {
                 self.alarms.insert((at, id.to_owned()));
             }
         }
-        if idle
-            && let Some(hosted) = self.runs.remove(id)
-            && let Some(form) = hosted.run.written_form()
-        {
-            self.left.add(now, id, form);
-            self.remove_left(now);
+        if idle && let Some(hosted) = self.runs.remove(id) {
+            if let Some(note) = hosted.run.note_of_recovery() {
+                // Those who came have vanished again; the others may still come.
+                self.noted.insert(id.to_owned(), note);
+                return self.left.add(now, id, &[]);
+            }
+            if self.authority.is_some() {
+                let (run, note) = (id.to_owned(), hosted.run.final_note());
+                self.outbox.push(Output::Note { run, note });
+            }
+            if let Some(form) = hosted.run.written_form() {
+                self.left.add(now, id, form);
+                self.remove_left(now);
+            }
         }
     }
 }

@@ -2,11 +2,15 @@
 //! it follows from the connections that there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::wire::Refusal;
 use crate::{NodeDesc, Settings};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
+
+/// The time for an agent whose connection broke to come back over another one before it is lost.
+pub const REATTACH_WITHIN: Duration = Duration::from_millis(250);
 
 /// The sessions of one run.
 #[derive(Debug, Default)]
@@ -15,6 +19,9 @@ pub(super) struct Sessions {
     connections: BTreeMap<NodeDesc, ConnId>,
     /// When to check which session for silence.
     timers: BTreeSet<(Mono, ConnId)>,
+    /// Agents whose connection broke, and until when they may come back; the same by time.
+    detached: BTreeMap<NodeDesc, Mono>,
+    returns: BTreeSet<(Mono, NodeDesc)>,
 }
 
 #[derive(Debug)]
@@ -68,11 +75,45 @@ impl Sessions {
         session.heard = now.mono;
         self.timers.insert((session.silence_at, connection));
         self.connections.insert(node.clone(), connection);
+        self.stop_awaiting(node);
         old
+    }
+
+    /// The connection of an agent is gone, which may come back over another one.
+    pub(super) fn await_return(&mut self, now: Now, node: &NodeDesc) {
+        self.end(node);
+        self.stop_awaiting(node);
+        let until = now.mono + REATTACH_WITHIN;
+        self.detached.insert(node.clone(), until);
+        self.returns.insert((until, node.clone()));
+    }
+
+    fn stop_awaiting(&mut self, node: &NodeDesc) {
+        if let Some(until) = self.detached.remove(node) {
+            self.returns.remove(&(until, node.clone()));
+        }
+    }
+
+    /// The agents that have not come back in time.
+    pub(super) fn expire_detached(&mut self, now: Now) -> Vec<NodeDesc> {
+        let mut late = Vec::new();
+        while let Some((until, _)) = self.returns.first()
+            && *until <= now.mono
+            && let Some((_, node)) = self.returns.pop_first()
+        {
+            self.detached.remove(&node);
+            late.push(node);
+        }
+        late
     }
 
     /// Ends the session of an agent, and returns its connection.
     pub(super) fn detach(&mut self, node: &NodeDesc) -> Option<ConnId> {
+        self.stop_awaiting(node);
+        self.end(node)
+    }
+
+    fn end(&mut self, node: &NodeDesc) -> Option<ConnId> {
         let connection = self.connections.remove(node)?;
         if let Some(session) = self.sessions.remove(&connection) {
             self.timers.remove(&(session.silence_at, connection));
@@ -89,7 +130,9 @@ impl Sessions {
 
     /// When the next session is to be checked.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        self.timers.first().map(|(at, _)| *at)
+        let silence = self.timers.first().map(|(at, _)| *at);
+        let detached = self.returns.first().map(|(until, _)| *until);
+        [silence, detached].into_iter().flatten().min()
     }
 
     /// The agents that have been silent for too long, and since when. If this process has been held

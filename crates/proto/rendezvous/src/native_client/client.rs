@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Change, Failure, Input, Joined, Output};
-use crate::coordinator::wire::{Event, EventReader, Join, Operation, Program, Refusal};
+use super::attachment::Attachment;
+use super::{Change, Failure, Input, Joined, Missing, Output};
+use crate::coordinator::wire::{
+    Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
+};
 use crate::waiting::{Arrived, Waiting};
 use crate::{NodeDesc, Settings};
 use rdzv_core::machine::{Machine, Outbox};
@@ -39,6 +42,7 @@ pub struct NativeClient {
     reader: EventReader,
     /// `Leave`s whose answer has not come: what comes before it is about what was left.
     leaving: u32,
+    attachment: Attachment,
     /// The end of a close under way.
     closing: Option<Mono>,
     asking: bool,
@@ -75,7 +79,7 @@ enum Phase {
         joined: Joined,
     },
     Member {
-        round: u64,
+        joined: Joined,
     },
     /// The round does not hold any more, and the agent was told so without its coordinator.
     CutOff,
@@ -118,12 +122,11 @@ impl Machine for NativeClient {
             } => {
                 self.join.role = role.to_owned();
                 self.join.local_world_size = local_world_size;
-                self.phase = Phase::Joining { since: now };
                 self.wait = Wait {
                     since: now,
                     ..Wait::default()
                 };
-                self.say_join(now);
+                self.join_anew(now);
             }
             Input::Interrupt => {
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
@@ -141,11 +144,19 @@ impl Machine for NativeClient {
             }
             Input::Failed(reason) => {
                 let reason = reason.to_owned();
+                if self.attachment.timeout().is_some() {
+                    self.attachment.failed = Some(reason.clone());
+                }
                 self.say(&Operation::Failed { reason });
             }
             Input::Publish { round, addr, port } => {
                 let addr = addr.to_owned();
+                self.attachment.published = Some((round, addr.clone(), port));
                 self.say(&Operation::Master { round, addr, port });
+            }
+            Input::Succeeded(round) => {
+                self.attachment.succeeded = Some(round);
+                self.say(&Operation::Succeeded { round });
             }
             Input::Ask => {
                 if self.link == Link::Up && !self.closed {
@@ -195,11 +206,13 @@ impl NativeClient {
                 role: String::new(),
                 local_world_size: 0,
                 program: None,
+                attempt: None,
             },
             phase: Phase::Idle,
             link: Link::Up,
             reader: EventReader::default(),
             leaving: 0,
+            attachment: Attachment::default(),
             closing: None,
             asking: false,
             closed: false,
@@ -234,6 +247,14 @@ impl NativeClient {
             operation.write(&mut bytes);
             self.outbox.push(Output::Send(bytes));
         }
+    }
+
+    /// A join that its coordinator has not heard of before.
+    fn join_anew(&mut self, now: Mono) {
+        self.phase = Phase::Joining { since: now };
+        let attempt = self.join.attempt.unwrap_or(0);
+        self.join.attempt = Some(attempt.saturating_add(1));
+        self.say_join(now);
     }
 
     fn say_join(&mut self, now: Mono) {
@@ -299,6 +320,7 @@ impl NativeClient {
                 (!self.changes.admits(now))
                     .then(|| format!("it told of more than {MOST_CHANGES} changes in {within} s"))
             }
+            Event::Attached(authority) => self.attachment.fault(authority),
             Event::Formed {
                 rank, world_size, ..
             } if rank >= world_size => Some(format!(
@@ -321,6 +343,7 @@ impl NativeClient {
         match event {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive(arrived) => self.alive(now, arrived),
+            Event::Attached(authority) => self.attachment.accept(authority),
             Event::Status { closed, waiting } => {
                 (self.closed, self.waiting) = (self.closed || closed, waiting);
                 if std::mem::take(&mut self.asking) {
@@ -349,6 +372,12 @@ impl NativeClient {
                 }
             }
             _ if self.leaving > 0 => {}
+            Event::Recoverable { round } => self.attachment.recoverable(round),
+            Event::AllSucceeded { round } => {
+                if matches!(&self.phase, Phase::Member { joined } if joined.round == round) {
+                    self.outbox.push(Output::AllSucceeded(round));
+                }
+            }
             Event::Formed {
                 round,
                 rank,
@@ -364,6 +393,7 @@ impl NativeClient {
                         assignment,
                         master_addr: String::new(),
                         master_port: 0,
+                        is_recoverable: self.attachment.is_recoverable(round),
                     };
                     self.phase = Phase::Formed { since: now, joined };
                     if rank == 0 {
@@ -377,8 +407,8 @@ impl NativeClient {
                 {
                     (joined.master_addr, joined.master_port) = (addr, port);
                     let joined = joined.clone();
-                    self.phase = Phase::Member { round };
-                    self.outbox.push(Output::Joined(joined));
+                    self.outbox.push(Output::Joined(joined.clone()));
+                    self.phase = Phase::Member { joined };
                 }
             }
             Event::Membership {
@@ -390,10 +420,9 @@ impl NativeClient {
                 match &self.phase {
                     // The round went before it could be used: the join goes on.
                     Phase::Formed { joined, .. } if joined.round == round => {
-                        self.phase = Phase::Joining { since: now };
-                        self.say_join(now);
+                        self.join_anew(now);
                     }
-                    Phase::Member { round: ours } if *ours == round => {
+                    Phase::Member { joined } if joined.round == round => {
                         let change = Change::Membership { round, reason };
                         self.outbox.push(Output::Changed(change));
                     }
@@ -447,21 +476,35 @@ impl NativeClient {
         self.leaving = 0;
         self.heard = now;
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
+        self.attachment.connected();
+        let is_attached = self.attachment.timeout().is_some();
         match &self.phase {
             Phase::Idle | Phase::CutOff => {}
+            Phase::Joining { .. } if is_attached => self.reattach(None),
             Phase::Joining { .. } => self.say_join(now),
-            Phase::Formed { .. } => {
-                self.phase = Phase::Joining { since: now };
-                self.say_join(now);
+            Phase::Formed { joined, .. } | Phase::Member { joined } if joined.is_recoverable => {
+                let held = self.attachment.held(joined);
+                self.reattach(Some(held));
             }
-            Phase::Member { round } => {
-                self.outbox.push(connection_broke(*round, &outage.why));
+            Phase::Formed { .. } => self.join_anew(now),
+            Phase::Member { joined } => {
+                let round = joined.round;
+                self.outbox.push(connection_broke(round, &outage.why));
             }
+        }
+        if let Some(reason) = self.attachment.failed.clone() {
+            self.say(&Operation::Failed { reason });
         }
         self.unproven = Some(outage);
         if self.closing.is_some() {
             self.say_close(now);
         }
+    }
+
+    /// Goes on over a new connection: with a round, or with the join under way.
+    fn reattach(&mut self, holds: Option<HeldRound>) {
+        let join = self.join.clone();
+        self.say(&Operation::Reattach(Box::new(Reattach { join, holds })));
     }
 
     fn disconnected(&mut self, now: Mono, why: String, silent: bool) {
@@ -481,19 +524,31 @@ impl NativeClient {
         let outage = match outage {
             Some(outage) => {
                 let elapsed = now.since(outage.since);
+                let attached = self.attachment.timeout();
                 let timeout = match outage.silent {
+                    _ if let Some(timeout) = attached => timeout,
                     true => self.join.settings.lost_after() * CUT_FACTOR,
                     false => RECONNECT,
                 };
-                if elapsed >= timeout.max(RECONNECT) {
+                let timeout = timeout.max(RECONNECT);
+                if elapsed >= timeout {
                     return self.give_up(format!("{}; then {why}", outage.why), elapsed);
                 }
                 if elapsed >= RECONNECT
-                    && let Phase::Member { round } = self.phase
+                    && let Phase::Member { joined } = &self.phase
+                    && !joined.is_recoverable
                 {
                     // The others go on without this node by now.
+                    let round = joined.round;
                     self.phase = Phase::CutOff;
                     self.outbox.push(connection_broke(round, &outage.why));
+                }
+                if attached.is_some() && self.attachment.is_to_tell(elapsed) {
+                    self.outbox.push(Output::Missing(Missing {
+                        what: why,
+                        elapsed,
+                        left: timeout.saturating_sub(elapsed),
+                    }));
                 }
                 outage
             }

@@ -7,12 +7,23 @@
 //!          └── Leave, refused ┘     idle           └──► joining ◄──────┘
 //! ```
 //!
-//! The coordinator takes an agent whose connection breaks for lost. A join that is under way is then
-//! repeated over a new connection; a member is told that its round does not hold any more. If no new
-//! connection can be made for a while, what the rendezvous stands on is gone. A coordinator that was not
-//! closed but fell silent is tried for longer, because the network may be cut: the member is told before
-//! that, and joins again when the network is back.
+//! A coordinator that is not started again when it dies takes an agent whose connection breaks for lost. A join
+//! that is under way is then repeated over a new connection; a member is told that its round does not hold
+//! any more. If no new connection can be made for a while, what the rendezvous stands on is gone. A
+//! coordinator that was not closed but fell silent is tried for longer, because the network may be cut: the
+//! member is told before that, and joins again when the network is back.
+//!
+//! A coordinator that is started again says so (`Attached`). Then a broken connection is no loss: the agent
+//! reattaches over a new one, says where it stands, and repeats what was perhaps not heard. A member of a
+//! round that can be recovered stays one meanwhile.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | types |
+//! | `client.rs` | the machine |
+//! | `attachment.rs` | what it knows of its coordinator, and what it says over a new connection |
 
+mod attachment;
 mod client;
 
 use std::time::Duration;
@@ -50,6 +61,9 @@ pub enum Input<'a> {
         /// The port.
         port: u16,
     },
+    /// All workers of the agent have succeeded in this round; answered with [`Output::AllSucceeded`] in due
+    /// time. Only if [`Joined::is_recoverable`].
+    Succeeded(u64),
     /// The agent wants to know how the run stands.
     Ask,
     /// Bytes came from the coordinator.
@@ -82,6 +96,10 @@ pub enum Output {
     NotJoined(Failure),
     /// Tell people what a join waits for.
     Waiting(Waiting),
+    /// Answer to [`Input::Succeeded`]: the workers of all agents of the round have.
+    AllSucceeded(u64),
+    /// Tell people that there is no coordinator.
+    Missing(Missing),
     /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.
     Changed(Change),
     /// Answer to [`Input::Close`].
@@ -112,6 +130,19 @@ pub struct Joined {
     pub master_addr: String,
     /// Its port.
     pub master_port: u16,
+    /// Whether it holds on over the death of the coordinator.
+    pub is_recoverable: bool,
+}
+
+/// Since when there is no coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The answer in its place.
+    pub what: String,
+    /// For how long it has been tried.
+    pub elapsed: Duration,
+    /// For how long it will be.
+    pub left: Duration,
 }
 
 /// Why a request failed.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Program, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    Authority, Event, HeldRound, Operation, Program, Reattach, Refusal,
+};
 use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -190,4 +192,210 @@ fn a_long_join_asks_who_has_come_and_says_so_at_3_and_30_s() {
         // The answer to an ordinary heartbeat is nothing to tell of.
         assert_eq!(at(&mut client, seconds, Input::Bytes(&alive)), []);
     }
+}
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn attached(epoch: u32) -> Event {
+    Event::Attached(Authority {
+        cluster: 7,
+        epoch,
+        timeout: TIMEOUT,
+    })
+}
+
+/// A client, with rank 0, that has joined at a coordinator which is started again.
+fn attached_client() -> NativeClient {
+    let me = NodeDesc {
+        addr: "a".to_owned(),
+        pid: 1,
+        local_id: 0,
+    };
+    let client = NativeClient::new(Now::default(), 1, "run", me, Settings::new(1, 2));
+    let mut client = client.running(Some(Program::new("train.py", b"", true)));
+    tell(&mut client, JOIN);
+    assert_eq!(hear(&mut client, &attached(3)), []);
+    client
+}
+
+/// The same, in round 5, about which nobody has said yet where the workers meet.
+fn formed_client() -> NativeClient {
+    let mut client = attached_client();
+    hear(&mut client, &Event::Recoverable { round: 5 });
+    let formed = Event::Formed {
+        round: 5,
+        rank: 0,
+        world_size: 2,
+        assignment: None,
+    };
+    assert_eq!(hear(&mut client, &formed), [Output::Lead { round: 5 }]);
+    client
+}
+
+/// The same, as a member.
+fn member() -> NativeClient {
+    let mut client = formed_client();
+    let (round, addr, port) = (5, "a".to_owned(), 4000);
+    let joined = hear(&mut client, &Event::Master { round, addr, port });
+    assert!(
+        matches!(&joined[..], [Output::Joined(joined)] if joined.is_recoverable),
+        "{joined:?}"
+    );
+    client
+}
+
+/// The operations over a new connection after the old one has broken.
+fn said_after_outage(client: &mut NativeClient) -> Vec<Operation> {
+    let broken = tell(client, Input::Disconnected("reset".to_owned()));
+    assert_eq!(broken, []);
+    assert_eq!(tell(client, Input::Tick), [Output::Dial]);
+    tell(client, Input::Connected).iter().map(said).collect()
+}
+
+fn said(output: &Output) -> Operation {
+    match output {
+        Output::Send(bytes) => Operation::read(bytes[0], &bytes[9..]).expect("it is one"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reattaches(said: &[Operation]) -> (Option<u32>, Option<HeldRound>) {
+    match said {
+        [Operation::Reattach(reattach)] => {
+            let Reattach { join, holds } = &**reattach;
+            (join.attempt, holds.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
+    let mut client = attached_client();
+    for epoch in 3..6 {
+        assert_eq!(reattaches(&said_after_outage(&mut client)), (Some(1), None));
+        assert_eq!(hear(&mut client, &attached(epoch)), []);
+    }
+}
+
+#[test]
+fn a_member_stays_one_without_a_connection() {
+    let mut client = member();
+    let held = HeldRound {
+        round: 5,
+        rank: 0,
+        master: Some(("a".to_owned(), 4000)),
+        succeeded: false,
+    };
+    let said = said_after_outage(&mut client);
+    assert_eq!(reattaches(&said), (Some(1), Some(held.clone())));
+    hear(&mut client, &attached(4));
+    // What it says next is repeated in case nobody has heard it.
+    tell(&mut client, Input::Succeeded(5));
+    let said = said_after_outage(&mut client);
+    let succeeded = HeldRound {
+        succeeded: true,
+        ..held
+    };
+    assert_eq!(reattaches(&said), (Some(1), Some(succeeded)));
+    let outputs = hear(&mut client, &Event::AllSucceeded { round: 5 });
+    assert_eq!(outputs, [Output::AllSucceeded(5)]);
+}
+
+#[test]
+fn an_address_that_was_published_is_said_again() {
+    let mut client = formed_client();
+    let (_, unpublished) = reattaches(&said_after_outage(&mut client));
+    assert_eq!(unpublished.unwrap().master, None);
+    hear(&mut client, &attached(3));
+    let publish = Input::Publish {
+        round: 5,
+        addr: "a",
+        port: 4000,
+    };
+    tell(&mut client, publish);
+    let (_, published) = reattaches(&said_after_outage(&mut client));
+    assert_eq!(published.unwrap().master, Some(("a".to_owned(), 4000)));
+}
+
+#[test]
+fn a_member_whose_round_is_over_joins_with_another_number() {
+    let mut client = member();
+    assert!(reattaches(&said_after_outage(&mut client)).1.is_some());
+    hear(&mut client, &attached(4));
+    let over = Event::Membership {
+        round: 5,
+        waiting: 0,
+        reason: "node b is lost".to_owned(),
+    };
+    let outputs = hear(&mut client, &over);
+    assert!(matches!(outputs[..], [Output::Changed(_)]), "{outputs:?}");
+    tell(&mut client, JOIN);
+    assert_eq!(reattaches(&said_after_outage(&mut client)), (Some(2), None));
+}
+
+#[test]
+fn a_failure_is_said_again() {
+    let mut client = member();
+    tell(&mut client, Input::Failed("disk full"));
+    let said = said_after_outage(&mut client);
+    let failed = Operation::Failed {
+        reason: "disk full".to_owned(),
+    };
+    assert_eq!(said[1..], [failed]);
+}
+
+#[test]
+fn a_coordinator_that_another_one_has_followed_is_not_obeyed() {
+    let mut client = member();
+    said_after_outage(&mut client);
+    hear(&mut client, &attached(5));
+    said_after_outage(&mut client);
+    assert_eq!(hear(&mut client, &attached(4)), [Output::HangUp]);
+}
+
+#[test]
+fn a_round_that_cannot_be_recovered_is_over_with_its_connection() {
+    let mut client = attached_client();
+    let formed = Event::Formed {
+        round: 5,
+        rank: 1,
+        world_size: 2,
+        assignment: None,
+    };
+    hear(&mut client, &formed);
+    let (round, addr, port) = (5, "a".to_owned(), 4000);
+    hear(&mut client, &Event::Master { round, addr, port });
+    tell(&mut client, Input::Disconnected("reset".to_owned()));
+    tell(&mut client, Input::Tick);
+    let outputs = tell(&mut client, Input::Connected);
+    assert!(
+        matches!(
+            outputs[..],
+            [Output::Changed(Change::Membership { round: 5, .. })]
+        ),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
+    let mut client = member();
+    at(&mut client, 1.0, Input::Disconnected("reset".to_owned()));
+    let (mut told, mut seconds) = (Vec::new(), 1.0);
+    let lost = loop {
+        assert!(seconds < 100.0);
+        if at(&mut client, seconds, Input::Tick) == [Output::Dial] {
+            let refused = Input::Disconnected("refused".to_owned());
+            match &at(&mut client, seconds, refused)[..] {
+                [] => {}
+                [Output::Missing(missing)] => told.push(missing.elapsed.as_secs()),
+                [Output::Changed(Change::Lost { .. })] => break seconds,
+                other => panic!("{other:?}"),
+            }
+        }
+        seconds += 0.25;
+    };
+    assert!((61.0..62.0).contains(&lost), "{lost}");
+    assert_eq!(told, [3, 13, 23, 33, 43, 53]);
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Event, EventReader, Join, MAX_EVENT_BYTES, Operation, PROBE, PROBE_ANSWER, Program, Refusal,
-    VERSION, WireError,
+    Authority, Event, EventReader, HeldRound, Join, MAX_EVENT_BYTES, Operation, PROBE,
+    PROBE_ANSWER, Program, Reattach, Refusal, VERSION, WireError,
 };
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
@@ -55,12 +55,17 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         role: role.to_owned(),
         local_world_size: settings.max_nodes,
         program: None,
+        attempt: None,
     }))
 }
 
 /// The usual one, with what its workers run.
 fn of_program() -> Operation {
-    Operation::Join(Box::new(Join {
+    Operation::Join(Box::new(join_of_program(None)))
+}
+
+fn join_of_program(attempt: Option<u32>) -> Join {
+    Join {
         instance: 0x0123_4567_89ab_cdef,
         run: "job-7".to_owned(),
         node: node("worker-3.example.org", 4711, 2),
@@ -68,7 +73,22 @@ fn of_program() -> Operation {
         role: "default".to_owned(),
         local_world_size: 8,
         program: Some(Program::new("train.py", b"print()", true)),
-    }))
+        attempt,
+    }
+}
+
+fn reattach(holds: Option<HeldRound>) -> Operation {
+    let join = join_of_program(Some(3));
+    Operation::Reattach(Box::new(Reattach { join, holds }))
+}
+
+fn held(round: u64, rank: u32, master: Option<(&str, u16)>, succeeded: bool) -> HeldRound {
+    HeldRound {
+        round,
+        rank,
+        master: master.map(|(addr, port)| (addr.to_owned(), port)),
+        succeeded,
+    }
 }
 
 fn node(addr: &str, pid: i64, local_id: i64) -> NodeDesc {
@@ -131,6 +151,20 @@ fn operations() -> Vec<(&'static str, Operation)> {
             ),
         ),
         ("operation.join.program", of_program()),
+        (
+            "operation.join.attempt",
+            Operation::Join(Box::new(join_of_program(Some(u32::MAX)))),
+        ),
+        ("operation.reattach.joining", reattach(None)),
+        (
+            "operation.reattach.member",
+            reattach(Some(held(9, 2, Some(("10.0.0.1", 29500)), true))),
+        ),
+        (
+            "operation.reattach.formed",
+            reattach(Some(held(u64::MAX, u32::MAX, None, false))),
+        ),
+        ("operation.succeeded", Operation::Succeeded { round: 9 }),
         ("operation.leave", Operation::Leave),
         (
             "operation.close",
@@ -245,6 +279,16 @@ fn events() -> Vec<(&'static str, Event)> {
         ("event.alive", Event::Alive(None)),
         ("event.status.open", status(false, 0)),
         ("event.status.closed", status(true, MAX)),
+        (
+            "event.attached",
+            Event::Attached(Authority {
+                cluster: 0x0123_4567_89ab_cdef,
+                epoch: 3,
+                timeout: Duration::from_secs(60),
+            }),
+        ),
+        ("event.recoverable", Event::Recoverable { round: 4 }),
+        ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
     ]
 }
 
@@ -302,11 +346,11 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         Err(WireError::NotText("the run id"))
     );
     assert_eq!((VERSION, MAX_EVENT_BYTES), (1, 1 << 20));
-    for unknown in [0x1f, 0x27] {
+    for unknown in [0x1f, 0x29] {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }
-    for unknown in [0, 10] {
+    for unknown in [0, 13] {
         assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
     }
 }
@@ -314,8 +358,8 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
 #[test]
 fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, operation) in operations() {
-        if matches!(&operation, Operation::Join(join) if join.program.is_none()) {
-            // The program of its workers is the one field that may be missing.
+        if matches!(&operation, Operation::Join(join) if join.attempt.is_none()) {
+            // The program of its workers, and the number of the join, are the fields that may be missing.
             continue;
         }
         let mut bytes = Vec::new();

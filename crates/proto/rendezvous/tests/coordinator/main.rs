@@ -5,4 +5,5 @@
 mod changes;
 mod joins;
 mod mixed;
+mod reattach;
 mod world;

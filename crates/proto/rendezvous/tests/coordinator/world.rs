@@ -7,10 +7,13 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::apply::apply;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Join, Operation, Program};
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    Event, HeldRound, Join, Operation, Program, Reattach,
+};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Output};
 use rdzv_rendezvous_proto::decide::Action;
 use rdzv_rendezvous_proto::last_call::LastCall;
+use rdzv_rendezvous_proto::recovering::Recovering;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, codec};
 
 pub(crate) const STATE: &str = "/torch.rendezvous.run";
@@ -27,6 +30,12 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// The program of the agents that join next.
     pub(crate) program: Option<Program>,
+    /// Which join of theirs it is, if they say so.
+    pub(crate) attempt: Option<u32>,
+    /// The note for the next coordinator, if there will be one.
+    pub(crate) note: Option<Note>,
+    /// The log of recoveries.
+    pub(crate) recoveries: Vec<Recovering>,
 }
 
 /// Agent `number`, whose connection has that number too.
@@ -52,7 +61,30 @@ impl World {
             last_calls: Vec::new(),
             settings: Settings::new(min, max),
             program: None,
+            attempt: None,
+            note: None,
+            recoveries: Vec::new(),
         }
+    }
+
+    /// One with a coordinator that is started again when it dies, and agents that number their joins.
+    pub(crate) fn restartable(min: u32, max: u32) -> Self {
+        let mut world = Self::new(min, max);
+        let note = Note::new(7, Duration::from_secs(60));
+        world.coordinator = Coordinator::restartable(world.now, note.clone());
+        world.note = Some(note);
+        world.program = Some(Program::new("train.py", b"", true));
+        world.attempt = Some(1);
+        world
+    }
+
+    /// The coordinator is killed, and the next one begins with its note. Connections and keys are gone.
+    pub(crate) fn restart(&mut self) {
+        let note = self.note.as_mut().unwrap();
+        note.authority.epoch += 1;
+        self.coordinator = Coordinator::restartable(self.now, note.clone());
+        self.received.clear();
+        self.keys.clear();
     }
 
     pub(crate) fn handle(&mut self, input: Input<'_>) {
@@ -78,6 +110,8 @@ impl World {
                 Output::Store { key, value } => drop(self.keys.insert(key, value)),
                 Output::Remove(key) => drop(self.keys.remove(&key)),
                 Output::Close(id, _) => self.closed.push(id.0),
+                Output::Recovering { recovering, .. } => self.recoveries.push(recovering),
+                Output::Note { run, note } => self.note.as_mut().unwrap().update(run, note),
             }
         }
         reads
@@ -98,7 +132,12 @@ impl World {
     }
 
     pub(crate) fn join_as(&mut self, connection: u32, node: NodeDesc, instance: u64) {
-        let join = Join {
+        let join = self.join_of(node, instance);
+        self.operate(connection, &Operation::Join(Box::new(join)));
+    }
+
+    fn join_of(&self, node: NodeDesc, instance: u64) -> Join {
+        Join {
             instance,
             run: "run".to_owned(),
             node,
@@ -106,8 +145,15 @@ impl World {
             role: "default".to_owned(),
             local_world_size: 2,
             program: self.program.clone(),
-        };
-        self.operate(connection, &Operation::Join(Box::new(join)));
+            attempt: self.attempt,
+        }
+    }
+
+    /// Agent `number` goes on over a new connection.
+    pub(crate) fn reattach(&mut self, connection: u32, number: u32, holds: Option<HeldRound>) {
+        let join = self.join_of(node(number), u64::from(number));
+        let reattach = Reattach { join, holds };
+        self.operate(connection, &Operation::Reattach(Box::new(reattach)));
     }
 
     pub(crate) fn lose(&mut self, number: u32) {

@@ -40,8 +40,8 @@ pub(crate) use self::options::OPTIONS;
 use self::options::Options;
 pub use self::stored::C10dState;
 use crate::{
-    Change, Interrupter, Member, Observer, Recorder, RendezvousBackend, RendezvousError,
-    RendezvousInfo, RendezvousParameters,
+    Change, ExitBarrier, Interrupter, Member, Observer, Recorder, RendezvousBackend,
+    RendezvousError, RendezvousInfo, RendezvousParameters,
 };
 
 /// How long the host of the store waits at the end until the other agents have left it.
@@ -248,6 +248,10 @@ impl RendezvousBackend for C10dRendezvous {
             threads.push(("rendezvous store server", server.pinger()));
         }
         threads
+    }
+
+    fn exit_barrier(&self) -> Option<ExitBarrier> {
+        self.connected.borrow().as_ref()?.backend.exit_barrier()
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {

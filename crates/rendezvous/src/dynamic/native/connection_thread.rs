@@ -44,6 +44,11 @@ pub(super) enum Command {
     Close(mpsc::SyncSender<Result<(), Failure>>),
     Failed(String),
     Status(mpsc::SyncSender<(bool, u32)>),
+    /// All workers of this node have succeeded in the round; answered when those of all nodes have.
+    Succeeded {
+        round: u64,
+        answer: mpsc::SyncSender<()>,
+    },
     Observe(Observer),
     Ping(mpsc::Sender<()>),
     End,
@@ -75,6 +80,8 @@ pub(super) struct ConnectionThread {
     join: Option<mpsc::SyncSender<JoinAnswer>>,
     close: Option<mpsc::SyncSender<Result<(), Failure>>>,
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
+    /// The caller that waits for the success of all nodes.
+    barrier: Option<mpsc::SyncSender<()>>,
     ended: bool,
 }
 
@@ -102,6 +109,7 @@ impl ConnectionThread {
             join: None,
             close: None,
             status: Vec::new(),
+            barrier: None,
             ended: false,
         };
         let thread = std::thread::Builder::new()
@@ -173,6 +181,7 @@ impl ConnectionThread {
                 self.share = member.share_store;
                 self.workers.use_port(member.master_port);
                 self.join = Some(answer);
+                self.barrier = None;
                 self.handle(Input::Join {
                     role: &member.role,
                     local_world_size: member.local_world_size,
@@ -191,6 +200,10 @@ impl ConnectionThread {
             Command::Status(answer) => {
                 self.status.push(answer);
                 self.handle(Input::Ask);
+            }
+            Command::Succeeded { round, answer } => {
+                self.barrier = Some(answer);
+                self.handle(Input::Succeeded(round));
             }
             Command::Observe(observer) => self.observer = Some(observer),
             Command::Ping(alive) => {
@@ -312,6 +325,21 @@ impl ConnectionThread {
                     "[{}] {waiting}",
                     escape(self.client.run())
                 );
+            }
+            Output::Missing(missing) => {
+                tracing::warn!(
+                    "[{}] no coordinator at {} for {:.0} s ({}); the workers are not touched, and it is                      waited for {:.0} s more",
+                    escape(self.client.run()),
+                    place(self.address),
+                    missing.elapsed.as_secs_f64(),
+                    missing.what,
+                    missing.left.as_secs_f64(),
+                );
+            }
+            Output::AllSucceeded(_) => {
+                if let Some(barrier) = self.barrier.take() {
+                    let _ = barrier.send(());
+                }
             }
             Output::Changed(change) => self.observe(change),
             Output::Closed => self.answer_close(Ok(())),

@@ -7,11 +7,23 @@ use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output, PREFIX};
 use rdzv_store_proto::server::{Extension, Reach};
-use tracing::warn;
+use tracing::{error, info, warn};
+
+use super::NoteFile;
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
 pub fn extension() -> Box<dyn Extension> {
     Box::new(CoordinatorExtension::default())
+}
+
+/// The same for a server that is started again if it is killed, with the note of the one before, which was
+/// [reopened](NoteFile::reopen).
+pub fn restartable(note: NoteFile) -> Box<dyn Extension> {
+    Box::new(CoordinatorExtension {
+        coordinator: Coordinator::restartable(Now::default(), note.note().clone()),
+        note: Some(note),
+        scratch: Vec::new(),
+    })
 }
 
 /// A longer value is no state of a run: it would be some ten thousand nodes.
@@ -21,6 +33,8 @@ const LONGEST_STATE: usize = 1 << 20;
 #[derive(Debug, Default)]
 struct CoordinatorExtension {
     coordinator: Coordinator,
+    /// The note for the next one, in case this process is killed.
+    note: Option<NoteFile>,
     /// Where an event is written before it is sent.
     scratch: Vec<u8>,
 }
@@ -51,6 +65,17 @@ impl CoordinatorExtension {
                     reach.send(to, &self.scratch);
                 }
                 Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
+                Output::Recovering { run, recovering } => match recovering.missing.is_empty() {
+                    true => info!("[{}] {recovering}", escape(&run)),
+                    false => warn!("[{}] {recovering}", escape(&run)),
+                },
+                Output::Note { run, note } => {
+                    if let Some(file) = &mut self.note
+                        && let Err(error) = file.update(run, note)
+                    {
+                        error!("the note for the next coordinator cannot be written: {error}");
+                    }
+                }
                 Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
                 Output::Remove(key) => reach.remove(&key),

@@ -8,11 +8,13 @@
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
 //! | `extension.rs` | [`extension()`]: what makes a store server a coordinator |
+//! | `note.rs` | [`NoteFile`]: what a coordinator leaves to the next one if it is killed |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs` | the thread of the connection |
 
 mod connection_thread;
 mod extension;
+mod note;
 mod probe;
 
 use std::fmt;
@@ -34,10 +36,12 @@ use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore};
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::{
-    Interrupter, Member, Observer, Program, RendezvousBackend, RendezvousError, RendezvousInfo,
+    ExitBarrier, Interrupter, Member, Observer, Program, RendezvousBackend, RendezvousError,
+    RendezvousInfo,
 };
 use connection_thread::{Command, ConnectionThread, NotJoined};
-pub use extension::extension;
+pub use extension::{extension, restartable};
+pub use note::NoteFile;
 use probe::Found;
 
 /// What a [`Native`] is made of.
@@ -67,6 +71,8 @@ pub struct Native {
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
+    /// The round of the last join, if it holds on over the death of the coordinator.
+    recoverable: Option<u64>,
 }
 
 impl fmt::Debug for Native {
@@ -119,6 +125,7 @@ impl Native {
             interrupted: Arc::default(),
             store,
             policy,
+            recoverable: None,
         }))
     }
 
@@ -201,6 +208,7 @@ impl RendezvousBackend for Native {
         let answer = self.ask(|answer| Command::Join { member, answer })?;
         match answer {
             Ok((joined, offered)) => {
+                self.recoverable = joined.is_recoverable.then_some(joined.round);
                 if shared {
                     announce(&self.policy, &joined.master_addr, joined.master_port)?;
                 }
@@ -229,6 +237,27 @@ impl RendezvousBackend for Native {
             "rendezvous connection",
             Arc::new(move |alive| commands.send(Command::Ping(alive))),
         )]
+    }
+
+    fn exit_barrier(&self) -> Option<ExitBarrier> {
+        let (round, commands) = (self.recoverable?, self.commands.clone());
+        let place = self.place.clone();
+        Some(Arc::new(move |timeout| {
+            let (answer, passed) = mpsc::sync_channel(1);
+            commands.send(Command::Succeeded { round, answer });
+            passed.recv_timeout(timeout).map_err(|error| {
+                let (what, elapsed) = match error {
+                    mpsc::RecvTimeoutError::Timeout => (
+                        format!("the workers of other nodes have not ended round {round}"),
+                        Some(timeout),
+                    ),
+                    mpsc::RecvTimeoutError::Disconnected => {
+                        (format!("round {round} is over"), None)
+                    }
+                };
+                unreachable(place.clone(), what, elapsed)
+            })
+        }))
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {

@@ -45,8 +45,8 @@ pub struct ServerOptions {
     pub host: Option<String>,
     /// Port; 0 is one that is free.
     pub port: u16,
-    /// A socket that is bound already, instead of `host`. `port` must then be 0 or its port.
-    pub listener: Option<TcpListener>,
+    /// Sockets that are bound already, instead of `host`. `port` must then be 0 or theirs.
+    pub listeners: Vec<TcpListener>,
     /// Bounds; exceeding one closes the connection that does.
     pub limits: Limits,
     /// The rule for clients. Default: everybody who reaches it is admitted.
@@ -140,6 +140,18 @@ impl TcpStoreServer {
         Ok(())
     }
 
+    /// Binds and listens without serving, for [`ServerOptions::listeners`]. Connections are queued by the kernel
+    /// until a server accepts them, also while one process after another serves on the same sockets.
+    ///
+    /// `host` and `port` are as in [`ServerOptions`].
+    ///
+    /// # Errors
+    ///
+    /// If the host has no address here, or the port is taken.
+    pub fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
+        listen::listen(host, port)
+    }
+
     /// The address it is bound to, with the actual port. Without a host that is the IPv6 one of the
     /// two, where there are two.
     pub fn local_addr(&self) -> SocketAddr {
@@ -216,9 +228,13 @@ fn set_up(
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
 ) -> Result<(TcpListener, Service), StoreError> {
-    let listeners = match options.listener {
-        Some(listener) => vec![listen::adopt(listener, options.port)?],
-        None => listen::listen(options.host.as_deref(), options.port)?,
+    let listeners = match options.listeners.is_empty() {
+        true => listen::listen(options.host.as_deref(), options.port)?,
+        false => {
+            let adopted = options.listeners.into_iter();
+            let adopted = adopted.map(|listener| listen::adopt(listener, options.port));
+            adopted.collect::<Result<_, _>>()?
+        }
     };
     let refused = refused(options.port);
     for listener in &listeners {

@@ -19,6 +19,10 @@ use rdzv_core::time::Now;
 impl Run {
     /// A native agent wants to be in the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        if self.recovery.is_some() {
+            self.state.participants.remove(node);
+            return self.account_for(now, node, out);
+        }
         if self.state.complete && self.state.participants.contains_key(node) {
             self.remove_participant(now, node);
             self.announce_change(&format!("node {node} joins again"), out);
@@ -89,7 +93,7 @@ impl Run {
         state.participants.remove(node);
         state.last_heartbeats.remove(node);
         self.dirty = true;
-        if state.complete && state.participants.is_empty() {
+        if state.complete && state.participants.is_empty() && self.recovery.is_none() {
             state.complete = false;
             state.round += 1;
             self.begin_round(now);

@@ -62,6 +62,18 @@ impl Half {
     }
 }
 
+impl Masters {
+    /// Where the workers of the complete round meet, if that is known.
+    pub(super) fn current(&self) -> Option<(String, u16)> {
+        self.current.clone()
+    }
+
+    /// A participant knows it.
+    pub(super) fn set(&mut self, addr: String, port: u16) {
+        self.current = Some((addr, port));
+    }
+}
+
 impl Run {
     /// A round is complete: its rank 0 has to say where the workers meet.
     pub(super) fn seek_master(&mut self, now: Now) {
@@ -172,7 +184,7 @@ impl Run {
         }
     }
 
-    fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
+    pub(super) fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
         self.masters.until = None;
         for (node, agent) in &self.agents {
             if agent.phase == Phase::Member {

@@ -7,19 +7,26 @@
 //! | `arrivals.rs` | joining and leaving, and who is notified |
 //! | `round.rs` | when a round is complete, and what follows |
 //! | `master.rs` | the address of the workers' store |
+//! | `recovery.rs` | what is learned from members after the death of a coordinator |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
 mod arrivals;
 mod master;
+mod recovery;
 mod round;
 mod torchrun;
+
+pub use self::recovery::WINDOW as RECOVERY_WINDOW;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::master::Masters;
+use self::recovery::Recovery;
+use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
+use crate::recovering::Recovering;
 use crate::waiting::Arrived;
 use crate::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::machine::Outbox;
@@ -46,6 +53,10 @@ pub(super) enum Effect {
     Remove(Vec<u8>),
     /// Log that a round which has enough nodes waits for more.
     LastCall(LastCall),
+    /// Log how far a state recovery has come.
+    Recovering(Recovering),
+    /// Leave this to the next coordinator, before anything that follows.
+    Note(RunNote),
 }
 
 /// One run.
@@ -91,6 +102,16 @@ pub(super) struct Run {
     dirty: bool,
     /// The form is ours, and was not there before.
     written: bool,
+    /// Whether another coordinator follows if this one dies. If not, nothing of what follows is used.
+    restartable: bool,
+    /// The note for it.
+    note: RunNote,
+    /// The recovery under way.
+    recovery: Option<Recovery>,
+    /// The instances that it waits for.
+    missing: Vec<u64>,
+    /// Participants of the announced round whose workers have succeeded.
+    succeeded: BTreeSet<NodeDesc>,
 }
 
 /// An agent that takes part through the coordinator.
@@ -100,11 +121,32 @@ struct Agent {
     role: String,
     local_world_size: u32,
     program: Option<Program>,
+    /// The number of its last join, if it can reattach.
+    attempt: Option<u32>,
+    /// It has said that it failed for good.
+    has_failed: bool,
     phase: Phase,
     /// When its join came, how long it waits, and when that is over.
     joined_at: Mono,
     join_timeout: Duration,
     join_at: Option<Mono>,
+}
+
+impl Agent {
+    fn new(now: Now, join: Join, phase: Phase) -> Self {
+        Self {
+            instance: join.instance,
+            role: join.role,
+            local_world_size: join.local_world_size,
+            attempt: join.attempt.filter(|_| join.program.is_some()),
+            program: join.program,
+            has_failed: false,
+            phase,
+            joined_at: now.mono,
+            join_timeout: join.settings.join_timeout,
+            join_at: None,
+        }
+    }
 }
 
 /// What an agent waits for.
@@ -165,9 +207,10 @@ fn not_needed(run: &str, agent: &Agent, round_runs: &[Program]) -> Refusal {
 }
 
 impl Run {
-    pub(super) fn new(id: &str) -> Self {
+    pub(super) fn new(id: &str, restartable: bool) -> Self {
         Self {
             id: id.to_owned(),
+            restartable,
             ..Self::default()
         }
     }
@@ -184,6 +227,11 @@ impl Run {
     /// Whether the run is over.
     pub(super) fn is_closed(&self) -> bool {
         self.state.closed
+    }
+
+    /// Whether the workers of all participants of a round, the last one, have succeeded.
+    pub(super) fn has_succeeded(&self, round: u64) -> bool {
+        self.note.succeeded && self.note.round == round
     }
 
     /// The nodes that an agent sees that waits for a round. Agents of version 0.1, which do not say their
@@ -208,29 +256,16 @@ impl Run {
 
     /// Takes an agent in that was not refused.
     pub(super) fn join(&mut self, now: Now, join: Box<Join>, out: &mut Outbox<Effect>) {
-        let Join {
-            instance,
-            node,
-            settings,
-            role,
-            local_world_size,
-            program,
-            ..
-        } = *join;
+        let node = join.node.clone();
+        let phase = self.agents.get(&node).map(|agent| agent.phase);
+        if self.is_repeated(&join) && phase != Some(Phase::Dropped) {
+            return self.repeat(now, &node, out);
+        }
         // An agent of torchrun with that name cannot be; what it left behind is ours.
         self.torchrun.remove(&node);
         self.state.last_heartbeats.remove(&node);
         self.stop_join_timer(&node);
-        let agent = Agent {
-            instance,
-            role,
-            local_world_size,
-            program,
-            phase: Phase::Joining,
-            joined_at: now.mono,
-            join_timeout: settings.join_timeout,
-            join_at: None,
-        };
+        let agent = Agent::new(now, *join, Phase::Joining);
         self.agents.insert(node.clone(), agent);
         self.restart_join_timer(now, &node);
         self.arrive(now, &node, out);
@@ -321,12 +356,21 @@ impl Run {
 
     fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.stop_join_timer(node);
-        self.agents.remove(node);
+        if let Some(agent) = self.agents.remove(node) {
+            self.note_departure(agent.instance, out);
+        }
         out.push(Effect::Gone(node.clone()));
     }
 
     /// An agent has failed for good, which is announced to all others.
-    pub(super) fn failed(&self, failed: &NodeDesc, reason: &str, out: &mut Outbox<Effect>) {
+    pub(super) fn failed(&mut self, failed: &NodeDesc, reason: &str, out: &mut Outbox<Effect>) {
+        // An agent that reattaches says it again.
+        if let Some(agent) = self.agents.get_mut(failed)
+            && std::mem::replace(&mut agent.has_failed, true)
+            && self.restartable
+        {
+            return;
+        }
         let event = Event::PeerFailed {
             node: failed.to_string(),
             reason: reason.to_owned(),
@@ -347,6 +391,9 @@ impl Run {
 
     /// Announces to every agent that the run is over, as suits what it waits for.
     fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
+        self.note.closed = true;
+        out.push(Effect::Note(self.note.clone()));
+        self.recovery = None;
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining if self.state.redundancy_list.contains(node) => {

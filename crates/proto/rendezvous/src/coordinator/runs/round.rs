@@ -28,7 +28,7 @@ const NAMED: usize = 256;
 impl Run {
     /// Brings the state to rest after something has changed in it.
     pub(super) fn advance(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.state.closed {
+        if self.state.closed || self.recovery.is_some() {
             return;
         }
         if !self.state.complete {
@@ -163,6 +163,7 @@ impl Run {
     fn announce(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.announced = Some(self.state.round);
         self.change_announced = false;
+        self.note_round(out);
         self.former = self.state.participants.keys().cloned().collect();
         self.awaited = self.former.clone();
         let programs = self.former.iter().map(|node| {
@@ -214,7 +215,7 @@ impl Run {
     }
 
     /// What all nodes start, in the order of their ranks, if all have said so.
-    fn infos(&self) -> Option<Vec<RoleInfo>> {
+    pub(super) fn infos(&self) -> Option<Vec<RoleInfo>> {
         let infos = self.state.participants.iter().map(|(node, rank)| {
             self.agents.get(node).map(|agent| RoleInfo {
                 role: agent.role.clone(),
@@ -238,6 +239,7 @@ impl Run {
             self.last_call_ends(),
             self.awaited_until,
             self.masters.until,
+            self.recovery.as_ref().map(|recovery| recovery.at),
         ]
         .into_iter()
         .flatten()
@@ -259,6 +261,7 @@ impl Run {
             self.awaited.clear();
         }
         self.master_is_late(now, out);
+        self.end_recovery_if_due(now, out);
         self.advance(now, out);
         if self.last_call_ends().is_some_and(|end| end <= now.mono) {
             // Too few are left for it to have had an effect.

@@ -91,6 +91,11 @@ impl Run {
         if value == self.form.as_deref() {
             return;
         }
+        if self.recovery.is_some() {
+            // Nobody decides anything before the last round is known.
+            self.dirty = true;
+            return;
+        }
         match value.map(codec::from_value) {
             Some(Ok(Some(state))) => {
                 self.form = value.map(<[u8]>::to_vec);
@@ -136,9 +141,16 @@ impl Run {
         let native = |node: &&NodeDesc| self.agents.contains_key(*node);
         let mut came = state.wait_list.difference(&old.wait_list);
         let came = came.find(|node| !native(node)).cloned();
-        let mut left = old.participants.keys().filter(|node| !native(node));
+        // An agent of ours whose connection has closed may come back, unless its launcher takes it out.
+        let mut left = old
+            .participants
+            .keys()
+            .filter(|node| self.restartable || !native(node));
         let left = left.find(|node| !state.participants.contains_key(*node));
         let reason = match (left, came) {
+            (Some(node), _) if native(&node) => {
+                Some(format!("node {node} is lost: it was taken out of the run"))
+            }
             (Some(node), _) => Some(format!("node {node} has left the round")),
             (None, Some(node)) => Some(format!("node {node} waits to join")),
             (None, None) => None,

@@ -67,6 +67,30 @@ pub enum Event {
         /// How many nodes wait for its next round.
         waiting: u32,
     },
+    /// The agent is known to the coordinator, which is started again if it dies. Only for agents that
+    /// number their joins.
+    Attached(Authority),
+    /// The round that is announced next can be recovered by a coordinator that was started again.
+    Recoverable {
+        /// Its number.
+        round: u64,
+    },
+    /// The workers of all participants have succeeded.
+    AllSucceeded {
+        /// The round.
+        round: u64,
+    },
+}
+
+/// Which coordinator it is, among those that follow one another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Authority {
+    /// Drawn when the first one was started.
+    pub cluster: u64,
+    /// The number of those that have followed it.
+    pub epoch: u32,
+    /// The time for which agents wait for the next one when it is gone; zero if there will be none.
+    pub timeout: Duration,
 }
 
 /// Why an agent is not let in.
@@ -99,6 +123,9 @@ impl Event {
             Self::Left => 7,
             Self::Alive(_) => 8,
             Self::Status { .. } => 9,
+            Self::Attached(_) => 10,
+            Self::Recoverable { .. } => 11,
+            Self::AllSucceeded { .. } => 12,
         }
     }
 
@@ -162,6 +189,15 @@ impl Event {
                     text(out, host);
                 }
             }
+            Self::Attached(authority) => {
+                let timeout = u64::try_from(authority.timeout.as_millis()).unwrap_or(u64::MAX);
+                out.extend_from_slice(&authority.cluster.to_le_bytes());
+                out.extend_from_slice(&authority.epoch.to_le_bytes());
+                out.extend_from_slice(&timeout.to_le_bytes());
+            }
+            Self::Recoverable { round } | Self::AllSucceeded { round } => {
+                out.extend_from_slice(&round.to_le_bytes());
+            }
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
     }
@@ -220,6 +256,17 @@ impl Event {
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
+            },
+            10 => Self::Attached(Authority {
+                cluster: fields.u64("the cluster")?,
+                epoch: fields.u32("the epoch")?,
+                timeout: Duration::from_millis(fields.u64("the timeout")?),
+            }),
+            11 => Self::Recoverable {
+                round: fields.u64("the round")?,
+            },
+            12 => Self::AllSucceeded {
+                round: fields.u64("the round")?,
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -351,6 +398,13 @@ mod tests {
                 closed: true,
                 waiting: 5,
             },
+            Event::Attached(Authority {
+                cluster: 1 << 60,
+                epoch: 3,
+                timeout: Duration::from_secs(60),
+            }),
+            Event::Recoverable { round: 7 },
+            Event::AllSucceeded { round: 7 },
         ]
     }
 

@@ -13,13 +13,18 @@
 //!                   settings: min u32, max u32, join ms u64, last call ms u64,
 //!                             keep-alive ms u64, keep-alive attempts u32
 //!                   role: text, local world size: u32, then nothing (version 0.1) or
-//!                   program: name text, fingerprint u64, whether the run was given an id u8
+//!                   program: name text, fingerprint u64, whether the run was given an id u8,
+//!                   then nothing or the number of the join: u32
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat
 //!   0x24 failed     reason: text
 //!   0x25 master     round: u64, addr: text, port: u16
 //!   0x26 status     run: text
+//!   0x27 reattach   whether it holds a round: u8, then if it does
+//!                   round: u64, rank: u32, succeeded: u8, master: addr text (empty: not known), port u16;
+//!                   then the fields of join
+//!   0x28 succeeded  round: u64
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |
@@ -37,7 +42,13 @@
 //!                   its program, nodes that have come: u32, whether the agent is in reserve: u8,
 //!                   hosts: u8 count of texts
 //!   9 status        closed: u8, waiting: u32
+//!   10 attached     cluster: u64, epoch: u32, timeout ms u64
+//!   11 recoverable  round: u64
+//!   12 all succeeded round: u64
 //! ```
+//!
+//! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on for agents
+//! that number their joins; agents and coordinators of before meet none of them.
 //!
 //! Nothing here trusts a length. Fields that a later version adds at the end are not looked at.
 
@@ -45,8 +56,8 @@ mod event;
 mod fields;
 mod operation;
 
-pub use event::{Event, EventReader, MAX_EVENT_BYTES, Refusal};
-pub use operation::{Join, Operation, Program};
+pub use event::{Authority, Event, EventReader, MAX_EVENT_BYTES, Refusal};
+pub use operation::{HeldRound, Join, Operation, Program, Reattach};
 
 use thiserror::Error;
 

@@ -42,6 +42,37 @@ pub enum Operation {
         /// Which run.
         run: String,
     },
+    /// The first on a connection after one that broke; answered with `Attached`, and with what follows from
+    /// where the agent stands.
+    Reattach(Box<Reattach>),
+    /// Says that all workers of the agent have succeeded; answered with `AllSucceeded` when those of all
+    /// participants have.
+    Succeeded {
+        /// The round.
+        round: u64,
+    },
+}
+
+/// Where an agent stands that goes on over a new connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reattach {
+    /// The agent. Its last join, repeated, if it holds no round.
+    pub join: Join,
+    /// The round that it is in; `None` if it waits for one.
+    pub holds: Option<HeldRound>,
+}
+
+/// A round, as one of its participants knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldRound {
+    /// Its number.
+    pub round: u64,
+    /// The agent's rank.
+    pub rank: u32,
+    /// Where the workers meet, if it knows: host and port.
+    pub master: Option<(String, u16)>,
+    /// Whether all workers of the agent have succeeded.
+    pub succeeded: bool,
 }
 
 /// Who joins, and how.
@@ -62,6 +93,9 @@ pub struct Join {
     pub local_world_size: u32,
     /// Their program; agents of version 0.1 do not say it.
     pub program: Option<Program>,
+    /// The number of joins that the agent has made, this one included. Agents that do not say it, or no program, cannot
+    /// reattach.
+    pub attempt: Option<u32>,
 }
 
 /// The program of an agent. Two agents run the same if the fingerprints are equal.
@@ -101,6 +135,8 @@ impl Operation {
             Self::Failed { .. } => opcode::FAILED,
             Self::Master { .. } => opcode::MASTER,
             Self::Status { .. } => opcode::STATUS,
+            Self::Reattach(_) => opcode::REATTACH,
+            Self::Succeeded { .. } => opcode::SUCCEEDED,
         }
     }
 
@@ -122,6 +158,8 @@ impl Operation {
                 text(out, addr);
                 out.extend_from_slice(&port.to_le_bytes());
             }
+            Self::Reattach(reattach) => reattach.write(out),
+            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
         }
     }
 
@@ -146,7 +184,46 @@ impl Operation {
             opcode::STATUS => Self::Status {
                 run: fields.text("the run id")?.to_owned(),
             },
+            opcode::REATTACH => Self::Reattach(Box::new(Reattach::read(&mut fields)?)),
+            opcode::SUCCEEDED => Self::Succeeded {
+                round: fields.u64("the round")?,
+            },
             other => return Err(WireError::Unknown(other)),
+        })
+    }
+}
+
+impl Reattach {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.holds.is_some()));
+        if let Some(held) = &self.holds {
+            out.extend_from_slice(&held.round.to_le_bytes());
+            out.extend_from_slice(&held.rank.to_le_bytes());
+            out.push(u8::from(held.succeeded));
+            let (addr, port) = held.master.as_ref().map_or(("", 0), |(a, p)| (&**a, *p));
+            text(out, addr);
+            out.extend_from_slice(&port.to_le_bytes());
+        }
+        self.join.write(out);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        let holds = match fields.u8("whether it holds a round")? {
+            0 => None,
+            _ => Some(HeldRound {
+                round: fields.u64("the round")?,
+                rank: fields.u32("the rank")?,
+                succeeded: fields.u8("whether it has succeeded")? != 0,
+                master: {
+                    let addr = fields.host("the master address")?;
+                    let port = fields.u16("the master port")?;
+                    (!addr.is_empty()).then_some((addr, port))
+                },
+            }),
+        };
+        Ok(Self {
+            join: Join::read(fields)?,
+            holds,
         })
     }
 }
@@ -161,6 +238,7 @@ impl Join {
             role,
             local_world_size,
             program,
+            attempt,
         } = self;
         let milliseconds = |duration: Duration| {
             u64::try_from(duration.as_millis())
@@ -185,6 +263,9 @@ impl Join {
             text(out, &program.name);
             out.extend_from_slice(&program.fingerprint.to_le_bytes());
             out.push(u8::from(program.has_run_id));
+            if let Some(attempt) = attempt {
+                out.extend_from_slice(&attempt.to_le_bytes());
+            }
         }
     }
 
@@ -224,6 +305,10 @@ impl Join {
                     has_run_id: fields.u8("the program")? != 0,
                 }),
             },
+            attempt: match fields.0 {
+                [] => None,
+                _ => Some(fields.u32("the number of the join")?),
+            },
         })
     }
 }
@@ -250,6 +335,7 @@ mod tests {
                 role: "learner".to_owned(),
                 local_world_size: 8,
                 program: None,
+                attempt: None,
             })),
             Operation::Leave,
             Operation::Close { run: run.clone() },
@@ -263,6 +349,7 @@ mod tests {
                 port: 4000,
             },
             Operation::Status { run },
+            Operation::Succeeded { round: 9 },
         ]
     }
 
@@ -298,6 +385,45 @@ mod tests {
         assert_eq!(with[9..without.len()], without[9..]);
         for cut in without.len() + 1..with.len() {
             Operation::read(with[0], &with[9..cut]).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_join_may_say_its_number_and_an_agent_where_it_stands() {
+        let Operation::Join(old) = &examples()[0] else {
+            panic!("the first example is a join");
+        };
+        let join = Join {
+            program: Some(Program::new("train.py", b"print()", false)),
+            attempt: Some(3),
+            ..(**old).clone()
+        };
+        let held = HeldRound {
+            round: 7,
+            rank: 2,
+            master: Some(("10.0.0.1".to_owned(), 4000)),
+            succeeded: true,
+        };
+        let unpublished = HeldRound {
+            round: 7,
+            rank: 2,
+            master: None,
+            succeeded: false,
+        };
+        let reattach = |holds| {
+            let join = join.clone();
+            Operation::Reattach(Box::new(Reattach { join, holds }))
+        };
+        let operations = [
+            Operation::Join(Box::new(join.clone())),
+            reattach(None),
+            reattach(Some(held)),
+            reattach(Some(unpublished)),
+        ];
+        for operation in operations {
+            let mut bytes = Vec::new();
+            operation.write(&mut bytes);
+            assert_eq!(Operation::read(bytes[0], &bytes[9..]).unwrap(), operation);
         }
     }
 

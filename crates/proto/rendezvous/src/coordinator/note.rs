@@ -1,0 +1,218 @@
+//! The note: what a coordinator leaves to the next one in case it is killed.
+//!
+//! It is kept outside of the coordinator's process, in two slots that are written in turn, because a writer may
+//! die at any byte. It stands there before anybody is told of what it says, so a coordinator that begins
+//! with it knows of every round that was ever announced.
+//!
+//! ```text
+//!   slot   sequence: u64, length: u64, digest: u64, then
+//!          cluster: u64, epoch: u32, timeout ms u64, and per run
+//!          run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
+//! ```
+
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+use std::time::Duration;
+
+use super::wire::Authority;
+
+/// Length of what stands before the content of a slot.
+const HEAD: usize = 24;
+
+const CLOSED: u8 = 1;
+const SUCCEEDED: u8 = 2;
+
+/// The knowledge of a coordinator that was started after the death of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Which coordinator it is.
+    pub authority: Authority,
+    /// Its runs.
+    pub runs: BTreeMap<String, RunNote>,
+}
+
+/// One run in a note.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunNote {
+    /// The last round that was announced.
+    pub round: u64,
+    /// Its participants by rank, as the instances of their agents; 0 for those that have left the run or
+    /// were lost. Empty if not all of them can reattach.
+    pub members: Vec<u64>,
+    /// The run is over.
+    pub closed: bool,
+    /// All workers of the round have succeeded.
+    pub succeeded: bool,
+}
+
+impl Note {
+    /// The first note of a cluster.
+    pub fn new(cluster: u64, timeout: Duration) -> Self {
+        let authority = Authority {
+            cluster,
+            epoch: 0,
+            timeout,
+        };
+        Self {
+            authority,
+            runs: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over what a coordinator has told of a run; nothing is to be forgotten.
+    pub fn update(&mut self, run: String, note: Option<RunNote>) {
+        match note {
+            Some(note) => drop(self.runs.insert(run, note)),
+            None => drop(self.runs.remove(&run)),
+        }
+    }
+
+    /// The bytes of a slot.
+    pub fn encode(&self, sequence: u64) -> Vec<u8> {
+        let Authority {
+            cluster,
+            epoch,
+            timeout,
+        } = self.authority;
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let mut content = Vec::new();
+        content.extend_from_slice(&cluster.to_le_bytes());
+        content.extend_from_slice(&epoch.to_le_bytes());
+        content.extend_from_slice(&timeout.to_le_bytes());
+        for (run, note) in &self.runs {
+            content.extend_from_slice(&(run.len() as u32).to_le_bytes());
+            content.extend_from_slice(run.as_bytes());
+            content.extend_from_slice(&note.round.to_le_bytes());
+            content.push(u8::from(note.closed) * CLOSED + u8::from(note.succeeded) * SUCCEEDED);
+            content.extend_from_slice(&(note.members.len() as u32).to_le_bytes());
+            for member in &note.members {
+                content.extend_from_slice(&member.to_le_bytes());
+            }
+        }
+        let mut slot = Vec::with_capacity(HEAD + content.len());
+        slot.extend_from_slice(&sequence.to_le_bytes());
+        slot.extend_from_slice(&(content.len() as u64).to_le_bytes());
+        slot.extend_from_slice(&digest(sequence, &content).to_le_bytes());
+        slot.extend_from_slice(&content);
+        slot
+    }
+
+    /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
+    /// written. What follows the content of a slot is not looked at.
+    pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
+        let whole = slots.into_iter().filter_map(Self::decode);
+        whole.max_by_key(|(sequence, _)| *sequence)
+    }
+
+    fn decode(slot: &[u8]) -> Option<(u64, Self)> {
+        let mut head = Bytes(slot);
+        let (sequence, length, expected) = (head.u64()?, head.u64()?, head.u64()?);
+        let content = head.take(usize::try_from(length).ok()?)?;
+        if digest(sequence, content) != expected {
+            return None;
+        }
+        let mut bytes = Bytes(content);
+        let authority = Authority {
+            cluster: bytes.u64()?,
+            epoch: bytes.u32()?,
+            timeout: Duration::from_millis(bytes.u64()?),
+        };
+        let mut runs = BTreeMap::new();
+        while !bytes.0.is_empty() {
+            let length = bytes.u32()? as usize;
+            let run = std::str::from_utf8(bytes.take(length)?).ok()?.to_owned();
+            let round = bytes.u64()?;
+            let [flags] = *bytes.take(1)?.first_chunk()?;
+            let count = bytes.u32()? as usize;
+            let members = bytes.take(count.checked_mul(8)?)?.as_chunks().0;
+            let members = members.iter().map(|member| u64::from_le_bytes(*member));
+            let note = RunNote {
+                round,
+                members: members.collect(),
+                closed: flags & CLOSED != 0,
+                succeeded: flags & SUCCEEDED != 0,
+            };
+            runs.insert(run, note);
+        }
+        Some((sequence, Self { authority, runs }))
+    }
+}
+
+/// Reads numbers off the front.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
+    }
+}
+
+/// Tells a slot that was written to its end from one that was not.
+fn digest(sequence: u64, content: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_u64(sequence);
+    hasher.write(content);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(rounds: u64) -> Note {
+        let mut note = Note::new(7, Duration::from_secs(60));
+        for round in 0..rounds {
+            let run = RunNote {
+                round,
+                members: (0..round).collect(),
+                closed: round % 2 == 1,
+                succeeded: round % 3 == 0,
+            };
+            note.update(format!("run-{round}"), Some(run));
+        }
+        note
+    }
+
+    #[test]
+    fn a_note_reads_as_it_was_written() {
+        for rounds in [0, 1, 5] {
+            let (slot, expected) = (note(rounds).encode(4), note(rounds));
+            assert_eq!(Note::newest([&slot, &[]]), Some((4, expected)));
+        }
+        assert_eq!(Note::newest([&[], &[]]), None);
+    }
+
+    #[test]
+    fn wherever_its_writer_dies_the_note_of_before_is_left() {
+        let (old, new) = (note(5), note(4));
+        let (before, after) = (old.encode(9), new.encode(10));
+        for written in 0..=after.len() {
+            // The slot holds the one that was written two times before.
+            let mut slot = note(6).encode(8);
+            slot[..written].copy_from_slice(&after[..written]);
+            let (sequence, read) = Note::newest([&before, &slot]).unwrap();
+            match sequence {
+                9 => assert_eq!(read, old),
+                10 => assert_eq!(read, new, "{written}"),
+                other => panic!("a note with sequence {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_forgotten() {
+        let mut note = note(2);
+        note.update("run-1".to_owned(), None);
+        assert_eq!(note.runs.keys().collect::<Vec<_>>(), ["run-0"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! An agent's knowledge of its coordinator, and its words over a new connection.
+
+use std::time::Duration;
+
+use super::Joined;
+use crate::coordinator::wire::{Authority, HeldRound};
+
+/// Time between two messages that there is no coordinator.
+const REMIND: Duration = Duration::from_secs(10);
+
+/// Waits that are shorter are not spoken of.
+const FIRST: Duration = Duration::from_secs(3);
+
+/// An agent's knowledge of its coordinator, and its words to it.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    /// The highest authority that was accepted.
+    authority: Option<Authority>,
+    /// The last round that can be recovered.
+    recoverable: Option<u64>,
+    /// The round whose workers' store this agent, with rank 0, has announced, and its host and port.
+    pub(super) published: Option<(u64, String, u16)>,
+    /// The round whose workers have succeeded here.
+    pub(super) succeeded: Option<u64>,
+    /// Why this agent has failed for good.
+    pub(super) failed: Option<String>,
+    /// After how long without a coordinator people are told next.
+    remind_after: Duration,
+}
+
+impl Default for Attachment {
+    fn default() -> Self {
+        Self {
+            authority: None,
+            recoverable: None,
+            published: None,
+            succeeded: None,
+            failed: None,
+            remind_after: FIRST,
+        }
+    }
+}
+
+impl Attachment {
+    /// The time for which the next coordinator is waited for, if there will be one.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let timeout = self.authority?.timeout;
+        (!timeout.is_zero()).then_some(timeout)
+    }
+
+    /// Whether a round holds on without a connection.
+    pub(super) fn is_recoverable(&self, round: u64) -> bool {
+        self.timeout().is_some() && self.recoverable == Some(round)
+    }
+
+    pub(super) fn recoverable(&mut self, round: u64) {
+        self.recoverable = Some(round);
+    }
+
+    /// Why a coordinator cannot be obeyed.
+    pub(super) fn fault(&self, authority: &Authority) -> Option<String> {
+        let ours = self.authority?;
+        (authority.cluster == ours.cluster && authority.epoch < ours.epoch).then(|| {
+            format!(
+                "it has epoch {}, and one with epoch {} has followed it",
+                authority.epoch, ours.epoch
+            )
+        })
+    }
+
+    pub(super) fn accept(&mut self, authority: Authority) {
+        self.authority = Some(authority);
+    }
+
+    /// A connection is there.
+    pub(super) fn connected(&mut self) {
+        self.remind_after = FIRST;
+    }
+
+    /// Whether people are to be told that there has been no coordinator for so long.
+    pub(super) fn is_to_tell(&mut self, elapsed: Duration) -> bool {
+        let is_due = elapsed >= self.remind_after;
+        if is_due {
+            self.remind_after = elapsed + REMIND;
+        }
+        is_due
+    }
+
+    /// A round, as this agent knows it.
+    pub(super) fn held(&self, joined: &Joined) -> HeldRound {
+        let round = joined.round;
+        let published = self.published.as_ref();
+        let published = published.filter(|(of, _, _)| *of == round);
+        let known = (joined.master_addr.clone(), joined.master_port);
+        HeldRound {
+            round,
+            rank: joined.rank,
+            master: match (known.0.is_empty(), published) {
+                (false, _) => Some(known),
+                (true, Some((_, addr, port))) => Some((addr.clone(), *port)),
+                (true, None) => None,
+            },
+            succeeded: self.succeeded == Some(round),
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Broken connections, and coordinators that were killed and started again.
+
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::{REATTACH_WITHIN, RECOVERY_WINDOW};
+
+use crate::world::World;
+
+/// A round as agent `rank`, who has the instance `rank` + 1, knows it.
+fn held(round: u64, rank: u32) -> Option<HeldRound> {
+    Some(HeldRound {
+        round,
+        rank,
+        master: Some(("n001".to_owned(), 4000)),
+        succeeded: false,
+    })
+}
+
+fn succeeded(round: u64, rank: u32) -> Option<HeldRound> {
+    held(round, rank).map(|held| HeldRound {
+        succeeded: true,
+        ..held
+    })
+}
+
+/// Agents 1 to `count` in round 0, with everything received.
+fn round_of(count: u32, min: u32) -> World {
+    let mut world = World::restartable(min, count);
+    for number in 1..=count {
+        world.join(number);
+    }
+    publish(&mut world, 0);
+    for number in 1..=count {
+        world.take(number);
+    }
+    world
+}
+
+fn publish(world: &mut World, round: u64) {
+    let (addr, port) = ("n001".to_owned(), 4000);
+    world.operate(1, &Operation::Master { round, addr, port });
+}
+
+fn is_attached(event: Option<&Event>) -> bool {
+    matches!(event, Some(Event::Attached(_)))
+}
+
+/// The events that an agent has received after `Attached`.
+fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
+    let mut received = world.take(number);
+    assert!(is_attached(received.first()), "{received:?}");
+    received.remove(0);
+    received
+}
+
+#[test]
+fn an_agent_learns_that_its_coordinator_will_be_started_again() {
+    let mut world = World::restartable(1, 2);
+    world.join(1);
+    world.join(2);
+    let received = world.take(1);
+    let authority = Authority {
+        cluster: 7,
+        epoch: 0,
+        timeout: Duration::from_secs(60),
+    };
+    assert!(
+        matches!(
+            received[..],
+            [
+                Event::Attached(said),
+                Event::Recoverable { round: 0 },
+                Event::Formed { .. }
+            ] if said == authority
+        ),
+        "{received:?}"
+    );
+    let note = world.note.unwrap();
+    assert_eq!(note.runs["run"].members, [1, 2]);
+}
+
+#[test]
+fn agents_of_before_and_coordinators_that_are_not_started_again_are_as_they_were() {
+    let mut world = World::restartable(2, 2);
+    world.join(1);
+    world.attempt = None;
+    world.join(2);
+    let received = after_attached(&mut world, 1);
+    assert!(
+        matches!(received[..], [Event::Formed { .. }]),
+        "{received:?}"
+    );
+    world.formed(2);
+    // The round cannot be recovered, so a broken connection is a loss at once, also of agent 1.
+    world.lose(1);
+    assert!(
+        world
+            .membership(2)
+            .contains("is lost: its connection closed")
+    );
+    assert!(world.note.unwrap().runs["run"].members.is_empty());
+
+    let mut world = World::new(2, 2);
+    world.program = World::restartable(2, 2).program;
+    world.attempt = Some(1);
+    world.join(1);
+    world.join(2);
+    let received = world.take(1);
+    assert!(
+        matches!(received[..], [Event::Formed { .. }]),
+        "{received:?}"
+    );
+    world.formed(2);
+    world.lose(1);
+    world.membership(2);
+}
+
+#[test]
+fn an_agent_that_comes_back_in_time_is_not_lost() {
+    let mut world = round_of(2, 2);
+    world.lose(1);
+    world.pass(REATTACH_WITHIN / 2);
+    world.reattach(11, 1, held(0, 0));
+    assert_eq!(after_attached(&mut world, 11), []);
+    world.pass(REATTACH_WITHIN * 2);
+    assert_eq!(world.take(2), []);
+    // Its new connection is as good as the old one.
+    world.lose(11);
+    world.pass(REATTACH_WITHIN);
+    assert!(world.membership(2).contains("did not come back"));
+}
+
+#[test]
+fn an_agent_that_its_launcher_takes_out_is_lost_at_once() {
+    let mut world = round_of(3, 2);
+    world.lose(3);
+    let (mut state, token) = world.read();
+    state.participants.remove(&crate::world::node(3));
+    assert!(world.compare_set(&token, &state));
+    let reason = world.membership(1);
+    assert!(reason.contains("n003_1_0 is lost"), "{reason}");
+    world.pass(REATTACH_WITHIN * 2);
+    assert_eq!(world.take(1), []);
+}
+
+#[test]
+fn an_agent_that_comes_back_too_late_learns_that_its_round_is_over() {
+    let mut world = round_of(3, 2);
+    world.lose(3);
+    world.pass(REATTACH_WITHIN);
+    world.membership(1);
+    world.membership(2);
+    world.reattach(13, 3, held(0, 2));
+    let received = after_attached(&mut world, 13);
+    assert!(
+        matches!(received[..], [Event::Membership { round: 0, .. }]),
+        "{received:?}"
+    );
+    world.attempt = Some(2);
+    world.join_as(13, crate::world::node(3), 3);
+    world.join(1);
+    world.join(2);
+    assert_eq!(world.formed(1), (1, 0, 3));
+}
+
+#[test]
+fn a_connection_that_is_replaced_before_its_end_was_noticed_loses_nobody() {
+    let mut world = round_of(2, 2);
+    world.reattach(11, 1, held(0, 0));
+    assert_eq!(world.closed, [1]);
+    world.lose(1);
+    world.pass(REATTACH_WITHIN * 2);
+    assert_eq!(world.take(2), []);
+}
+
+#[test]
+fn a_join_is_taken_in_once_however_often_it_is_repeated() {
+    let mut world = World::restartable(2, 2);
+    world.join(1);
+    world.lose(1);
+    world.reattach(11, 1, None);
+    assert_eq!(after_attached(&mut world, 11), []);
+    world.join(2);
+    assert_eq!(world.formed(11), (0, 0, 2));
+    // Agent 1 has not heard that, and asks again, in both ways.
+    world.lose(11);
+    world.reattach(12, 1, None);
+    assert_eq!(world.formed(12), (0, 0, 2));
+    world.join_as(12, crate::world::node(1), 1);
+    assert_eq!(world.formed(12), (0, 0, 2));
+    world.take(2);
+    world.pass(REATTACH_WITHIN * 2);
+    assert_eq!(world.take(2), []);
+    // Its next join is another one.
+    world.attempt = Some(2);
+    world.join_as(12, crate::world::node(1), 1);
+    assert!(world.membership(2).contains("joins again"));
+}
+
+#[test]
+fn a_failure_that_is_repeated_is_announced_once() {
+    let mut world = round_of(2, 2);
+    let failed = Operation::Failed {
+        reason: "disk full".to_owned(),
+    };
+    world.operate(1, &failed);
+    world.reattach(11, 1, held(0, 0));
+    world.operate(11, &failed);
+    assert!(matches!(world.take(2)[..], [Event::PeerFailed { .. }]));
+}
+
+#[test]
+fn a_round_holds_on_when_all_its_members_are_back() {
+    let mut world = round_of(3, 2);
+    world.restart();
+    for number in [3, 1, 2] {
+        world.reattach(number, number, held(0, number - 1));
+        assert_eq!(world.note.as_ref().unwrap().authority.epoch, 1);
+    }
+    for number in 1..=3 {
+        let mut received = after_attached(&mut world, number);
+        received.retain(|event| !matches!(event, Event::Master { .. }));
+        assert_eq!(received, [], "{number}");
+    }
+    assert_eq!(world.recoveries.len(), 1);
+    assert!(world.recoveries[0].missing.is_empty());
+    world.pass(RECOVERY_WINDOW * 2);
+    assert_eq!(world.take(1), []);
+    // It is a round as any other.
+    world.attempt = Some(2);
+    world.join(2);
+    assert!(world.membership(1).contains("joins again"));
+    assert_eq!(world.read().0.round, 0);
+    world.join(1);
+    world.join(3);
+    assert_eq!(world.formed(1), (1, 0, 3));
+}
+
+#[test]
+fn a_member_without_the_address_of_the_workers_store_gets_it() {
+    let mut world = round_of(2, 2);
+    world.restart();
+    let unaware = held(0, 1).map(|held| HeldRound {
+        master: None,
+        ..held
+    });
+    world.reattach(2, 2, unaware);
+    world.reattach(1, 1, held(0, 0));
+    let received = after_attached(&mut world, 2);
+    assert!(
+        matches!(&received[..], [Event::Master { addr, port: 4000, .. }] if addr == "n001"),
+        "{received:?}"
+    );
+}
+
+#[test]
+fn a_round_that_was_noted_and_not_announced_is_given_up() {
+    let mut world = round_of(2, 2);
+    world.attempt = Some(2);
+    world.join(1);
+    world.join(2);
+    // Round 1 is noted, and the coordinator dies before anybody hears of it.
+    world.restart();
+    world.reattach(1, 1, None);
+    assert_eq!(after_attached(&mut world, 1), []);
+    world.reattach(2, 2, None);
+    assert_eq!(world.formed(2), (2, 1, 2));
+}
+
+#[test]
+fn a_round_is_over_if_a_member_does_not_hold_it_any_more() {
+    let mut world = round_of(3, 2);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.attempt = Some(2);
+    world.reattach(2, 2, None);
+    assert_eq!(after_attached(&mut world, 1), []);
+    world.attempt = Some(1);
+    world.reattach(3, 3, held(0, 2));
+    assert!(world.membership(1).contains("joins again"));
+    world.attempt = Some(2);
+    world.join(1);
+    world.join(3);
+    assert_eq!(world.formed(2), (1, 1, 3));
+}
+
+#[test]
+fn a_member_that_had_left_before_is_not_waited_for() {
+    let mut world = round_of(3, 2);
+    world.operate(3, &Operation::Leave);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    let received = after_attached(&mut world, 1);
+    assert!(
+        matches!(received[..], [Event::Membership { round: 0, .. }]),
+        "{received:?}"
+    );
+    world.attempt = Some(2);
+    world.join(1);
+    world.join(2);
+    assert_eq!(world.formed(1), (1, 0, 2));
+}
+
+#[test]
+fn with_more_than_half_back_the_others_are_lost_after_the_window() {
+    let mut world = round_of(3, 2);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    world.pass(RECOVERY_WINDOW);
+    assert_eq!(after_attached(&mut world, 1), []);
+    world.pass(Duration::from_millis(1));
+    let reason = world.membership(1);
+    assert!(
+        reason.contains("1 of 3 nodes did not come back"),
+        "{reason}"
+    );
+    // The one that was missing comes later.
+    world.reattach(3, 3, held(0, 2));
+    let received = after_attached(&mut world, 3);
+    assert!(
+        matches!(received[..], [Event::Membership { .. }]),
+        "{received:?}"
+    );
+}
+
+#[test]
+fn half_of_a_round_waits_and_says_for_whom() {
+    let mut world = round_of(4, 1);
+    world.restart();
+    world.reattach(2, 2, held(0, 1));
+    world.reattach(4, 4, held(0, 3));
+    world.pass_beating(30, &[]);
+    assert_eq!(after_attached(&mut world, 2), []);
+    assert!(world.recoveries.len() >= 2, "{:?}", world.recoveries);
+    assert_eq!(world.recoveries[0].missing, [0, 2]);
+}
+
+#[test]
+fn a_third_one_ends_the_wait_of_half_a_round() {
+    let mut world = round_of(4, 1);
+    world.restart();
+    world.reattach(2, 2, held(0, 1));
+    world.reattach(4, 4, held(0, 3));
+    world.pass(RECOVERY_WINDOW * 2);
+    assert_eq!(after_attached(&mut world, 2), []);
+    world.reattach(1, 1, held(0, 0));
+    assert!(world.membership(2).contains("1 of 4"));
+}
+
+#[test]
+fn newcomers_wait_until_the_round_is_recovered() {
+    let mut world = round_of(2, 2);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.join(3);
+    assert_eq!(after_attached(&mut world, 3), []);
+    world.reattach(2, 2, held(0, 1));
+    // The round is full, so the newcomer is in reserve, and nobody is told.
+    assert_eq!(world.read().0.redundancy_list.len(), 1);
+    let mut received = after_attached(&mut world, 1);
+    received.retain(|event| !matches!(event, Event::Master { .. }));
+    assert_eq!(received, []);
+    world.lose(2);
+    world.pass(REATTACH_WITHIN);
+    world.membership(1);
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(3).0, 1);
+}
+
+#[test]
+fn somebody_who_was_not_in_the_round_cannot_hold_it() {
+    let mut world = round_of(2, 2);
+    world.restart();
+    // The rank of agent 2, and a round that never was.
+    for (number, holds) in [(5, held(0, 1)), (6, held(9, 0))] {
+        world.reattach(number, number, holds);
+        let received = after_attached(&mut world, number);
+        assert!(
+            matches!(received[..], [Event::Membership { .. }]),
+            "{received:?}"
+        );
+    }
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    let mut received = after_attached(&mut world, 2);
+    received.retain(|event| !matches!(event, Event::Master { .. }));
+    assert_eq!(received, []);
+}
+
+#[test]
+fn a_run_that_was_closed_stays_closed() {
+    let mut world = round_of(2, 2);
+    world.operate(
+        1,
+        &Operation::Close {
+            run: "run".to_owned(),
+        },
+    );
+    world.restart();
+    world.reattach(2, 2, held(0, 1));
+    assert_eq!(world.take(2), [Event::Closed]);
+    world.attempt = Some(2);
+    world.reattach(12, 2, None);
+    assert_eq!(world.take(12), [Event::Refused(Refusal::Closed)]);
+    world.join(3);
+    assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+}
+
+#[test]
+fn a_closed_run_that_everybody_has_left_stays_closed() {
+    let mut world = round_of(2, 2);
+    world.operate(
+        1,
+        &Operation::Close {
+            run: "run".to_owned(),
+        },
+    );
+    world.operate(1, &Operation::Leave);
+    world.operate(2, &Operation::Leave);
+    for _ in 0..2 {
+        world.restart();
+        world.join(3);
+        assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+    }
+}
+
+#[test]
+fn success_is_announced_when_all_have_it() {
+    let mut world = round_of(2, 2);
+    world.operate(1, &Operation::Succeeded { round: 0 });
+    assert_eq!(world.take(1), []);
+    world.operate(2, &Operation::Succeeded { round: 0 });
+    for number in [1, 2] {
+        assert_eq!(world.take(number), [Event::AllSucceeded { round: 0 }]);
+    }
+}
+
+#[test]
+fn success_outlives_the_coordinator() {
+    let mut world = round_of(2, 2);
+    world.operate(1, &Operation::Succeeded { round: 0 });
+    world.restart();
+    world.reattach(1, 1, succeeded(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    after_attached(&mut world, 1);
+    world.operate(2, &Operation::Succeeded { round: 0 });
+    let received = world.take(1);
+    assert_eq!(received.last(), Some(&Event::AllSucceeded { round: 0 }));
+    // Agent 1 ends the run, which agent 2 has not heard of.
+    world.operate(
+        1,
+        &Operation::Close {
+            run: "run".to_owned(),
+        },
+    );
+    world.restart();
+    world.reattach(2, 2, succeeded(0, 1));
+    assert_eq!(world.take(2), [Event::AllSucceeded { round: 0 }]);
+}
+
+#[test]
+fn a_recovery_that_all_have_deserted_begins_anew() {
+    let mut world = round_of(2, 2);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.lose(1);
+    world.pass(REATTACH_WITHIN);
+    world.reattach(2, 2, held(0, 1));
+    // Agent 1 was lost by a coordinator that was recovering.
+    let received = after_attached(&mut world, 2);
+    assert!(
+        matches!(received.last(), Some(Event::Membership { .. })),
+        "{received:?}"
+    );
+}
+
+#[test]
+fn the_numbers_of_rounds_go_on_where_there_is_no_note() {
+    let mut world = World::restartable(1, 1);
+    world.reattach(1, 1, held(41, 0));
+    let received = after_attached(&mut world, 1);
+    assert!(
+        matches!(received[..], [Event::Membership { .. }]),
+        "{received:?}"
+    );
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1).0, 42);
+}
