@@ -7,7 +7,7 @@ use crate::suggestion::did_you_mean;
 use crate::terminal::{complain, show};
 
 /// Name, one line about it, and the page.
-const TOPICS: [(&str, &str, &str); 11] = [
+const TOPICS: [(&str, &str, &str); 12] = [
     (
         "exit-codes",
         "the codes that a launch ends with",
@@ -47,6 +47,11 @@ const TOPICS: [(&str, &str, &str); 11] = [
         "supervision",
         "signals; what happens when rdzv is killed",
         include_str!("../../../../docs/supervision.md"),
+    ),
+    (
+        "high-availability",
+        "what happens when the store of the rendezvous is killed",
+        include_str!("../../../../docs/high-availability.md"),
     ),
     (
         "replacing-torchrun",
