@@ -4,6 +4,7 @@ torch finds it by the entry point ``torch.distributed.backends``: ``init_process
 ``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` need no import.
 """
 
+import time
 from datetime import timedelta
 
 import torch
@@ -64,6 +65,27 @@ def _translated(error):
         )
         return translated.with_traceback(error.__traceback__)
     return error
+
+
+class _QuietStore:
+    """A store of torch, whose waits write no warning at the end of each slice of time, as those of torch do."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def wait(self, keys, timeout):
+        # There is no other wait of torch that can be given up: Ctrl-C ends this one between two looks.
+        end = time.monotonic() + timeout.total_seconds()
+        pause = 0.001
+        while not self._store.check(keys):
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"timeout in the wait for {keys}")
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, 0.02)
 
 
 class RdzvWork(_Work):
@@ -150,6 +172,7 @@ class RdzvBackend(_Backend):
         self._error = ErrorType.SUCCESS
         # A store may have seen a group of this name before. All ranks of one group come before any of the next.
         epoch = (store.add("rdzv/arrivals", 1) - 1) // size
+        store = _QuietStore(store)
         self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
         _kept.append(self)
 

@@ -16,7 +16,7 @@ def blocks():
             yield pytest.param(block, id=f"{page}-{number}")
 
 
-@pytest.mark.parametrize("block", blocks())
+@pytest.mark.parametrize("block", list(blocks()))
 def test_an_example_runs(server, block):
     ranks = int(re.match(r"# ranks: (\d+)\n", block).group(1))
     environment = {
