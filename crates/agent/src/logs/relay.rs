@@ -7,7 +7,8 @@
 //! It is apart from the agent, so that a worker goes on while the agent stands still (SIGSTOP, a debugger)
 //! or waits for a console that nobody reads (Ctrl-S, a stalled connection). Up to [`MOST_WAITING`] of each
 //! stream wait here. Beyond that the worker waits, as for any terminal, but only while the agent takes
-//! something: after [`STALL`] without that, the oldest output is dropped, counted, and the worker goes on.
+//! something: after [`STALL`] without that, up to [`MOST_KEPT`] wait, older output is dropped and counted, and
+//! the worker goes on.
 //!
 //! Pipes are read in the same way (`--no-pty`). Where no process can be forked, a thread of the agent does this.
 
@@ -27,8 +28,11 @@ use rustix::net::{
     socketpair,
 };
 
-/// Bytes of one stream that wait for the agent.
-const MOST_WAITING: usize = 256 << 10;
+/// Bytes of one stream that wait for the agent while it takes some: few, so that the console is not far behind.
+const MOST_WAITING: usize = 64 << 10;
+
+/// The same while it takes none.
+const MOST_KEPT: usize = 256 << 10;
 
 /// Time without progress of the agent after which output is dropped instead of waiting for it.
 const STALL: Duration = Duration::from_secs(1);
@@ -292,7 +296,7 @@ impl Reader {
         while self
             .streams
             .get(&id)
-            .is_some_and(|stream| stream.waiting > MOST_WAITING + 2 * TURN)
+            .is_some_and(|stream| stream.waiting > MOST_KEPT)
         {
             self.drop_oldest(id);
         }
