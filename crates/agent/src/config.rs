@@ -61,6 +61,8 @@ settings! {
     max_restarts: u32 = 0;
     /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
     shutdown_timeout: Duration = Duration::from_secs(30);
+    /// The notice to workers that the scheduler will take their node away; none.
+    preemption: Option<PreemptionPlan> = None;
     /// How long the node rests between the end of its workers and the next rendezvous; not at all.
     settle_delay: Duration = Duration::ZERO;
     /// The exit codes (minus the numbers of signals) of failures after which no restart is tried;
@@ -158,6 +160,10 @@ impl AgentConfig {
             local_world_size: self.local_world_size,
             max_restarts: self.max_restarts,
             grace: self.shutdown_timeout,
+            preempt_grace: self
+                .preemption
+                .as_ref()
+                .map_or(Duration::ZERO, |plan| plan.grace),
             settle_delay: self.settle_delay,
             non_retryable: self.non_retryable.clone(),
             // A dynamic rendezvous hands out an empty store by itself.
@@ -168,6 +174,20 @@ impl AgentConfig {
             virtual_local_rank: self.virtual_local_rank.then(|| self.visible_lists()),
         }
     }
+}
+
+/// The notice that the scheduler will take the nodes of the job away.
+///
+/// It reaches one agent as a signal, and all agents of the round through the store of the round. Each of them
+/// writes the file, and sends the signal to those of its workers that handle it, once. No restart follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreemptionPlan {
+    /// The number of the signal.
+    pub signal: i32,
+    /// Time that workers have to end by themselves. Then they are stopped as by SIGTERM.
+    pub grace: Duration,
+    /// The file that is there from the notice on: Unix time in seconds at which the grace ends.
+    pub file: Option<PathBuf>,
 }
 
 /// The port of the workers' store.

@@ -62,7 +62,7 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
             Some(failure) => of_failure(failure),
             None => return Ok(()),
         },
-        Outcome::Signalled { signal, .. } => own(
+        Outcome::Signalled { signal, .. } | Outcome::Preempted { signal, .. } => own(
             &format!(
                 "SignalException: Process {} got signal: {signal}",
                 launcher_pid()

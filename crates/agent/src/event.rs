@@ -163,6 +163,17 @@ pub enum AgentEvent {
         /// Its number.
         signal: i32,
     },
+    /// The scheduler takes the nodes away, and the workers are told.
+    Preempted {
+        /// When.
+        at: Wall,
+        /// The number of the signal that says so.
+        signal: i32,
+        /// The rank of the node that has got it; `None` for this one.
+        by: Option<GroupRank>,
+        /// The time that workers have to end by themselves.
+        grace: Duration,
+    },
     /// Output of workers did not reach the console, because nobody read it when the run was stopped.
     OutputDropped {
         /// When.
@@ -225,6 +236,7 @@ impl AgentEvent {
             | Self::Hang { at, .. }
             | Self::HangOver { at }
             | Self::SignalReceived { at, .. }
+            | Self::Preempted { at, .. }
             | Self::OutputDropped { at, .. }
             | Self::WorkerFinal { at, .. }
             | Self::Verdict { at, .. }

@@ -46,6 +46,7 @@ mod processes;
 mod reap;
 mod requests;
 mod run;
+mod signal_copies;
 mod signals;
 mod spawn;
 mod supervisor;
@@ -57,8 +58,8 @@ mod worker;
 pub const TORCHELASTIC: &str = "torchelastic";
 
 pub use config::{
-    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, RankSelection,
-    RendezvousPlan, StreamSelection, WorkerPreview, preview,
+    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, PreemptionPlan,
+    RankSelection, RendezvousPlan, StreamSelection, WorkerPreview, preview,
 };
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};

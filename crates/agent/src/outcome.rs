@@ -1,5 +1,7 @@
 //! How a run ended.
 
+use std::time::Duration;
+
 use rdzv_agent_proto::group::{Failure, Finality};
 
 /// How a run ended on this node.
@@ -23,6 +25,16 @@ pub enum Outcome {
         signal: i32,
         /// False if it came before the first worker was started.
         workers_started: bool,
+    },
+    /// The scheduler takes the nodes away, and the workers were told ([`PreemptionPlan`](crate::PreemptionPlan)).
+    Preempted {
+        /// The number of the signal that said so, here or on another node.
+        signal: i32,
+        /// Time from the notice to the end of the workers.
+        used: Duration,
+        /// Whether all workers of this node have ended by themselves with 0, or as that signal or SIGTERM ends
+        /// a process.
+        in_order: bool,
     },
     /// The agent itself could not go on: no rendezvous, program not found, log directory unusable.
     Error(crate::AgentError),

@@ -1,25 +1,31 @@
 //! Requests to the agent from outside: to stop, to suspend the job, to say that it is alive.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::sleep_until;
 
 use rustix::process::Signal;
 
 use crate::health::{Liveness, Watched};
 use crate::keeper::KeeperWatch;
-use crate::signals::{JobControl, JobRequest, Signals};
-
-/// Signals for the workers that come within this time are one.
-const SAME_SIGNAL: Duration = Duration::from_millis(200);
+use crate::signal_copies::{SignalCopies, Way};
+use crate::signals::{JobControl, JobRequest, Signals, carried_by};
 
 /// What the agent is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     /// To stop, by a signal or a [`StopHandle`].
     Stop(i32),
+    /// To tell the workers that the scheduler will take the node away.
+    Notice {
+        signal: i32,
+        /// Whether the scheduler has sent them the signal itself.
+        workers_have_it: bool,
+        /// Whether it has come to this node, and not only to another one.
+        here: bool,
+    },
     /// To stop at once: the keeper is gone.
     KeeperLost,
     /// To pass a signal on to all workers.
@@ -32,7 +38,12 @@ pub(crate) enum Request {
 pub(crate) struct Requests {
     signals: Signals,
     for_workers: Signals,
-    passed_on: PassedOn,
+    /// The signals that the guard sends in place of those for the workers.
+    by_guard: Signals,
+    /// Those of them that are requests to stop nevertheless.
+    stops: Vec<i32>,
+    copies: SignalCopies,
+    notice: Option<i32>,
     keeper: KeeperWatch,
     job_control: JobControl,
     stop: UnboundedReceiver<i32>,
@@ -58,7 +69,10 @@ impl Requests {
         Self {
             signals,
             for_workers: Signals::default(),
-            passed_on: PassedOn::default(),
+            by_guard: Signals::default(),
+            stops: Vec::new(),
+            copies: SignalCopies::default(),
+            notice: None,
             keeper,
             job_control,
             stop: stop.attach(),
@@ -67,11 +81,29 @@ impl Requests {
         }
     }
 
-    /// The same, and these signals are for the workers.
-    pub(crate) fn with_signals_for_workers(self, for_workers: Signals) -> Self {
+    /// The same, and these signals are for the workers, in the form in which the guard sends them too. `notice` is
+    /// the one that says that the scheduler will take the node away.
+    pub(crate) fn with_signals_for_workers(
+        self,
+        for_workers: Signals,
+        by_guard: Signals,
+        stops: Vec<i32>,
+        notice: Option<i32>,
+    ) -> Self {
         Self {
             for_workers,
+            by_guard,
+            stops,
+            notice,
             ..self
+        }
+    }
+
+    /// Notes that the notice of preemption has come to another node; a [`Request::Notice`] follows, when it is known
+    /// whether the scheduler sends the signal to this one as well.
+    pub(crate) fn notice_elsewhere(&mut self, signal: i32) {
+        if Some(signal) == self.notice {
+            self.copies.note(signal, Way::OtherNode, Instant::now());
         }
     }
 
@@ -88,8 +120,33 @@ impl Requests {
                 () = self.keeper.lost() => return Request::KeeperLost,
                 signal = self.signals.next() => return Request::Stop(signal),
                 signal = self.for_workers.next() => {
-                    if self.passed_on.is_new(signal, Instant::now()) {
+                    // Of the sizes of a terminal, the last one counts.
+                    if signal == Signal::WINCH.as_raw() {
                         return Request::PassOn(signal);
+                    }
+                    self.copies.note(signal, Way::Itself, Instant::now());
+                }
+                carrier = self.by_guard.next() => {
+                    if let Some(signal) = carried_by(carrier) {
+                        if self.stops.contains(&signal) {
+                            return Request::Stop(signal);
+                        }
+                        self.copies.note(signal, Way::Guard, Instant::now());
+                    }
+                }
+                () = at(self.copies.due()) => {
+                    match self.copies.take(Instant::now()) {
+                        Some(taken) if Some(taken.signal) == self.notice => {
+                            return Request::Notice {
+                                signal: taken.signal,
+                                workers_have_it: taken.workers_have_it,
+                                here: taken.here,
+                            };
+                        }
+                        Some(taken) if !taken.workers_have_it => {
+                            return Request::PassOn(taken.signal);
+                        }
+                        Some(_) | None => {}
                     }
                 }
                 request = self.job_control.next() => return Request::Job(request),
@@ -103,27 +160,25 @@ impl Requests {
 
     /// Waits for a signal to stop, or the loss of the keeper. May be dropped while waiting.
     pub(crate) async fn stop(&mut self) -> Request {
-        tokio::select! {
-            signal = self.signals.next() => Request::Stop(signal),
-            () = self.keeper.lost() => Request::KeeperLost,
+        loop {
+            tokio::select! {
+                signal = self.signals.next() => return Request::Stop(signal),
+                carrier = self.by_guard.next() => {
+                    let signal = carried_by(carrier);
+                    if let Some(signal) = signal.filter(|signal| self.stops.contains(signal)) {
+                        return Request::Stop(signal);
+                    }
+                }
+                () = self.keeper.lost() => return Request::KeeperLost,
+            }
         }
     }
 }
 
-/// When signals were last passed on.
-#[derive(Debug, Default)]
-struct PassedOn(BTreeMap<i32, Instant>);
-
-impl PassedOn {
-    /// Whether this is not the same signal once more: some schedulers send it to every process of a
-    /// job, and then keeper and guard pass it on besides.
-    fn is_new(&mut self, signal: i32, now: Instant) -> bool {
-        // Of the sizes of a terminal, the last one counts.
-        if signal == Signal::WINCH.as_raw() {
-            return true;
-        }
-        let before = self.0.insert(signal, now);
-        before.is_none_or(|before| now.duration_since(before) > SAME_SIGNAL)
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -164,21 +219,5 @@ impl StopHandle {
         }
         requests.agent = Some(sender);
         receiver
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_that_comes_by_several_ways_is_one() {
-        let (mut passed_on, begin) = (PassedOn::default(), Instant::now());
-        let mut is_new =
-            |signal, millis| passed_on.is_new(signal, begin + Duration::from_millis(millis));
-        // To the agent itself, through the guard, and through keeper and guard.
-        assert_eq!([0, 5, 10].map(|at| is_new(10, at)), [true, false, false]);
-        assert!(is_new(12, 10));
-        assert!(is_new(10, 1_000));
     }
 }

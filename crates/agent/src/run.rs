@@ -11,7 +11,7 @@ use crate::keeper::KeeperWatch;
 use crate::logs::LiveView;
 use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
-use crate::signals::{FOR_WORKERS, JobControl, Signals, unblock};
+use crate::signals::{FOR_WORKERS, JobControl, Signals, carriers, unblock};
 use crate::supervisor::Supervisor;
 use crate::{AgentConfig, AgentError, AgentEvent, Outcome, host};
 
@@ -46,20 +46,31 @@ pub(crate) fn run_processes(
     block_on(async {
         let config = Arc::new(config);
         // Signals first: from here on none is lost.
-        let signals =
-            Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
-        let stops = |signal: &i32| config.signals.contains(signal);
+        let notice = config.preemption.as_ref().map(|plan| plan.signal);
+        let others = config.signals.iter().copied();
+        let signals = Signals::new(others.filter(|signal| Some(*signal) != notice))
+            .map_err(system("handle signals"))?;
+        let stops = |signal: &i32| config.signals.contains(signal) && Some(*signal) != notice;
         let resized = view.is_some().then_some(Signal::WINCH);
         let for_workers = FOR_WORKERS.into_iter().chain(resized).map(Signal::as_raw);
+        let for_workers = for_workers.chain(notice);
         let for_workers = Signals::new(for_workers.filter(|signal| !stops(signal)))
             .map_err(system("handle signals"))?;
+        let by_guard =
+            Signals::new(carriers().map(Signal::as_raw)).map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
         unblock().map_err(system("unblock signals"))?;
         let supervisor = ProcessSupervisor::new(Arc::clone(&config), view)?;
         let keeper =
             KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
+        let stopping = config
+            .signals
+            .iter()
+            .copied()
+            .filter(|signal| stops(signal));
+        let stopping = stopping.collect();
         let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness)
-            .with_signals_for_workers(for_workers);
+            .with_signals_for_workers(for_workers, by_guard, stopping, notice);
         Ok(AgentLoop::new(config, supervisor, requests, observer)
             .run()
             .await)

@@ -26,12 +26,37 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use nix::sys::signal::SigSet;
-use rustix::process::{self, getpid, kill_process};
+use rustix::process::{self, Pid, getpid, kill_process};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals whose meaning is left to programs: workers get them.
 pub(crate) const FOR_WORKERS: [process::Signal; 2] = [process::Signal::USR1, process::Signal::USR2];
+
+/// The signals that a guard sends to its agent in place of those for the workers; nothing else uses them.
+const CARRIERS: [(process::Signal, process::Signal); 2] = [
+    (process::Signal::USR1, process::Signal::URG),
+    (process::Signal::USR2, process::Signal::STKFLT),
+];
+
+/// The signal that a guard sends to its agent in place of this one.
+pub(crate) fn carrier_of(signal: process::Signal) -> process::Signal {
+    let carrier = CARRIERS.iter().find(|(carried, _)| *carried == signal);
+    carrier.map_or(signal, |(_, carrier)| *carrier)
+}
+
+/// The number of the signal that a guard has sent this one for.
+pub(crate) fn carried_by(number: i32) -> Option<i32> {
+    let carried = CARRIERS
+        .iter()
+        .find(|(_, carrier)| carrier.as_raw() == number);
+    carried.map(|(carried, _)| carried.as_raw())
+}
+
+/// All that guards send in place of others.
+pub(crate) fn carriers() -> impl Iterator<Item = process::Signal> {
+    CARRIERS.into_iter().map(|(_, carrier)| carrier)
+}
 
 /// The set of some signals.
 pub(crate) fn signal_set(signals: impl IntoIterator<Item = process::Signal>) -> SigSet {
@@ -162,16 +187,21 @@ fn is_ignored(number: i32) -> bool {
     (1..=64).contains(&number) && ignored_signals() & (1 << (number - 1)) != 0
 }
 
+/// Whether another process has a handler for a signal; true if the kernel does not say.
+pub(crate) fn is_handled(pid: Pid, number: i32) -> bool {
+    let caught = signal_mask(&format!("/proc/{pid}/status"), "SigCgt:");
+    caught.is_none_or(|caught| (1..=64).contains(&number) && caught & (1 << (number - 1)) != 0)
+}
+
+/// A mask of signals in a file of `/proc`.
+fn signal_mask(path: &str, name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(path).ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()
+}
+
 /// The mask of signals that this process ignored when it was started; none if the kernel does not say.
 fn ignored_signals() -> u64 {
     static IGNORED: OnceLock<u64> = OnceLock::new();
-    *IGNORED.get_or_init(|| {
-        std::fs::read_to_string("/proc/self/status")
-            .ok()
-            .and_then(|status| {
-                let line = status.lines().find(|line| line.starts_with("SigIgn:"))?;
-                u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok()
-            })
-            .unwrap_or(0)
-    })
+    *IGNORED.get_or_init(|| signal_mask("/proc/self/status", "SigIgn:").unwrap_or(0))
 }

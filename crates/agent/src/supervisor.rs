@@ -110,6 +110,9 @@ pub(crate) trait Supervisor {
     /// Sends all workers a signal whose meaning is their own.
     fn pass_on(&mut self, _signal: i32) {}
 
+    /// Tells workers that the scheduler will take the node away, by this signal if they handle it.
+    fn notify(&mut self, _workers: &[LocalRank], _signal: i32) {}
+
     /// The first failure of an attempt.
     fn report_failure(&mut self, _exit: &WorkerExit) {}
 

@@ -76,7 +76,10 @@ pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) 
     match (codes, outcome) {
         (_, Outcome::Succeeded) => Exit::Success.code(),
         // Nothing had begun: the signal itself ends the launcher, and this is how a shell puts it.
-        (ExitCodes::Worker, Outcome::Signalled { signal, .. })
+        (
+            ExitCodes::Worker,
+            Outcome::Signalled { signal, .. } | Outcome::Preempted { signal, .. },
+        )
         | (
             ExitCodes::Launcher,
             Outcome::Signalled {

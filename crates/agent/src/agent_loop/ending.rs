@@ -49,7 +49,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
         if let Ending::Succeeded { exits }
         | Ending::SucceededAlone { exits, .. }
-        | Ending::Failed { exits, .. } = &ending
+        | Ending::Failed { exits, .. }
+        | Ending::Preempted { exits, .. } = &ending
         {
             self.emit_finals(exits, &outcome);
         }
@@ -73,10 +74,12 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             workers_succeeded: matches!(outcome, Outcome::Succeeded),
             raw_error: match &outcome {
                 Outcome::Error(error) => Some(error.to_string()),
-                Outcome::Signalled { signal, .. } => Some(format!(
-                    "SignalException: Process {} got signal: {signal}",
-                    std::process::id()
-                )),
+                Outcome::Signalled { signal, .. } | Outcome::Preempted { signal, .. } => {
+                    Some(format!(
+                        "SignalException: Process {} got signal: {signal}",
+                        std::process::id()
+                    ))
+                }
                 _ => None,
             },
         });
@@ -177,6 +180,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 Ending::Broken
                 | Ending::SucceededAlone { .. }
                 | Ending::Signalled { .. }
+                | Ending::Preempted { .. }
                 | Ending::NotNeeded
                 | Ending::KeeperLost,
                 _,
@@ -207,6 +211,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     signal: *signal,
                     workers_started: *workers_started,
                 };
+            }
+            Ending::Preempted { signal, exits } => {
+                return self
+                    .preemption
+                    .outcome(*signal, exits, self.clock.now().mono);
             }
             Ending::PeerFailed { node, reason } => AgentError::PeerFailed {
                 node: node.clone(),

@@ -9,6 +9,7 @@
 //! ```
 
 mod ending;
+mod preemption;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
 
+use self::preemption::Preemption;
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
@@ -60,6 +62,7 @@ pub(crate) struct AgentLoop<'o, S> {
     stop_requested: bool,
     /// Whether the other nodes know that this one has failed.
     announced: bool,
+    preemption: Preemption,
 }
 
 impl<'o, S: Supervisor> AgentLoop<'o, S> {
@@ -89,6 +92,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             ending: None,
             stop_requested: false,
             announced: false,
+            preemption: Preemption::default(),
         }
     }
 
@@ -164,6 +168,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.supervisor.pass_on(signal);
                 None
             }
+            Request::Notice {
+                signal,
+                workers_have_it,
+                here,
+            } => self.notice(signal, workers_have_it, here),
             Request::KeeperLost => Some(GroupInput::KeeperLost),
         };
         self.inputs.extend(input);
@@ -184,6 +193,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Request::Job(JobRequest::Continue) => break None,
                 Request::PassOn(signal) => self.supervisor.pass_on(signal),
                 Request::Stop(signal) => break Some(self.stop(signal)),
+                Request::Notice {
+                    signal,
+                    workers_have_it,
+                    here,
+                } => break self.notice(signal, workers_have_it, here),
                 Request::KeeperLost => break Some(GroupInput::KeeperLost),
             }
         };
@@ -283,6 +297,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let events = self.supervisor.signal(clock, &workers, signal, grace);
                 self.take(events);
             }
+            GroupOutput::Notify { workers, signal } if !self.preemption.workers_have_it() => {
+                self.supervisor.notify(&workers, signal);
+            }
+            GroupOutput::Notify { .. } => {}
             GroupOutput::Kill { workers } => {
                 let events = self.supervisor.kill(clock, &workers);
                 self.take(events);
@@ -403,6 +421,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Err(error) => self.broken(error),
             },
             Answer::Changed(change) => self.changed(change),
+            Answer::Preempted { signal, by } => {
+                self.preempted_elsewhere(signal, by);
+                return None;
+            }
             Answer::Recorded(event) => {
                 self.emit_recorded(event);
                 return None;

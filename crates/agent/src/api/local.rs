@@ -150,6 +150,10 @@ pub(super) fn result(
             signal,
             workers_started,
         }),
+        Outcome::Preempted { signal, .. } => Err(RunError::Signalled {
+            signal,
+            workers_started: true,
+        }),
         Outcome::Error(error) => Err(error.into()),
     }
 }

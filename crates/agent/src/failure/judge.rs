@@ -32,7 +32,7 @@ impl FailureAnalysis {
         let elsewhere = self.elsewhere(outcome);
         let mut finality = None;
         let here = match outcome {
-            Outcome::Succeeded | Outcome::Signalled { .. } => {
+            Outcome::Succeeded | Outcome::Signalled { .. } | Outcome::Preempted { .. } => {
                 return Verdict {
                     restart_count,
                     ..Verdict::default()

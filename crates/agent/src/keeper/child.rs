@@ -15,7 +15,9 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::logs::stderr_takes_lines;
 use crate::reap::Leftovers;
-use crate::signals::{JobControl, JobRequest, Signals, signal_set, stop_this_process, unblock};
+use crate::signals::{
+    JobControl, JobRequest, Signals, carrier_of, carriers, signal_set, stop_this_process, unblock,
+};
 
 /// The signals that are passed on: all that end a process by default and can be caught, and that a terminal has
 /// another size. If the run
@@ -40,7 +42,7 @@ const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// Blocks the signals that [`Attendant::new`] handles.
 pub(super) fn block_signals() -> Result<(), AgentError> {
-    let blocked = signal_set(PASSED_ON).thread_block();
+    let blocked = signal_set(PASSED_ON.into_iter().chain(carriers())).thread_block();
     blocked.map_err(system("block signals"))
 }
 
@@ -120,6 +122,8 @@ impl Attendant {
                 },
                 number = self.signals.next() => {
                     if let Some(signal) = Signal::from_named_raw(number) {
+                        // The agent is to know what came to it directly.
+                        let signal = if self.outermost { signal } else { carrier_of(signal) };
                         let _ = kill_process(child, signal);
                     }
                 }

@@ -184,6 +184,16 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
         AgentEvent::SignalReceived { signal, .. } => {
             ("signal_received", json!({ "signal": signal }))
         }
+        AgentEvent::Preempted {
+            signal, by, grace, ..
+        } => (
+            "preempted",
+            json!({
+                "signal": signal,
+                "by": by.map(|by| by.0),
+                "grace": grace.as_secs_f64(),
+            }),
+        ),
         AgentEvent::OutputDropped { bytes, .. } => ("output_dropped", json!({ "bytes": bytes })),
         AgentEvent::WorkerFinal {
             worker,

@@ -27,6 +27,7 @@ use crate::keeper::launcher;
 use crate::logs::{LiveView, Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
+use crate::signals::is_handled;
 use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
@@ -521,6 +522,18 @@ impl Supervisor for ProcessSupervisor {
         }
         for worker in running(&self.workers, &self.exits) {
             let _ = kill_process(worker.pid, signal);
+        }
+    }
+
+    fn notify(&mut self, workers: &[LocalRank], signal: i32) {
+        let Some(known) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        for worker in running(&self.workers, &self.exits) {
+            // Without a handler it would only die of it, and lose the time that it has.
+            if workers.contains(&worker.identity.local_rank) && is_handled(worker.pid, signal) {
+                let _ = kill_process(worker.pid, known);
+            }
         }
     }
 

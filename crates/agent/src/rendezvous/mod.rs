@@ -14,6 +14,7 @@
 //! channel, so that the agent's loop never waits for anything but events.
 
 mod backend_thread;
+mod preemption;
 mod rank_exchange;
 mod round_store;
 mod single_node;
@@ -66,6 +67,8 @@ pub(crate) enum Answer {
     BarrierPassed(Result<(), String>),
     /// To nothing: a change among the other nodes.
     Changed(Change),
+    /// To nothing: the agent with this rank has got this signal, so the scheduler will take the nodes away.
+    Preempted { signal: i32, by: GroupRank },
     /// To nothing: the rendezvous has recorded something.
     Recorded(RendezvousEvent),
 }
@@ -98,6 +101,8 @@ pub(crate) struct RendezvousHandle {
     backend: Option<BackendHandle>,
     /// How many joins there were.
     joins: u64,
+    /// Whether notice that the scheduler will take the nodes away goes from agent to agent.
+    hears_notices: bool,
     /// What agents exchange their ranks through.
     store: RoundStore,
     answers: UnboundedSender<Answer>,
@@ -166,6 +171,7 @@ impl RendezvousHandle {
             backend: new_backend
                 .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
+            hears_notices: config.preemption.is_some(),
             // Alone, the agent talks to itself.
             store: in_memory(),
             answers,
@@ -199,6 +205,9 @@ impl RendezvousHandle {
             self.store = round.store.clone();
             self.us.rank = round.info.rank;
             backend.joined(round);
+            if self.hears_notices {
+                preemption::listen(&self.store, self.answers.clone());
+            }
         }
         self.watched = self
             .threads()
@@ -274,6 +283,13 @@ impl RendezvousHandle {
     pub(crate) fn announce(&mut self, reason: String) {
         if let Some(backend) = &self.backend {
             backend.announce(reason);
+        }
+    }
+
+    /// Tells the other agents of the round that the scheduler will take the nodes away.
+    pub(crate) fn announce_preemption(&mut self, signal: i32) {
+        if self.backend.is_some() {
+            preemption::announce(&self.store, signal, self.us.rank);
         }
     }
 

@@ -12,6 +12,7 @@ use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
 use rdzv_console::Role;
 use rdzv_console::failure::{self, Failed};
 use rdzv_console::line::headed;
+use rdzv_console::preemption;
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -19,7 +20,7 @@ use super::lost_agent::leave_for;
 use crate::args::{self, Launcher, Parsed, Program, parse, usage};
 use crate::exit::{self, ExitCodes, Refusal};
 use crate::face::Face;
-use crate::launch::{Environment, Machine, RunArgs, ThisHost};
+use crate::launch::{Environment, Machine, PreemptionArgs, RunArgs, ThisHost};
 use crate::observe::story::Story;
 use crate::report::{Document, ReportFile};
 use crate::terminal::{
@@ -71,6 +72,7 @@ pub(super) struct Report {
     run_id: Option<String>,
     /// The form of everything that is said.
     face: Face,
+    preemption: PreemptionArgs,
 }
 
 impl Report {
@@ -93,6 +95,7 @@ impl Report {
             exit_codes,
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
+            preemption: arguments.preemption.clone(),
         })
     }
 
@@ -142,7 +145,10 @@ impl Ended {
 pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
     let outcome = &ended.outcome;
     let verdict = &ended.report.verdict;
-    let code = exit::of_launch(report.exit_codes, outcome, verdict);
+    let code = match outcome {
+        Outcome::Preempted { in_order: true, .. } => report.preemption.preempt_exit_code,
+        _ => exit::of_launch(report.exit_codes, outcome, verdict),
+    };
     report.write(|| {
         let run_id = &ended.report.run_id;
         Document::of_run(run_id, &ended.title, outcome, verdict, code)
@@ -155,6 +161,11 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     match report.face {
         Face::Rdzv => say_the_end(ended, report),
         Face::Torchrun => report_as_torchrun(ended, report),
+    }
+    if matches!(outcome, Outcome::Preempted { in_order: true, .. })
+        && let Some(sentence) = report.preemption.requeue(environment)
+    {
+        complain(&format!("rdzv: {sentence}"));
     }
     if let Outcome::Signalled {
         signal,
@@ -187,6 +198,11 @@ fn say_the_end(ended: &Ended, report: &Report) {
             ..
         } => Vec::new(),
         Outcome::Signalled { signal, .. } => story.stopped(*signal, form.width),
+        Outcome::Preempted {
+            signal,
+            used,
+            in_order,
+        } => preemption::ended(*signal, *used, *in_order, form.width),
         Outcome::Error(error) if is_of_the_agent(ended) => {
             failure::error(&error.to_string(), form.width)
         }
@@ -230,6 +246,11 @@ fn report_as_torchrun(ended: &Ended, report: &Report) {
                 rdzv_agent::launcher_pid()
             ));
         }
+        Outcome::Preempted {
+            signal,
+            used,
+            in_order,
+        } => say(&preemption::ended(*signal, *used, *in_order, None), PLAIN),
         Outcome::Error(error) => {
             let first = verdict.first();
             let more_than_this = first.is_some_and(|first| first.cause.kind() == NODE_LOST);

@@ -167,7 +167,10 @@ fn run(
         if face == Face::Rdzv {
             say(&lines, form);
         }
-        signalled |= matches!(event, AgentEvent::SignalReceived { .. });
+        signalled |= matches!(
+            event,
+            AgentEvent::SignalReceived { .. } | AgentEvent::Preempted { .. }
+        );
         sinks.record(event);
     });
     if let Some(view) = view {

@@ -118,9 +118,19 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
         );
         return Ok((text, report.exit_code.max(1)));
     }
-    let Some(report) = reports.first() else {
+    // Nodes whose workers have ended in order after the notice say nothing of those that have not.
+    let is_preempted = |report: &&Report| report.outcome == "preempted";
+    let other = reports.iter().find(|report| !is_preempted(report));
+    let Some(report) = other.or(reports.first()) else {
         return Err("no report was named".to_owned());
     };
+    if is_preempted(&report) {
+        let text = format!(
+            "run {name} was preempted on {} with {restarts}",
+            count(all, "node")
+        );
+        return Ok((text, report.exit_code.max(1)));
+    }
     let error = report.error.as_deref().unwrap_or(&report.outcome);
     let text = format!(
         "run {name} failed with {restarts}: node {}: {error}",
@@ -178,6 +188,19 @@ mod tests {
         assert_eq!(answer(&reports), (text, 17));
         let text = "run job failed with 1 restart: node c: signalled".to_owned();
         assert_eq!(answer(&reports[2..]), (text, 143));
+    }
+
+    #[test]
+    fn a_job_was_preempted_if_all_its_nodes_were() {
+        let mut reports = vec![
+            report("a", "preempted", 75, None),
+            report("b", "preempted", 75, None),
+        ];
+        let text = "run job was preempted on 2 nodes with 1 restart".to_owned();
+        assert_eq!(answer(&reports), (text, 75));
+        reports.push(report("c", "signalled", 138, None));
+        let text = "run job failed with 1 restart: node c: signalled".to_owned();
+        assert_eq!(answer(&reports), (text, 138));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::context::{Environment, Machine};
 use super::resolve::Launch;
 use super::{
-    entrypoint, hang_detection, observers, rendezvous_explanation, restarts, worker_count,
-    worker_output, worker_variables,
+    entrypoint, hang_detection, observers, preemption, rendezvous_explanation, restarts,
+    worker_count, worker_output, worker_variables,
 };
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
@@ -28,6 +28,12 @@ pub(crate) fn explain(
     );
     rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
     restarts::explain(&mut draft, plan, environment);
+    preemption::explain(
+        &mut draft,
+        plan.preemption.as_ref(),
+        environment,
+        launch.deadline,
+    );
     worker_output::explain(&mut draft, &plan.logs, environment);
     hang_detection::explain(&mut draft, &plan.hang, environment);
     trust::explain(&mut draft);

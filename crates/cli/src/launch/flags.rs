@@ -11,6 +11,7 @@ use clap::Args;
 use super::entrypoint::CommandArgs;
 use super::hang_detection::HangArgs;
 use super::observers::ObserveArgs;
+use super::preemption::PreemptionArgs;
 use super::rendezvous_choice::{RendezvousArgs, StaticArgs};
 use super::restarts::{RestartArgs, StopArgs};
 use super::results::ReportArgs;
@@ -157,6 +158,9 @@ pub(crate) struct RunArgs {
 
     #[command(flatten, next_help_heading = "Restarts")]
     pub(super) restart: RestartArgs,
+
+    #[command(flatten, next_help_heading = "Preemption")]
+    pub(crate) preemption: PreemptionArgs,
 
     #[command(flatten, next_help_heading = "What is left of a run")]
     pub(crate) report: ReportArgs,

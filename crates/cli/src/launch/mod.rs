@@ -14,6 +14,7 @@
 //! | `entrypoint` | the command of each worker, and its interpreter |
 //! | `worker_output` | files and console |
 //! | `restarts` | restarts, grace, signals |
+//! | `preemption` | the notice of a scheduler that takes the nodes away |
 //! | `hang_detection` | workers that hang |
 //! | `observers` | events, status, health |
 //! | `results` | report file and exit code |
@@ -28,6 +29,7 @@ mod explain;
 mod flags;
 mod hang_detection;
 mod observers;
+mod preemption;
 mod rendezvous_choice;
 mod rendezvous_explanation;
 mod resolve;
@@ -46,4 +48,5 @@ pub(crate) use self::entrypoint::Called;
 pub(crate) use self::explain::explain;
 pub(crate) use self::flags::{LaunchArgs, RunArgs};
 pub(crate) use self::observers::Observers;
+pub(crate) use self::preemption::{PreemptionArgs, folder_of};
 pub(crate) use self::resolve::{Launch, resolve};

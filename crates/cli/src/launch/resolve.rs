@@ -30,6 +30,8 @@ pub(crate) struct Launch {
     /// For the user.
     pub(crate) notes: Vec<Note>,
     pub(super) scheduled: Scheduled,
+    /// Unix time in seconds at which the job has to end, if that is known.
+    pub(super) deadline: Option<u64>,
     pub(super) nodes: Nodes,
     pub(super) count: WorkerCount,
     pub(super) rendezvous: RendezvousReasons,
@@ -124,6 +126,16 @@ pub(crate) fn resolve(
         .hang
         .resolve(&entrypoint, &context, &mut workers_environment)?;
     let restarts = arguments.restart.resolve()?;
+    let preemption = arguments.preemption.resolve(shutdown_timeout, &context)?;
+    let given = environment.filled(env::RDZV_DEADLINE);
+    let deadline = match given {
+        Some(text) => text.parse().ok(),
+        None => arguments.scheduled.deadline,
+    };
+    if let Some(deadline) = arguments.scheduled.deadline {
+        let variable = workers_environment.entry(env::RDZV_DEADLINE.into());
+        variable.or_insert_with(|| deadline.to_string().into());
+    }
     let trust = arguments.trust.resolve(
         |name| environment.0.get(OsStr::new(name)).cloned(),
         &context.absolute(""),
@@ -161,6 +173,7 @@ pub(crate) fn resolve(
         local_addr: arguments.fixed.local_addr(),
         identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
         logs,
+        preemption,
         settle_delay: restarts.settle_delay,
         non_retryable: restarts.non_retryable,
         capture_stderr: !arguments.report.bare_stderr,
@@ -179,6 +192,7 @@ pub(crate) fn resolve(
         observers,
         notes: context.notes,
         scheduled: arguments.scheduled.clone(),
+        deadline,
         nodes,
         count,
         rendezvous: rendezvous.reasons,

@@ -20,7 +20,7 @@ use super::prometheus;
 use super::status_row::StatusRow;
 use super::status_server::{self, Listener, Sources};
 use crate::exit::Raised;
-use crate::launch::Observers;
+use crate::launch::{Observers, folder_of};
 use crate::terminal::{complain, print_line};
 
 /// All observers of the run, and the resources that live as long as it.
@@ -31,6 +31,8 @@ pub(crate) struct Watchers {
     report: Arc<Mutex<NodeReport>>,
     /// The workers' sockets are in it.
     sockets: Option<TempDir>,
+    /// The notice of preemption is to come into it.
+    notice: Option<TempDir>,
 }
 
 impl Watchers {
@@ -44,6 +46,7 @@ impl Watchers {
         self.sinks.finish();
         // Now, because the program may end without dropping anything.
         self.sockets = None;
+        self.notice = None;
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         report.clone()
     }
@@ -62,6 +65,8 @@ pub(crate) fn open(
         .transpose()
         .map_err(|error| refused("--worker-server: make a directory", &error))?;
     plan.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
+    let notice = notice_directory(plan)
+        .map_err(|error| refused("--preempt-signal: make a directory", &error))?;
     let facts = RunFacts::new(plan);
     let mut sinks = EventSinks::new();
     sinks.add(InfoLines::new(&facts, &observers.handler));
@@ -102,7 +107,24 @@ pub(crate) fn open(
         sinks,
         report,
         sockets,
+        notice,
     })
+}
+
+/// Makes the private directory for the notice of preemption, and tells workers where it will be.
+fn notice_directory(plan: &mut AgentConfig) -> io::Result<Option<TempDir>> {
+    let Some(preemption) = &mut plan.preemption else {
+        return Ok(None);
+    };
+    let Some(folder) = folder_of(preemption) else {
+        return Ok(None);
+    };
+    let directory = socket_directory(&folder)?;
+    let file = directory.path().join("preempted");
+    plan.environment
+        .insert(env::RDZV_PREEMPT.into(), file.clone().into());
+    preemption.file = Some(file);
+    Ok(Some(directory))
 }
 
 /// Bound before anything else happens, so that early requests are answered.

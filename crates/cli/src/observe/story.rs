@@ -9,6 +9,7 @@ use rdzv_agent_proto::group::membership::hosts;
 use rdzv_agent_proto::group::policy::StopRequests;
 use rdzv_console::event::{Regrouped, Restart};
 use rdzv_console::failure::Attempt;
+use rdzv_console::preemption;
 use rdzv_console::stop::{self, Stop};
 use rdzv_console::success::Success;
 use rdzv_console::{Line, line};
@@ -118,6 +119,9 @@ impl Story {
                 let left = self.requests.grace_after(now, *signal, self.grace);
                 left.map_or_else(Vec::new, |left| self.stop(*signal, left, width))
             }
+            AgentEvent::Preempted {
+                signal, by, grace, ..
+            } => preemption::notice(*signal, *by, *grace, width),
             AgentEvent::AgentFinal { .. } => self.regrouped(None, width),
             _ => Vec::new(),
         }

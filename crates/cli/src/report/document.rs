@@ -79,6 +79,18 @@ impl Document {
                     rdzv_agent::launcher_pid()
                 )),
             ),
+            Outcome::Preempted {
+                signal,
+                used,
+                in_order,
+            } => (
+                if *in_order { "preempted" } else { "signalled" },
+                Some(format!(
+                    "preempted by {}; the workers have ended after {:.1} s",
+                    rdzv_core::signal::in_words(*signal),
+                    used.as_secs_f64()
+                )),
+            ),
             Outcome::Error(error) => {
                 let failed = matches!(error, AgentError::PeerFailed { .. });
                 let word = if failed { "failed" } else { "error" };

@@ -43,6 +43,8 @@ pub(crate) struct Scheduled {
     pub(crate) values: Vec<Value>,
     /// The reason why the rest is not taken; empty if it is.
     pub(crate) not_taken: &'static str,
+    /// Unix time in seconds at which the job ends, if the scheduler says so.
+    pub(crate) deadline: Option<u64>,
     /// Sentences for the user.
     pub(crate) warnings: Vec<String>,
 }
@@ -226,6 +228,8 @@ impl Step {
             job: Some(format!(
                 "Slurm job {job}, step {step}, task {task} of {nodes}, restart {restart}"
             )),
+            // Not in every version.
+            deadline: variables.number("SLURM_JOB_END_TIME")?,
             ..Scheduled::default()
         };
         let is_given = |id: &str| given(id).is_some();

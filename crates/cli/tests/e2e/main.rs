@@ -21,6 +21,7 @@ mod hangs;
 mod harness;
 mod logs;
 mod observe;
+mod preemption;
 mod refusals;
 mod schedulers;
 mod signals;

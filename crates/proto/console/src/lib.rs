@@ -8,6 +8,7 @@
 //! | [`event`] | restarts, and nodes that come and go |
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`success`] | the end of a run that succeeded |
+//! | [`preemption`] | the notice that the scheduler takes the nodes away |
 //! | [`stop`] | Ctrl-C and other signals: the workers that are awaited, and for how long |
 //! | [`live`] | the lines and rows of workers while they run, and the status row |
 //! | [`remedy`] | the advice for causes that are known |
@@ -22,6 +23,7 @@ pub mod event;
 pub mod failure;
 pub mod line;
 pub mod live;
+pub mod preemption;
 pub mod quantity;
 pub mod remedy;
 pub mod stop;

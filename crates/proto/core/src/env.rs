@@ -95,6 +95,11 @@ variables! {
     /// Worker: path of the named pipe that its heartbeats go to, one line each; set only with
     /// `--heartbeat-timeout`. Ours.
     RDZV_HEARTBEAT;
+    /// Worker: path of the file that is there once the scheduler has said that it will take the nodes away; set
+    /// only with `--preempt-signal`. Ours.
+    RDZV_PREEMPT;
+    /// Worker: Unix time in seconds at which the job has to end, if the scheduler says so, or inherited. Ours.
+    RDZV_DEADLINE;
     /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given. Ours.
     RDZV_SCHEDULER;
     /// Launcher: `1` makes `rdzv run` speak as `torchrun` does (`--compat-output`). Ours.

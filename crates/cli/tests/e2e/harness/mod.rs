@@ -219,11 +219,6 @@ impl Running {
         self.marker.processes()
     }
 
-    /// The guard's process id.
-    pub(crate) fn guard_pid(&self) -> i32 {
-        pids::guard(self.pid()).unwrap()
-    }
-
     /// The agent's process id.
     pub(crate) fn agent_pid(&self) -> i32 {
         pids::agent(self.pid()).unwrap()

@@ -187,6 +187,7 @@ mod tests {
             local_world_size: 2,
             max_restarts: 3,
             grace: Duration::from_secs(30),
+            preempt_grace: Duration::ZERO,
             settle_delay: Duration::ZERO,
             non_retryable: std::collections::BTreeSet::new(),
             purge_store: true,

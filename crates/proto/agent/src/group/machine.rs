@@ -150,8 +150,46 @@ impl WorkerGroup {
             signal,
             until: now.mono + grace,
             killed: false,
+            on_notice: false,
         };
         self.expire(now);
+    }
+
+    /// The scheduler will take the node away: the workers are told, and have the time of the plan to end by
+    /// themselves. Another attempt is not made any more.
+    fn preempted(&mut self, now: Now, signal: i32) {
+        let failure = self.finality();
+        let why = StopReason::Preempted(signal);
+        match self.phase {
+            Phase::Starting { .. } | Phase::Healthy => {
+                self.outbox.push(GroupOutput::Notify {
+                    workers: self.started.iter().copied().collect(),
+                    signal,
+                });
+                self.phase = Phase::Stopping {
+                    why,
+                    signal,
+                    until: now.mono + self.spec.preempt_grace,
+                    killed: false,
+                    on_notice: true,
+                };
+                self.check_exits(now);
+            }
+            Phase::Stopping {
+                why: ref mut current,
+                ..
+            }
+            | Phase::Clearing {
+                then: Some(ref mut current),
+                ..
+            } => overrule(current, why, failure),
+            // The work is done.
+            Phase::Clearing { then: None, .. } | Phase::Barrier | Phase::Over(_) => {}
+            _ => {
+                let grace = self.spec.grace;
+                self.request_stop(now, why, signal, grace);
+            }
+        }
     }
 
     /// A further reason to stop while the group is being stopped: it may only get shorter.
@@ -162,16 +200,20 @@ impl WorkerGroup {
             signal: ref mut current,
             ref mut until,
             killed,
+            ref mut on_notice,
         } = self.phase
         else {
             return;
         };
+        let is_told_to = matches!(again, StopReason::Signalled(_) | StopReason::KeeperLost);
         overrule(why, again, failure);
-        if killed {
+        // Nodes that have ended take nothing from the time of those that have not.
+        if killed || (*on_notice && !is_told_to) {
             return;
         }
         *until = (*until).min(now.mono + grace);
         *current = signal;
+        *on_notice = false;
         self.outbox.push(GroupOutput::Signal {
             workers: self.started.iter().copied().collect(),
             signal,
@@ -319,6 +361,15 @@ impl WorkerGroup {
         self.expire_others(now);
         match self.phase {
             Phase::Stopping {
+                ref why,
+                on_notice: true,
+                until,
+                ..
+            } if until <= now.mono => {
+                let why = why.clone();
+                self.stop_workers(now, why);
+            }
+            Phase::Stopping {
                 ref mut until,
                 ref mut killed,
                 ref why,
@@ -422,10 +473,17 @@ impl WorkerGroup {
                 self.check_exits(now);
             }
             // It was being started when the group was stopped.
-            Phase::Stopping { signal, killed, .. } => {
+            Phase::Stopping {
+                signal,
+                killed,
+                on_notice,
+                ..
+            } => {
                 let workers = vec![local_rank];
                 self.outbox.push(if killed {
                     GroupOutput::Kill { workers }
+                } else if on_notice {
+                    GroupOutput::Notify { workers, signal }
                 } else {
                     GroupOutput::Signal { workers, signal }
                 });
@@ -463,6 +521,7 @@ impl Machine for WorkerGroup {
                     self.request_stop(now, StopReason::Signalled(signal), signal, grace);
                 }
             }
+            (GroupInput::Preempted(signal), _) => self.preempted(now, signal),
             (GroupInput::KeeperLost, _) => {
                 let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
                 self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);

@@ -21,6 +21,8 @@ pub struct GroupSpec {
     pub max_restarts: u32,
     /// Time between the closing signal and SIGKILL, on every path.
     pub grace: Duration,
+    /// Time that workers have to end by themselves after [`GroupInput::Preempted`], before they are told to.
+    pub preempt_grace: Duration,
     /// Delay between the end of the workers and the next rendezvous.
     pub settle_delay: Duration,
     /// The exit codes, or minus the numbers of signals, of failures that no restart helps.
@@ -210,6 +212,8 @@ pub enum GroupInput {
     RendezvousLost,
     /// The agent received a signal that ends the run.
     Signal(i32),
+    /// This signal, here or on another node, says that the scheduler will take the nodes away.
+    Preempted(i32),
     /// The keeper is gone.
     KeeperLost,
     /// Answer to [`GroupOutput::ClearLeftovers`]: none of our processes is left.
@@ -263,6 +267,13 @@ pub enum GroupOutput {
     Announce(WorkerExit),
     /// Send this signal to the process groups of these workers, also of those that have ended.
     Signal {
+        /// The workers.
+        workers: Vec<LocalRank>,
+        /// The signal.
+        signal: i32,
+    },
+    /// Tell these workers that their node will be taken away; those that handle this signal get it.
+    Notify {
         /// The workers.
         workers: Vec<LocalRank>,
         /// The signal.
@@ -337,6 +348,13 @@ pub enum Ending {
         signal: i32,
         /// False if it came before the first worker was started.
         workers_started: bool,
+    },
+    /// The scheduler takes the nodes away.
+    Preempted {
+        /// The signal that said so.
+        signal: i32,
+        /// The ends of the workers of this attempt that were seen.
+        exits: Vec<WorkerExit>,
     },
     /// Another node failed for good.
     PeerFailed {

@@ -58,6 +58,7 @@ impl World {
                 local_world_size: WORKERS,
                 max_restarts,
                 grace: Duration::from_secs(8),
+                preempt_grace: Duration::from_secs(60),
                 settle_delay,
                 non_retryable: [FINAL].into(),
                 purge_store: !dynamic,
@@ -151,6 +152,7 @@ impl World {
                 self.restarts += 1;
             }
             GroupOutput::Signal { workers, .. } => self.signalled.extend(workers),
+            GroupOutput::Notify { .. } => {}
             GroupOutput::Kill { workers } => {
                 assert_eq!(workers, Vec::from_iter(self.alive.clone()));
                 let exits = workers
@@ -225,6 +227,7 @@ impl World {
                 });
             }
             0 => self.tell(GroupInput::Signal(15)),
+            1 if fate < 128 => self.tell(GroupInput::Preempted(10)),
             1 => self.tell(GroupInput::Signal(2)),
             2 => self.tell(GroupInput::KeeperLost),
             3 => self.tell(GroupInput::BarrierPassed),

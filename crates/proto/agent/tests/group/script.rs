@@ -33,6 +33,7 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
         local_world_size: 2,
         max_restarts,
         grace: Duration::from_secs(8),
+        preempt_grace: Duration::from_secs(60),
         settle_delay: Duration::ZERO,
         non_retryable: BTreeSet::new(),
         purge_store: true,
@@ -110,6 +111,7 @@ fn parse(input: &str, agents: u32) -> GroupInput {
         "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),
         "exited" => GroupInput::Exited(value.split(' ').map(exit).collect()),
         "signal" => GroupInput::Signal(value.parse().unwrap()),
+        "preempted" => GroupInput::Preempted(value.parse().unwrap()),
         "hang" => GroupInput::Unhealthy {
             workers: ranks(value.trim_end_matches('!')),
             restartable: !value.ends_with('!'),
@@ -181,6 +183,7 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::Announce(exit) => format!("announce {}", exit.local_rank),
         GroupOutput::Regrouping { reason } => format!("regroup: {reason}"),
         GroupOutput::Signal { workers, signal } => format!("signal {signal} to {}", ranks(workers)),
+        GroupOutput::Notify { workers, signal } => format!("notify {signal} to {}", ranks(workers)),
         GroupOutput::Kill { workers } => format!("kill {}", ranks(workers)),
         GroupOutput::Abandon { workers } => format!("abandon {}", ranks(workers)),
         GroupOutput::ClearLeftovers => "clear".into(),
@@ -224,6 +227,13 @@ fn shown(output: &GroupOutput) -> String {
                 signal,
                 workers_started,
             } => format!("finish signalled {signal} started={workers_started}"),
+            Ending::Preempted { signal, exits } => {
+                let exits: Vec<String> = exits
+                    .iter()
+                    .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
+                    .collect();
+                format!("finish preempted {signal} {}", exits.join(" "))
+            }
             Ending::PeerFailed { node, reason } => format!("finish peer {node}: {reason}"),
             Ending::RunClosed => "finish closed".into(),
             Ending::NotNeeded => "finish not needed".into(),

@@ -114,3 +114,69 @@ fn a_signal_at_the_exit_barrier_ends_the_run() {
         ),
     );
 }
+
+#[test]
+fn workers_have_the_time_of_a_preemption_and_then_the_grace() {
+    started_then(
+        3,
+        "    0 preempted 10   -> notify 10 to 0 1
+           100 exited 0=0     ->
+         59999 time           ->
+         60000 time           -> signal 15 to 0 1
+         67999 time           ->
+         68000 time           -> kill 1
+         68001 exited 1=-9!   -> clear
+         68001 cleared        -> finish preempted 10 0=0 1=-9",
+    );
+}
+
+#[test]
+fn after_a_preemption_no_failure_is_restarted() {
+    started_then(
+        3,
+        "10 preempted 10   -> notify 10 to 0 1
+         20 exited 1=7     ->
+         30 exited 0=0     -> clear
+         30 cleared        -> finish preempted 10 1=7 0=0",
+    );
+    started_then(
+        3,
+        "10 exited 1=7     -> failure 1 | signal 15 to 0 1
+         20 preempted 10   ->
+         30 exited 0=-15!  -> clear
+         30 cleared        -> finish preempted 10 1=7 0=-15",
+    );
+}
+
+#[test]
+fn a_signal_shortens_the_time_after_a_preemption() {
+    started_then(
+        0,
+        "   0 preempted 10 -> notify 10 to 0 1
+         1000 signal 15    -> signal 15 to 0 1
+         9000 time         -> kill 0 1
+         9001 exited 0=-9! 1=-9! -> clear
+         9001 cleared      -> finish preempted 10 0=-9 1=-9",
+    );
+}
+
+#[test]
+fn nodes_that_end_earlier_take_nothing_from_the_time_of_the_others() {
+    started_then(
+        0,
+        "0 preempted 10   -> notify 10 to 0 1
+         1 lost           ->
+         9 exited 0=0 1=0 -> clear
+         9 cleared        -> finish preempted 10 0=0 1=0",
+    );
+}
+
+#[test]
+fn work_that_is_done_is_not_preempted() {
+    started_then(
+        0,
+        "1 exited 0=0 1=0 -> clear
+         2 preempted 10   ->
+         3 cleared        -> finish succeeded",
+    );
+}

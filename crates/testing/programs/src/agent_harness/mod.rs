@@ -105,6 +105,11 @@ pub(crate) fn main() {
         } => {
             say!("outcome signalled signal={signal} workers_started={workers_started}");
         }
+        Outcome::Preempted {
+            signal, in_order, ..
+        } => {
+            say!("outcome preempted signal={signal} in_order={in_order}");
+        }
         Outcome::Error(error) => {
             say!("outcome error {error}");
         }
@@ -268,6 +273,9 @@ fn show(event: &AgentEvent) {
         }
         AgentEvent::SignalReceived { signal, .. } => {
             say!("event received signal={signal}");
+        }
+        AgentEvent::Preempted { signal, .. } => {
+            say!("event preempted signal={signal}");
         }
         AgentEvent::WorkerFinal { worker, state, .. } => {
             say!("event final local_rank={} {state}", worker.local_rank);

@@ -22,6 +22,8 @@ pub(super) enum Phase {
         signal: i32,
         until: Mono,
         killed: bool,
+        /// Whether the workers were only told that their node will be taken away, and end by themselves.
+        on_notice: bool,
     },
     /// Nothing of a stopped group may be left, nor of one that has succeeded (`None`).
     Clearing {
@@ -76,6 +78,8 @@ pub(super) enum StopReason {
     RunClosed,
     Broken,
     Signalled(i32),
+    /// The scheduler will take the node away, and said so by this signal.
+    Preempted(i32),
     KeeperLost,
 }
 
@@ -93,9 +97,10 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Opt
         (StopReason::WorkersFailed, StopReason::PeerFailed { .. }) => {
             failure.is_none_or(|finality| finality == Finality::RunEnded)
         }
-        (StopReason::WorkersFailed, StopReason::Broken | StopReason::Signalled(_)) => {
-            failure.is_none()
-        }
+        (
+            StopReason::WorkersFailed,
+            StopReason::Broken | StopReason::Signalled(_) | StopReason::Preempted(_),
+        ) => failure.is_none(),
         _ => false,
     };
     if counts {
@@ -128,6 +133,7 @@ pub(super) fn ending(
             signal,
             workers_started,
         },
+        StopReason::Preempted(signal) => Ending::Preempted { signal, exits },
         StopReason::KeeperLost => Ending::KeeperLost,
     }
 }

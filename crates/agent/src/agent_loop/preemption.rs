@@ -1,0 +1,138 @@
+//! Notice that the scheduler will take the node away: by a signal, or from another agent of the round.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rdzv_agent_proto::group::{Exit, GroupInput, WorkerExit};
+use rdzv_core::rank::GroupRank;
+use rdzv_core::time::{Mono, Wall};
+use tracing::warn;
+
+use super::AgentLoop;
+use crate::supervisor::Supervisor;
+use crate::{AgentEvent, Outcome};
+
+/// The default closing signal, by which a worker may end after a notice too: SIGTERM.
+const CLOSING_SIGNAL: i32 = 15;
+
+/// The notice that this agent has taken.
+#[derive(Debug, Default)]
+pub(super) struct Preemption {
+    since: Option<Mono>,
+    /// The agent of another node that has got the signal.
+    by: Option<GroupRank>,
+    /// Whether the signal has come to this node.
+    by_signal: bool,
+    /// Whether the scheduler has sent the signal to the workers itself.
+    workers_have_it: bool,
+}
+
+impl Preemption {
+    pub(super) fn workers_have_it(&self) -> bool {
+        self.workers_have_it
+    }
+
+    /// The outcome of a run whose workers have ended so.
+    pub(super) fn outcome(&self, signal: i32, exits: &[WorkerExit], now: Mono) -> Outcome {
+        Outcome::Preempted {
+            signal,
+            used: self.since.map_or(Duration::ZERO, |since| now.since(since)),
+            in_order: exits.iter().all(|exit| is_in_order(exit.exit, signal)),
+        }
+    }
+}
+
+/// Whether a worker has ended because of the notice.
+fn is_in_order(exit: Exit, notice: i32) -> bool {
+    let by = |signal: i32| signal == notice || signal == CLOSING_SIGNAL;
+    match exit {
+        Exit::Code(code) => code == 0 || by(code - 128),
+        Exit::Signal(signal) => by(signal),
+    }
+}
+
+impl<S: Supervisor> AgentLoop<'_, S> {
+    /// The signal of the notice has come, here or to another node. It is a request to stop if it comes here again.
+    pub(super) fn notice(
+        &mut self,
+        signal: i32,
+        workers_have_it: bool,
+        here: bool,
+    ) -> Option<GroupInput> {
+        let is_known = self.preemption.since.is_some();
+        let is_again = here && std::mem::replace(&mut self.preemption.by_signal, true);
+        if is_again {
+            return Some(self.stop(signal));
+        }
+        if is_known {
+            return None;
+        }
+        self.preemption.workers_have_it = workers_have_it;
+        if here {
+            self.rendezvous.announce_preemption(signal);
+            return Some(self.take_notice(signal, None));
+        }
+        Some(self.take_notice(signal, self.preemption.by))
+    }
+
+    /// Another agent of the round has got the signal.
+    pub(super) fn preempted_elsewhere(&mut self, signal: i32, by: GroupRank) {
+        self.preemption.by = Some(by);
+        self.requests.notice_elsewhere(signal);
+    }
+
+    fn take_notice(&mut self, signal: i32, by: Option<GroupRank>) -> GroupInput {
+        let now = self.clock.now();
+        self.preemption.since = Some(now.mono);
+        let plan = self.config.preemption.as_ref();
+        let grace = plan.map_or(Duration::ZERO, |plan| plan.grace);
+        let file = plan.and_then(|plan| plan.file.as_deref());
+        if let Some(file) = file
+            && let Err(error) = write(file, now.wall, grace)
+        {
+            warn!("write {}: {error}", file.display());
+        }
+        self.emit(AgentEvent::Preempted {
+            at: now.wall,
+            signal,
+            by,
+            grace,
+        });
+        GroupInput::Preempted(signal)
+    }
+}
+
+/// Writes the end of the grace, in one step.
+fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
+    let until = now.unix_seconds_f64() + grace.as_secs_f64();
+    let part = file.with_extension("part");
+    fs::write(&part, format!("{until:.3}\n"))?;
+    fs::rename(part, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_end_in_order_with_0_or_as_the_signal_ends_a_process() {
+        for exit in [
+            Exit::Code(0),
+            Exit::Code(143),
+            Exit::Code(138),
+            Exit::Signal(10),
+            Exit::Signal(15),
+        ] {
+            assert!(is_in_order(exit, 10), "{exit:?}");
+        }
+        for exit in [
+            Exit::Code(1),
+            Exit::Code(137),
+            Exit::Signal(9),
+            Exit::Signal(11),
+        ] {
+            assert!(!is_in_order(exit, 10), "{exit:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Notice that the scheduler will take the nodes away, from one agent to all others of the round.
+//!
+//! It is a key in the store of the round: whoever gets the signal sets it, and all wait for it. Agents that a
+//! round does not have yet, or not any more, hear nothing.
+
+use std::thread;
+use std::time::Duration;
+
+use rdzv_core::rank::GroupRank;
+use rdzv_store::{Store, StoreError};
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::{info, warn};
+
+use super::{Answer, RoundStore};
+
+/// Holds the number of the signal and the rank of the agent that got it.
+const KEY: &str = "rdzv/preempted";
+
+/// One wait for the key; the next one follows.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// Time in which the store has to take the notice.
+const ANNOUNCE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Waits for a notice on a thread that ends with the round.
+pub(super) fn listen(store: &RoundStore, answers: UnboundedSender<Answer>) {
+    let store = store.clone();
+    start("preemption", move || match hear(&store) {
+        Ok((signal, by)) => {
+            let _ = answers.send(Answer::Preempted { signal, by });
+        }
+        // The usual end: the round is over.
+        Err(error) => info!("no notice of preemption is heard any more: {error}"),
+    });
+}
+
+fn hear(store: &RoundStore) -> Result<(i32, GroupRank), StoreError> {
+    let store = store.connect()?;
+    loop {
+        match store.wait(&[KEY], Some(WAIT)) {
+            Err(StoreError::WaitTimeout { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    let value = store.get(KEY)?;
+    read(&value).ok_or_else(|| StoreError::Corrupt {
+        store: format!("{store:?}"),
+        what: format!("key {KEY} is not two numbers"),
+    })
+}
+
+/// Tells the others on a thread of its own.
+pub(super) fn announce(store: &RoundStore, signal: i32, by: GroupRank) {
+    let store = store.of_agent().try_clone();
+    start("preemption notice", move || {
+        let told = store.and_then(|store: Box<dyn Store>| {
+            store.set_timeout(ANNOUNCE_WITHIN);
+            store.set(KEY, format!("{signal} {by}").as_bytes())
+        });
+        if let Err(error) = told {
+            warn!("the other nodes could not be told that this one will be taken away: {error}");
+        }
+    });
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(work) {
+        warn!("notice of preemption stays on its node, as no thread can be started: {error}");
+    }
+}
+
+fn read(value: &[u8]) -> Option<(i32, GroupRank)> {
+    let (signal, by) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+    Some((signal.parse().ok()?, GroupRank(by.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_two_numbers() {
+        assert_eq!(read(b"10 3"), Some((10, GroupRank(3))));
+        for bad in [&b"10"[..], b"10 x", b"", b"x 1", b"\xff 1"] {
+            assert_eq!(read(bad), None);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Preemption and time limits: the notice that the scheduler will take the nodes away.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_agent::PreemptionPlan;
+use rdzv_core::{env, signal};
+use rustix::process::Signal;
+
+use super::context::{Context, Environment};
+use crate::exit::Refusal;
+use crate::explanation::Draft;
+use crate::number;
+
+/// Flags for preemption. `torchrun` has none of them.
+#[derive(Debug, Clone, Args, PartialEq, Default)]
+pub(crate) struct PreemptionArgs {
+    /// The signal by which the scheduler says that it will take the nodes away, such as USR1 or TERM
+    ///
+    /// It reaches one agent, and all agents of the job hear of it. Each writes the file that workers find in
+    /// RDZV_PREEMPT, and sends the signal to those of its workers that have a handler for it, once. No restart follows. If
+    /// all workers of a node end in the time of --preempt-grace, with 0 or as the signal ends a process, the launcher ends with
+    /// --preempt-exit-code. Not given: SIGUSR1 and SIGUSR2 are passed on, SIGTERM ends the run.
+    #[arg(long, value_name = "NAME")]
+    preempt_signal: Option<String>,
+
+    /// Seconds that workers have from the notice until they are told to end by SIGTERM
+    ///
+    /// Not given: as --shutdown-timeout, which they have once more from SIGTERM to SIGKILL.
+    #[arg(long, value_name = "SECONDS", value_parser = number::int)]
+    preempt_grace: Option<i64>,
+
+    /// The exit code of a launch whose workers have ended in order after the notice
+    #[arg(long, value_name = "CODE", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) preempt_exit_code: u8,
+
+    /// Have Slurm put the job into its queue again after the notice (`scontrol requeue`)
+    ///
+    /// The agent of task 0 does so when its workers have ended in order, which ends the rest of the job at once. A batch
+    /// script that does it can wait for all nodes: see docs/slurm.md.
+    #[arg(long)]
+    requeue_on_preempt: bool,
+}
+
+impl PreemptionArgs {
+    /// The plan, if a signal is given; its file is in the folder for temporary files, and gets one of its own there.
+    pub(super) fn resolve(
+        &self,
+        shutdown_timeout: Duration,
+        context: &Context<'_>,
+    ) -> Result<Option<PreemptionPlan>, Refusal> {
+        let Some(name) = &self.preempt_signal else {
+            let needs = [
+                ("--preempt-grace", self.preempt_grace.is_some()),
+                ("--requeue-on-preempt", self.requeue_on_preempt),
+            ];
+            let alone = needs.into_iter().find(|(_, is_given)| *is_given);
+            return match alone {
+                Some((flag, _)) => Err(Refusal::argument(
+                    flag,
+                    "there is no notice without --preempt-signal",
+                )),
+                None => Ok(None),
+            };
+        };
+        let number = signal::number(name).or_else(|| signal::number(&format!("SIG{name}")));
+        let number = number.filter(|number| {
+            // A process cannot handle the first two, and the others mean something to the agent itself.
+            let own = [
+                Signal::KILL,
+                Signal::STOP,
+                Signal::CONT,
+                Signal::TSTP,
+                Signal::CHILD,
+            ];
+            !own.map(Signal::as_raw).contains(number)
+        });
+        let signal = number.ok_or_else(|| {
+            let problem =
+                format!("'{name}' is no signal that can be a notice, such as USR1 or TERM");
+            Refusal::argument("--preempt-signal", &problem)
+        })?;
+        let grace = match self.preempt_grace.map(u64::try_from) {
+            None => shutdown_timeout,
+            Some(Ok(seconds)) => Duration::from_secs(seconds),
+            Some(Err(_)) => {
+                return Err(Refusal::argument(
+                    "--preempt-grace",
+                    "it has to be 0 or more",
+                ));
+            }
+        };
+        Ok(Some(PreemptionPlan {
+            signal,
+            grace,
+            file: Some(context.temporary_directory().join("preempted")),
+        }))
+    }
+
+    /// Asks Slurm to queue the job again, if that is wanted and this is its first task. A sentence tells what
+    /// came of it.
+    pub(crate) fn requeue(&self, environment: &Environment) -> Option<String> {
+        let is_first = environment.text("SLURM_PROCID").as_deref() == Some("0");
+        if !self.requeue_on_preempt || !is_first {
+            return None;
+        }
+        let job = job(environment)?;
+        let asked = Command::new("scontrol").args(["requeue", &job]).output();
+        Some(match asked {
+            Ok(output) if output.status.success() => format!("Slurm job {job} is queued again"),
+            Ok(output) => format!(
+                "Slurm job {job} is not queued again: scontrol requeue: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ),
+            Err(error) => format!(
+                "Slurm job {job} is not queued again: scontrol cannot be started here ({error}), as is usual in \
+                 a container; do it in the batch script"
+            ),
+        })
+    }
+}
+
+/// The name of the job for `scontrol`: of one task of an array, that task.
+fn job(environment: &Environment) -> Option<String> {
+    let array = environment.filled("SLURM_ARRAY_JOB_ID");
+    match (array, environment.filled("SLURM_ARRAY_TASK_ID")) {
+        (Some(array), Some(task)) => Some(format!("{array}_{task}")),
+        _ => environment.filled("SLURM_JOB_ID"),
+    }
+}
+
+/// Adds the notice and its grace to an explanation.
+pub(super) fn explain(
+    draft: &mut Draft,
+    plan: Option<&PreemptionPlan>,
+    environment: &Environment,
+    deadline: Option<u64>,
+) {
+    if plan.is_none() && deadline.is_none() {
+        return;
+    }
+    draft.section("Preemption");
+    if let Some(plan) = plan {
+        let name = signal::in_words(plan.signal);
+        draft.setting("notice", "preempt_signal", name, "");
+        let grace = format!("{} s", plan.grace.as_secs());
+        draft.setting(
+            "grace after it",
+            "preempt_grace",
+            grace,
+            "as --shutdown-timeout if not given",
+        );
+        draft.flag("exit code after it", "preempt_exit_code");
+        draft.flag("queued again by rdzv", "requeue_on_preempt");
+    }
+    if let Some(deadline) = deadline {
+        use crate::explanation::Provenance;
+        let provenance = match environment.text(env::RDZV_DEADLINE) {
+            Some(_) => Provenance::variable(env::RDZV_DEADLINE),
+            None => Provenance::variable("SLURM_JOB_END_TIME"),
+        };
+        draft.line(env::RDZV_DEADLINE, deadline.to_string(), provenance);
+    }
+}
+
+/// The file for the notice of a launch, before it has a folder of its own.
+pub(crate) fn folder_of(plan: &PreemptionPlan) -> Option<PathBuf> {
+    Some(plan.file.as_ref()?.parent()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::ThisHost;
+    use super::*;
+
+    fn resolved(name: Option<&str>, grace: Option<i64>) -> Result<Option<PreemptionPlan>, Refusal> {
+        let arguments = PreemptionArgs {
+            preempt_signal: name.map(str::to_owned),
+            preempt_grace: grace,
+            ..PreemptionArgs::default()
+        };
+        let context = Context {
+            environment: &Environment::default(),
+            machine: &ThisHost,
+            notes: Vec::new(),
+        };
+        arguments.resolve(Duration::from_secs(30), &context)
+    }
+
+    #[test]
+    fn signals_have_names_with_and_without_their_prefix() {
+        for (name, number) in [("USR1", 10), ("SIGUSR1", 10), ("TERM", 15)] {
+            let plan = resolved(Some(name), Some(7)).unwrap().unwrap();
+            assert_eq!((plan.signal, plan.grace), (number, Duration::from_secs(7)));
+        }
+        let plan = resolved(Some("USR2"), None).unwrap().unwrap();
+        assert_eq!(plan.grace, Duration::from_secs(30));
+        assert_eq!(resolved(None, None), Ok(None));
+    }
+
+    #[test]
+    fn a_notice_that_cannot_be_is_refused() {
+        for name in ["KILL", "SIGSTOP", "CONT", "USR3", ""] {
+            assert!(resolved(Some(name), None).is_err(), "{name}");
+        }
+        assert!(resolved(Some("USR1"), Some(-1)).is_err());
+        assert!(resolved(None, Some(5)).is_err());
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_queued_again_alone() {
+        let variables = |list: &[(&str, &str)]| {
+            Environment(
+                list.iter()
+                    .map(|(name, value)| (name.into(), value.into()))
+                    .collect(),
+            )
+        };
+        let one = [("SLURM_JOB_ID", "12")];
+        assert_eq!(job(&variables(&one)).as_deref(), Some("12"));
+        let array = [
+            ("SLURM_JOB_ID", "12"),
+            ("SLURM_ARRAY_JOB_ID", "10"),
+            ("SLURM_ARRAY_TASK_ID", "2"),
+        ];
+        assert_eq!(job(&variables(&array)).as_deref(), Some("10_2"));
+        assert_eq!(job(&variables(&[])), None);
+    }
+}

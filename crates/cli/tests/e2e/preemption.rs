@@ -1,0 +1,205 @@
+//! The notice that the scheduler takes the nodes away: who hears of it, how often, and how the launch ends.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Running, free_port, kill, run_shell};
+
+/// A worker that tells what it gets, and ends 0.3 s after the first notice.
+const CHECKPOINTS: &str = "trap 'echo got USR1; noticed=1' USR1; trap 'echo got TERM; exit 0' TERM; echo ready; \
+                           while [ -z \"$noticed\" ]; do sleep 60 & wait $!; done; \
+                           sleep 0.3; test -s \"$RDZV_PREEMPT\" && echo the file is there; exit 0";
+
+/// Two nodes with two workers each, which meet at `c10d`, or by fixed ranks.
+fn two_nodes(is_static: bool, flags: &[&str], script: &str) -> [Running; 2] {
+    let port = free_port().to_string();
+    let endpoint = format!("127.0.0.1:{port}");
+    let nodes = ["0", "1"].map(|rank| {
+        let mut all = vec!["--nnodes", "2", "--nproc-per-node", "2"];
+        all.extend_from_slice(&match is_static {
+            true => ["--node-rank", rank, "--master-port", &port],
+            false => ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint],
+        });
+        all.extend_from_slice(flags);
+        run_shell(&all, script)
+            .env("PET_LOCAL_ADDR", "127.0.0.1")
+            .env("OMP_NUM_THREADS", "1")
+            .start()
+    });
+    for node in &nodes {
+        node.stdout.await_text("ready\n", 2);
+    }
+    nodes
+}
+
+#[test]
+fn a_notice_to_one_agent_reaches_every_worker_of_every_node_once() {
+    for is_static in [false, true] {
+        let flags = ["--preempt-signal", "USR1", "--max-restarts", "3"];
+        let nodes = two_nodes(is_static, &flags, CHECKPOINTS);
+        // As a scheduler does that signals every process of ours on a node, and no other node.
+        for (pid, command) in nodes[1].processes() {
+            if !command.starts_with("sleep") {
+                kill(pid, Signal::USR1);
+            }
+        }
+        for node in nodes {
+            let ended = node.wait().expect(75);
+            let file = "the file is there";
+            let expected = ["got USR1", "got USR1", "ready", "ready", file, file];
+            assert_eq!(ended.sorted(), expected, "{}", ended.stderr);
+            let last = "preempted by SIGUSR1; the workers of this node have ended after 0.";
+            assert!(ended.stderr.contains(last), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_notice_that_reaches_all_agents_reaches_workers_once_too() {
+    let nodes = two_nodes(false, &["--preempt-signal", "SIGUSR1"], CHECKPOINTS);
+    for node in &nodes {
+        node.signal(Signal::USR1);
+    }
+    for node in nodes {
+        let ended = node.wait().expect(75);
+        assert_eq!(
+            ended.stdout.matches("got USR1").count(),
+            2,
+            "{}",
+            ended.stdout
+        );
+    }
+}
+
+#[test]
+fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
+    let script =
+        "echo ready; until [ -s \"$RDZV_PREEMPT\" ]; do sleep 0.05; done; cat \"$RDZV_PREEMPT\"";
+    for name in ["USR1", "TERM"] {
+        let flags = [
+            "--preempt-signal",
+            name,
+            "--preempt-grace",
+            "100",
+            "--preempt-exit-code",
+            "7",
+        ];
+        let running = run_shell(&flags, script).start();
+        running.stdout.await_text("ready\n", 1);
+        running.signal(if name == "TERM" {
+            Signal::TERM
+        } else {
+            Signal::USR1
+        });
+        let ended = running.wait().expect(7);
+        let until: f64 = ended.stdout.lines().nth(1).unwrap().parse().unwrap();
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_secs_f64();
+        assert!(
+            (now..now + 101.0).contains(&until),
+            "{until} is not soon after {now}"
+        );
+    }
+}
+
+#[test]
+fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next() {
+    let script = "trap 'echo got USR1' USR1; trap 'echo got TERM' TERM; echo ready; \
+                  while :; do sleep 60 & wait $!; done";
+    let flags = [
+        "--preempt-signal",
+        "USR1",
+        "--preempt-grace",
+        "1",
+        "--shutdown-timeout",
+        "1",
+    ];
+    let running = run_shell(&flags, script).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::USR1);
+    running.stdout.await_text("got TERM\n", 1);
+    let ended = running.wait().expect(1);
+    assert_eq!(ended.stdout, "ready\ngot USR1\ngot TERM\n");
+    let last = "not all workers of this node had ended by themselves";
+    assert!(ended.stderr.contains(last), "{}", ended.stderr);
+}
+
+#[test]
+fn after_a_notice_nothing_is_restarted() {
+    let script = "trap 'exit 9' USR1; echo ready; while :; do sleep 60 & wait $!; done";
+    let flags = [
+        "--preempt-signal",
+        "USR1",
+        "--max-restarts",
+        "3",
+        "--exit-code",
+        "worker",
+    ];
+    let running = run_shell(&flags, script).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::USR1);
+    let ended = running.wait().expect(128 + Signal::USR1.as_raw());
+    assert_eq!(ended.stdout, "ready\n");
+}
+
+#[test]
+fn the_second_notice_to_the_same_agent_is_a_request_to_stop() {
+    let script =
+        "trap 'echo got TERM; sleep 1000' TERM; echo ready; while :; do sleep 60 & wait $!; done";
+    let flags = [
+        "--preempt-signal",
+        "TERM",
+        "--preempt-grace",
+        "1000",
+        "--shutdown-timeout",
+        "1",
+    ];
+    let running = run_shell(&flags, script).start();
+    running.stdout.await_text("ready\n", 1);
+    running.signal(Signal::TERM);
+    running.stdout.await_text("got TERM\n", 1);
+    // Within 200 ms it would be the same one.
+    std::thread::sleep(Duration::from_millis(300));
+    running.signal(Signal::TERM);
+    running.wait().expect(1);
+}
+
+#[test]
+fn the_first_task_has_slurm_queue_the_job_again_if_it_is_asked_to() {
+    let scontrol = "#!/bin/sh\necho \"$@\" >> asked";
+    for (task, array, expected) in [
+        ("0", None, "requeue 4711\n"),
+        ("0", Some(("4700", "3")), "requeue 4700_3\n"),
+        ("1", None, ""),
+    ] {
+        let script = "trap 'exit 0' USR1; echo ready; while :; do sleep 60 & wait $!; done";
+        let mut job = crate::harness::shell(&format!(
+            "mkdir bin; mv scontrol bin; chmod +x bin/scontrol; PATH=$PWD/bin:$PATH; touch asked; \
+             exec \"$RDZV\" run --preempt-signal USR1 --requeue-on-preempt --no-python sh -c \"{}\"",
+            script.replace('$', "\\$")
+        ))
+        .file("scontrol", scontrol)
+        .env("SLURM_JOB_ID", "4711")
+        .env("SLURM_PROCID", task);
+        if let Some((job_id, task_id)) = array {
+            job = job
+                .env("SLURM_ARRAY_JOB_ID", job_id)
+                .env("SLURM_ARRAY_TASK_ID", task_id);
+        }
+        let asked = job.path("asked");
+        let running = job.start();
+        running.stdout.await_text("ready\n", 1);
+        running.signal(Signal::USR1);
+        let ended = running.wait().expect(75);
+        let text = fs::read_to_string(&asked).unwrap();
+        assert_eq!(text, expected, "{}", ended.stderr);
+        assert_eq!(
+            ended.stderr.contains("is queued again"),
+            !expected.is_empty()
+        );
+    }
+}
