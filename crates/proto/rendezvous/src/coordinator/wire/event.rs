@@ -249,7 +249,11 @@ impl Event {
                     named: {
                         let count = fields.u8("the hosts that have come")?;
                         let mut host = || fields.sentence("a host that has come");
-                        (0..count).map(|_| host()).collect::<Result<_, _>>()?
+                        let mut named =
+                            (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+                        // A peer may name more; a line for people has no room for them.
+                        named.truncate(MOST_NAMED);
+                        named
                     },
                 }),
             }),
@@ -424,6 +428,22 @@ mod tests {
             }
             assert_eq!(seen, examples());
         }
+    }
+
+    #[test]
+    fn of_the_hosts_that_a_peer_names_the_first_few_are_kept() {
+        let mut body = vec![9, 0, 0, 0, 0, 9];
+        for host in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+            text(&mut body, host);
+        }
+        let mut reader = EventReader::default();
+        reader.feed(&[&[8][..], &(body.len() as u32).to_le_bytes(), &body].concat());
+        let arrived = Arrived {
+            nodes: 9,
+            named: ["a", "b", "c", "d"].map(str::to_owned).to_vec(),
+            is_spare: false,
+        };
+        assert_eq!(reader.next_event(), Ok(Some(Event::Alive(Some(arrived)))));
     }
 
     #[test]
