@@ -1,5 +1,6 @@
 //! `cargo xtask`: everything a developer runs here that is not plain cargo.
 
+mod accidents;
 mod bench;
 mod ci;
 mod command;
@@ -35,6 +36,7 @@ usage: cargo xtask <task>
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
+  accidents              make docs/accidents.md: screens after usual accidents, under torchrun and rdzv
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest
   wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
@@ -65,6 +67,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "ci" => ci::run(),
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
+        "accidents" => accidents::run(),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
         "python" => python::run(rest),

@@ -8,7 +8,8 @@
 //! lines of the workers and these ones, so neither gets into the middle of the other.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -140,7 +141,7 @@ fn write_out(commands: &Receiver<Command>) {
     }
 }
 
-/// The form of lines on stderr.
+/// The form of lines on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     /// Columns of the terminal; none where nothing is wrapped or left out: in a file or pipe.
@@ -152,14 +153,22 @@ pub(crate) struct Form {
 impl Form {
     /// The form for stderr as it is now.
     pub(crate) fn of_stderr() -> Self {
-        let stderr = io::stderr();
-        if !stderr.is_terminal() {
+        Self::of(&io::stderr())
+    }
+
+    /// The form for stdout.
+    pub(crate) fn of_stdout() -> Self {
+        Self::of(&io::stdout())
+    }
+
+    fn of(stream: &(impl IsTerminal + AsFd)) -> Self {
+        if !stream.is_terminal() {
             return Self {
                 width: None,
                 is_coloured: false,
             };
         }
-        let width = tcgetwinsize(stderr).map_or(0, |size| usize::from(size.ws_col));
+        let width = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
         Self {
             // A terminal that does not know its width has 80 columns.
             width: Some(if width < LEAST_WIDTH { 80 } else { width }),

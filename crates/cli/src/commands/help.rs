@@ -7,7 +7,7 @@ use crate::suggestion::did_you_mean;
 use crate::terminal::{complain, show};
 
 /// Name, one line about it, and the page.
-const TOPICS: [(&str, &str, &str); 12] = [
+const TOPICS: [(&str, &str, &str); 13] = [
     (
         "exit-codes",
         "the codes that a launch ends with",
@@ -17,6 +17,11 @@ const TOPICS: [(&str, &str, &str); 12] = [
         "report",
         "the first failure of a run, on the screen and as JSON",
         include_str!("../../../../docs/report.md"),
+    ),
+    (
+        "accidents",
+        "usual accidents, as they look under torchrun and here",
+        include_str!("../../../../docs/accidents.md"),
     ),
     (
         "logs",

@@ -13,6 +13,8 @@ use anyhow::Context;
 use rdzv_agent::{
     AgentConfig, AgentEvent, Entrypoint, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
 };
+use rdzv_console::line::headed;
+use rdzv_console::{Line, Role};
 use rdzv_core::ident::RunId;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -20,7 +22,7 @@ use tempfile::TempDir;
 use super::progress::{Finished, Reporter, Reports};
 use super::timeline::{Action, Observation, Timeline, how_it_ended};
 use crate::exit::Exit;
-use crate::terminal::complain;
+use crate::terminal::{Form, complain};
 
 /// The default number of workers.
 const DEFAULT_WORKERS: u32 = 4;
@@ -56,7 +58,9 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let reports = Reports::open().context("open a socket for reports")?;
     let plan = plan(args, directory.path(), reports.name())?;
     let own_reporter = Reporter::connect(reports.name()).context("reach the own socket")?;
-    say(&opening(args.workers, !args.no_kill));
+    let opening = opening(args.workers, !args.no_kill);
+    show_line(Role::Plain, "", &opening, Form::of_stdout());
+    say("");
 
     let (sender, observations) = mpsc::channel();
     let started = Instant::now();
@@ -89,7 +93,7 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(match verdict {
         Ok(finished) => {
             removed?;
-            say(&closing(&timeline, finished));
+            closing(&timeline, finished, Form::of_stdout());
             Exit::Success.into()
         }
         Err(reason) => {
@@ -112,10 +116,11 @@ fn receive(reports: &Reports, started: Instant, sender: &mpsc::Sender<Timed>) ->
 
 /// Performs the actions of the timeline as they come.
 fn print_timeline(mut timeline: Timeline, observations: &mpsc::Receiver<Timed>) -> Timeline {
+    let form = Form::of_stdout();
     for (at, observation) in observations {
         for action in timeline.handle(at, observation) {
             match action {
-                Action::Print(line) => say(&line),
+                Action::Print(role, head, text) => show_line(role, &head, &text, form),
                 Action::Kill(pid) => kill(pid),
             }
         }
@@ -126,6 +131,21 @@ fn print_timeline(mut timeline: Timeline, observations: &mpsc::Receiver<Timed>) 
 /// A reader that has gone away is no reason to leave the workers alone.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// Shows a line of the timeline: its head in the colour of the role, and its text wrapped behind it.
+fn show_line(role: Role, head: &str, text: &str, form: Form) {
+    for line in headed(role, head, text, form.width) {
+        say(&line.painted(form.is_coloured));
+    }
+}
+
+/// Shows sentences below a title, wrapped.
+fn show_block(title: &str, sentences: &[String], form: Form) {
+    say(&Line::new(Role::Advice, title).painted(form.is_coloured));
+    for sentence in sentences {
+        show_line(Role::Plain, "  ", sentence, form);
+    }
 }
 
 fn kill(pid: u32) {
@@ -199,11 +219,11 @@ fn opening(workers: u32, kill: bool) -> String {
         (true, 1) => "It will be killed.",
         (true, _) => "One of them will be killed.",
     };
-    format!("{who} a small network that tells two half-moons apart. {twist}\n")
+    format!("{who} a small network that tells two half-moons apart. {twist}")
 }
 
-/// The text after a timeline without deviation.
-fn closing(timeline: &Timeline, finished: Finished) -> String {
+/// Shows the text after a timeline without deviation.
+fn closing(timeline: &Timeline, finished: Finished, form: Form) {
     let workers = match timeline.workers {
         DEFAULT_WORKERS => String::new(),
         workers => format!(" --workers {workers}"),
@@ -212,20 +232,27 @@ fn closing(timeline: &Timeline, finished: Finished) -> String {
         true => ("without a kill", format!("rdzv demo{workers} --no-kill")),
         false => ("with a kill", format!("rdzv demo{workers}")),
     };
-    format!(
-        "
-What you saw
-  {what_happened}
-  The final loss is {loss}; {otherwise} it is the same to the last digit ({command}).
-  Nothing is left: all {started} processes have ended, the temporary directory is gone.
-
-What to type next
-  rdzv run --standalone --nproc-per-node 2 --max-restarts 3 train.py   your PyTorch script, as it is
-  rdzv run --help                                                      every flag of torchrun",
-        what_happened = what_happened(timeline, finished),
-        loss = finished.loss,
-        started = timeline.started,
-    )
+    let saw = [
+        what_happened(timeline, finished),
+        format!(
+            "The final loss is {}; {otherwise} it is the same to the last digit ({command}).",
+            finished.loss
+        ),
+        format!(
+            "Nothing is left: all {} processes have ended, the temporary directory is gone.",
+            timeline.started
+        ),
+    ];
+    let next = [
+        "rdzv run --nproc-per-node 2 --max-restarts 3 train.py",
+        "    your PyTorch script, as it is",
+        "rdzv run -h",
+        "    the flags that most people need",
+    ];
+    say("");
+    show_block("What you saw", &saw, form);
+    say("");
+    show_block("What to type next", &next.map(str::to_owned), form);
 }
 
 fn what_happened(timeline: &Timeline, finished: Finished) -> String {
@@ -241,8 +268,8 @@ fn what_happened(timeline: &Timeline, finished: Finished) -> String {
         format!("{:.1} ms", later.as_secs_f64() * 1e3)
     };
     format!(
-        "Rank {} was killed in step {}. The agent saw it {} later and stopped the rest of the group;
-  {} after the kill all ranks had been started again, and went on from step {} to {last}.",
+        "Rank {} was killed in step {}. The agent saw it {} later and stopped the rest of the group; \
+         {} after the kill all ranks had been started again, and went on from step {} to {last}.",
         killed.rank,
         killed.step,
         later(killed.noticed),

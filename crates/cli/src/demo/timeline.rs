@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_agent::{AgentEvent, Exit, Outcome};
+use rdzv_console::{Role, chart};
 use rdzv_core::signal;
 use rustix::process::Signal;
 
@@ -24,8 +25,8 @@ pub(super) enum Observation {
 /// An output of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Show a line to the user.
-    Print(String),
+    /// Show a line to the user: its head and its text.
+    Print(Role, String, String),
     /// Kill the worker with this process id.
     Kill(u32),
 }
@@ -46,6 +47,8 @@ pub(super) struct Timeline {
     /// The last step of this attempt.
     step: u32,
     first_loss: Option<f32>,
+    /// The loss of each step, by its number: those that were done again count once.
+    losses: BTreeMap<u32, f32>,
     pub(super) killed: Option<Killed>,
     pub(super) finished: Option<Finished>,
 }
@@ -71,6 +74,9 @@ const SIGKILL: i32 = Signal::KILL.as_raw();
 /// The step that is reported last before the kill: some steps after a checkpoint.
 const KILL_AT: u32 = 47;
 
+/// Columns of the chart of all losses.
+const COLUMNS: usize = 60;
+
 /// There is a line for every 20th step.
 const SHOWN: u32 = 20;
 
@@ -85,6 +91,7 @@ impl Timeline {
             started: 0,
             step: 0,
             first_loss: None,
+            losses: BTreeMap::new(),
             killed: None,
             finished: None,
         }
@@ -101,8 +108,7 @@ impl Timeline {
     }
 
     fn handle_event(&mut self, at: Duration, event: &AgentEvent, actions: &mut Vec<Action>) {
-        let mut print =
-            |what: &str, text: String| actions.push(Action::Print(line(at, what, &text)));
+        let mut print = |what: &str, text: String| actions.push(line(at, what, text));
         match event {
             AgentEvent::WorkerStarted { worker, .. } => {
                 self.started += 1;
@@ -159,8 +165,7 @@ impl Timeline {
     }
 
     fn handle_progress(&mut self, at: Duration, progress: Progress, actions: &mut Vec<Action>) {
-        let mut print =
-            |what: &str, text: String| actions.push(Action::Print(line(at, what, &text)));
+        let mut print = |what: &str, text: String| actions.push(line(at, what, text));
         match progress {
             Progress::Joined { step } => {
                 if self.restarts == 0 {
@@ -180,6 +185,7 @@ impl Timeline {
             }
             Progress::Step { step, loss } => {
                 self.step = step;
+                self.losses.insert(step, loss);
                 let first = *self.first_loss.get_or_insert(loss);
                 if step == 1 || step % SHOWN == 0 {
                     let bar = bar(loss / first);
@@ -202,6 +208,8 @@ impl Timeline {
                     "done",
                     format!("{step:>3}  loss {loss:.4}  {percent:.1} % of the points told apart"),
                 );
+                let losses: Vec<f64> = self.losses.values().map(|loss| f64::from(*loss)).collect();
+                print("loss", chart::columns(&losses, COLUMNS));
             }
         }
     }
@@ -223,7 +231,7 @@ impl Timeline {
         });
         let text =
             format!("rank {rank}, process {pid}, with SIGKILL, in the middle of step {step}");
-        actions.push(Action::Print(line(at, "KILL", &text)));
+        actions.push(line(at, "KILL", text));
         actions.push(Action::Kill(pid));
     }
 
@@ -266,8 +274,16 @@ impl Timeline {
 }
 
 /// One line of the timeline.
-fn line(at: Duration, what: &str, text: &str) -> String {
-    format!("{:>7.2} s  {what:<8}  {text}", at.as_secs_f64())
+fn line(at: Duration, what: &str, text: String) -> Action {
+    let role = match what {
+        "KILL" | "died" => Role::Error,
+        "stopped" | "gave up" | "restart" => Role::Warning,
+        "resumed" | "done" => Role::Good,
+        "loss" => Role::Advice,
+        _ => Role::Detail,
+    };
+    let head = format!("{:>7.2} s  {what:<8}  ", at.as_secs_f64());
+    Action::Print(role, head, text)
 }
 
 /// A bar for a fraction; 1 is full.

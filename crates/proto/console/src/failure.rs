@@ -97,9 +97,20 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 
 /// The end of a run that failed by an error of the agent itself: the text, and what to try.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
-    let mut lines = said(Role::Error, text, width);
+    let mut lines = said(Role::Error, without_number(text), width);
     lines.extend(advice(remedy::of_text(text), width));
     lines
+}
+
+/// A text of the system without the number that Python puts in front: `[Errno 98] Address already in use`.
+fn without_number(text: &str) -> &str {
+    let rest = text
+        .strip_prefix("[Errno ")
+        .and_then(|text| text.split_once("] "));
+    match rest {
+        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => rest,
+        _ => text,
+    }
 }
 
 fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {

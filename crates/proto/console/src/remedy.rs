@@ -5,6 +5,11 @@ use rdzv_agent_proto::group::Failure;
 /// Words in the text of a failure, all lower case, and the advice. The first row that fits counts.
 const ADVICE: &[(&[&str], &str)] = &[
     (
+        &["memoryerror", "cannot allocate memory", "bad_alloc"],
+        "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
+         container or job",
+    ),
+    (
         &[
             "cuda out of memory",
             "hip out of memory",
@@ -149,7 +154,7 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
             _ => return None,
         },
         "exit_code" => {
-            "-r 3 --log-dir DIR, which keeps all output; the program ended without an error message (os._exit, sys.exit)"
+            "-r 3 --log-dir DIR, which keeps all output; its last lines, if it wrote any, stand above (os._exit leaves none)"
         }
         "hang" | "heartbeat" | "watchdog" => {
             "--report FILE, which has the stack of every rank; py-spy in the environment adds Python's frames"

@@ -111,7 +111,7 @@ fn the_story_as_it_should_go() {
     let lines: Vec<String> = actions
         .into_iter()
         .map(|action| match action {
-            Action::Print(line) => line,
+            Action::Print(_, head, text) => format!("{head}{text}"),
             Action::Kill(pid) => format!("kill -KILL {pid}"),
         })
         .collect();
@@ -128,6 +128,7 @@ fn the_story_as_it_should_go() {
        0.11 s  resumed   from the checkpoint of step 40; 7 steps are done again
        0.12 s  step       60  loss 0.0167  █
        0.13 s  done      120  loss 0.0123  99.0 % of the points told apart
+       0.13 s  loss      █▁▁
     ");
 }
 

@@ -1,0 +1,48 @@
+//! Usual accidents on a terminal of 80 columns and 24 rows: what is on the screen in the end.
+//!
+//! `cargo xtask accidents` makes `docs/accidents.md` with the same scenes, under `torchrun` too.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod scenes;
+mod stage;
+mod table;
+
+use scenes::{SCENES, Scene};
+use stage::{Launcher, play};
+
+/// Asserts that the screen has the cause, the first rank that failed, and what to try.
+fn check(scene: &Scene, workers: u32) {
+    let screen = play(scene, &Launcher::rdzv(), workers);
+    assert!(screen.rows.len() <= 24);
+    let text = screen.text();
+    for part in [scene.cause, scene.who, scene.remedy] {
+        assert!(
+            text.contains(part),
+            "{} with {workers} workers has no {part:?}:\n{}",
+            scene.name,
+            screen.rows.join("\n")
+        );
+    }
+    assert_ne!(screen.code, Some(0), "{}", scene.name);
+}
+
+#[test]
+fn each_accident_shows_cause_rank_and_remedy_with_2_workers() {
+    for scene in &SCENES {
+        check(scene, 2);
+    }
+}
+
+#[test]
+fn each_accident_shows_cause_rank_and_remedy_with_24_workers() {
+    for scene in &SCENES {
+        check(scene, 24);
+    }
+}
+
+#[test]
+#[ignore = "makes docs/accidents.md, which needs PyTorch: cargo xtask accidents"]
+fn the_table_is_made() {
+    table::make();
+}

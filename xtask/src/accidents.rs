@@ -1,0 +1,20 @@
+//! `cargo xtask accidents`: plays usual accidents on a terminal, under `torchrun` and under `rdzv run`, and writes
+//! `docs/accidents.md`. The scenes are those of the test program `accidents`.
+
+use anyhow::Context;
+
+use crate::command::{cargo, step};
+use crate::venv::torch_python;
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    let python = torch_python()?;
+    let environment = python.parent().and_then(std::path::Path::parent);
+    let environment = environment.context("the interpreter is in no environment")?;
+    step(
+        "accidents",
+        cargo()
+            .args(["test", "--package", "rdzv", "--test", "accidents"])
+            .args(["--", "--ignored", "--nocapture", "the_table_is_made"])
+            .env("RDZV_TORCH_ENVIRONMENT", environment),
+    )
+}
