@@ -7,10 +7,12 @@ from rdzv._errors import (
     CollectiveError,
     CollectiveTimeout,
     Error,
+    LaunchTimeout,
     QueueEmpty,
     RankLost,
     StoreError,
     StoreTimeout,
+    WorkerGroupFailed,
 )
 from rdzv._rdzv import (
     FileStore,
@@ -29,6 +31,7 @@ __all__ = [
     "FileStore",
     "Group",
     "HashStore",
+    "LaunchTimeout",
     "PrefixStore",
     "QueueEmpty",
     "RankLost",
@@ -38,8 +41,10 @@ __all__ = [
     "StoreTimeout",
     "TCPStore",
     "Work",
+    "WorkerGroupFailed",
     "__version__",
     "find_rdzv_bin",
+    "launch",
     "premul_sum",
 ]
 
@@ -47,9 +52,14 @@ __all__ = [
 _LAZY = {
     "Group": "rdzv._group",
     "Work": "rdzv._group",
+    "elastic": "rdzv.elastic",
     "find_rdzv_bin": "rdzv._program",
+    "launch": "rdzv._launch",
     "premul_sum": "rdzv._group",
+    "rendezvous": "rdzv.rendezvous",
+    "testing": "rdzv.testing",
     "torch": "rdzv.torch",
+    "worker": "rdzv.worker",
 }
 
 

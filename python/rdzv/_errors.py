@@ -17,8 +17,142 @@ class QueueEmpty(StoreError):
     """A queue was empty, and the caller did not want to wait."""
 
 
-for _class in (Error, StoreError, StoreTimeout, QueueEmpty):
+class LaunchTimeout(Error, TimeoutError):
+    """A run took longer than the ``timeout`` of :func:`rdzv.launch`. Its workers have been stopped."""
+
+
+class WorkerGroupFailed(Error):
+    """Workers failed, and no restart was left.
+
+    Args:
+        name (str): what the workers ran.
+        failures (dict[int, ProcessFailure]): failures by global rank; at least one.
+
+    Attributes:
+        first (ProcessFailure): the first failure of the job, with ``rank``, ``cause`` and ``traceback``.
+        result (RunResult | None): the result of the run, with its report.
+
+    The exception that the worker raised is ``__cause__``, where it could be pickled.
+
+    Example:
+        >>> import rdzv
+        >>> try:
+        ...     rdzv.launch("math:factorial", args=(-1,), nprocs=1)
+        ... except rdzv.WorkerGroupFailed as failed:
+        ...     print(failed.first.rank, failed.first.cause)
+        0 ValueError: factorial() not defined for negative values
+    """
+
+    def __init__(self, name: str, failures: "dict[int, object]"):
+        if not failures:
+            raise ValueError("a failure needs a worker that has failed: failures is empty")
+        self.name, self.failures, self.result = name, failures, None
+        # Equal times leave the order of the dict, in which the first failure is the first.
+        self.first = min(failures.values(), key=lambda failure: failure.timestamp)
+        super().__init__()
+
+    def __str__(self) -> str:
+        first = self.first
+        ended = f"exit code {first.exitcode}" if first.exitcode >= 0 else f"signal {-first.exitcode}"
+        text = f"{self.name} failed: rank {first.rank} (local rank {first.local_rank}, pid {first.pid}, {ended})"
+        text += f" on {first.node}" if first.node else ""
+        text += f": {first.cause}" if first.cause != ended else ""
+        others = len(self.failures) - 1
+        text += f"; {others} more failed" if others else ""
+        return text + (f"\n\n{first.traceback.rstrip()}" if first.traceback else "")
+
+    def get_first_failure(self) -> "tuple[int, object]":
+        """The first failure.
+
+        Returns:
+            tuple[int, ProcessFailure]: its global rank, and the failure.
+
+        Example:
+            >>> from rdzv.elastic import ChildFailedError, ProcessFailure
+            >>> ChildFailedError("train", {3: ProcessFailure(1, 4242, 7, "<N/A>")}).get_first_failure()[0]
+            3
+        """
+        rank = next(rank for rank, failure in self.failures.items() if failure is self.first)
+        return rank, self.first
+
+    def get_worker_exceptions(self) -> "dict[int, str]":
+        """The failures in a line each, as the first torchelastic had them.
+
+        Returns:
+            dict[int, str]: cause by global rank.
+
+        Example:
+            >>> from rdzv.elastic import ChildFailedError, ProcessFailure
+            >>> ChildFailedError("train", {3: ProcessFailure(1, 4242, 7, "<N/A>")}).get_worker_exceptions()
+            {3: 'exit code 7'}
+        """
+        return {rank: failure.cause for rank, failure in self.failures.items()}
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """The failures as a report of several lines.
+
+        Args:
+            boarder_delim (str): one character, of the line around the report.
+            section_delim (str): one character, of the line between its parts.
+
+        Returns:
+            str: title, the root cause, and the others.
+
+        Example:
+            >>> from rdzv.elastic import ChildFailedError, ProcessFailure
+            >>> report = ChildFailedError("train", {3: ProcessFailure(1, 4242, 7, "<N/A>")}).format_msg()
+            >>> report.splitlines()[1]
+            'train FAILED'
+        """
+        rows = []
+        for rank, failure in self.failures.items():
+            traceback = f"\n  traceback : {failure.traceback.rstrip()}" if failure.traceback else ""
+            rows.append(
+                f"[{len(rows)}]:\n  time      : {failure.timestamp_isoformat()}\n  host      : {failure.node}\n"
+                f"  rank      : {rank} (local_rank: {failure.local_rank})\n"
+                f"  exitcode  : {failure.exitcode} (pid: {failure.pid})\n  error_file: {failure.error_file}\n"
+                f"  cause     : {failure.cause}" + traceback.replace("\n", "\n  ")
+            )
+        first = rows.pop(list(self.failures.values()).index(self.first))
+        border, section = boarder_delim * 60, section_delim * 60
+        others = "\n".join(rows) or "  <NO_OTHER_FAILURES>"
+        return (
+            f"{border}\n{self.name} FAILED\n{section}\nFailures:\n{others}\n{section}\n"
+            f"Root Cause (first observed failure):\n{first}\n{border}"
+        )
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        return type(self), (self.name, self.failures), {"first": self.first, "result": self.result}
+
+
+class RendezvousError(Error):
+    """The nodes could not find one another. The classes below have the names of ``torch.distributed``."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The run has ended, so nobody can join it any more."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """Not enough nodes came in time."""
+
+
+class RendezvousConnectionError(RendezvousError, ConnectionError):
+    """The endpoint could not be reached, or the connection to it was lost."""
+
+
+class RendezvousStateError(RendezvousError):
+    """What is stored at the endpoint is no state of a rendezvous."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """The job has ended well without this node."""
+
+
+for _class in (Error, StoreError, StoreTimeout, QueueEmpty, LaunchTimeout, WorkerGroupFailed):
     _class.__module__ = "rdzv"
+for _class in RendezvousError.__subclasses__() + [RendezvousError]:
+    _class.__module__ = "rdzv.rendezvous"
 
 
 class CollectiveError(Error):

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Liveness;
-use rdzv_agent_proto::group::{GroupSpec, Master, Round, WorkerRanks, environment};
+use rdzv_agent_proto::group::{GroupSpec, Master, Round, WorkerRanks, barrier, environment};
 use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
@@ -61,6 +61,8 @@ settings! {
     max_restarts: u32 = 0;
     /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
     shutdown_timeout: Duration = Duration::from_secs(30);
+    /// How long a node whose workers have succeeded waits for the other nodes; 300 s.
+    exit_barrier_timeout: Duration = barrier::EXIT_BARRIER_TIMEOUT;
     /// The notice to workers that the scheduler will take their node away; none.
     preemption: Option<PreemptionPlan> = None;
     /// How long the node rests between the end of its workers and the next rendezvous; not at all.

@@ -11,6 +11,7 @@
 //! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and be
 //!   pickled ([`errors`]).
 
+mod agent;
 mod argument;
 mod errors;
 mod group;
@@ -26,6 +27,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<agent::Agent>()?;
     store::add_classes(module)?;
     group::add_classes(module)?;
     handle::register(module)

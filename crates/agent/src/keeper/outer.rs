@@ -1,5 +1,6 @@
 //! The keeper: the outermost process of a launch.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -8,8 +9,10 @@ use std::process::{self, Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rdzv_core::env::RDZV_CALLER;
 use rustix::process::{
-    PidfdFlags, Resource, Rlimit, Signal, getpid, kill_process, pidfd_open, setrlimit,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getpid, getppid, kill_process, pidfd_open,
+    set_parent_process_death_signal, setrlimit,
 };
 
 use tokio::time::timeout;
@@ -40,8 +43,11 @@ pub struct AgentEnd {
 /// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
 /// called on the main thread, before there is another one.
 ///
+/// If `RDZV_CALLER` names a process, that is the parent of this one, and the run does not outlive it.
+///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
+    end_with_caller().map_err(system("end with the caller of the launcher"))?;
     keep_descriptors_private().map_err(system("look at inherited descriptors"))?;
     let pid = getpid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
@@ -83,6 +89,23 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
             }
         }
     })
+}
+
+/// Has the kernel kill this process when its caller ends, if it has one; guard and agent then clear the rest, as
+/// after every other death of the keeper.
+fn end_with_caller() -> io::Result<()> {
+    let Some(caller) = env::var(RDZV_CALLER).ok() else {
+        return Ok(());
+    };
+    let caller = caller.parse().ok().and_then(Pid::from_raw);
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended before the line above.
+    if caller.is_none() || getppid() != caller {
+        return Err(io::Error::other(format!(
+            "{RDZV_CALLER} is not the parent of this process"
+        )));
+    }
+    Ok(())
 }
 
 /// Ends this process as another one ended: with the same code, or by the same signal.

@@ -22,6 +22,7 @@ mod single_node;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
 use rdzv_core::ident::RunId;
@@ -95,6 +96,7 @@ pub(crate) struct Joined {
 pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
+    exit_barrier_timeout: Duration,
     run_id: RunId,
     local: LocalRendezvous,
     /// `None` if there is one node.
@@ -166,6 +168,7 @@ impl RendezvousHandle {
                 local_world_size: config.local_world_size,
             },
             identical_workers: config.identical_workers,
+            exit_barrier_timeout: config.exit_barrier_timeout,
             run_id: config.run_id.clone(),
             local: LocalRendezvous::new(config),
             backend: new_backend
@@ -295,7 +298,7 @@ impl RendezvousHandle {
 
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self, agents: u32) {
-        let timeout = barrier::EXIT_BARRIER_TIMEOUT;
+        let timeout = self.exit_barrier_timeout;
         if let Some(pass) = self.backend.as_ref().and_then(BackendHandle::exit_barrier) {
             self.apart("exit barrier", move || {
                 Answer::BarrierPassed(pass(timeout).map_err(|error| error.to_string()))

@@ -21,6 +21,7 @@ use std::process::Command;
 use nix::sys::signal::SigSet;
 use nix::unistd::ForkResult;
 use rdzv_agent_proto::topology::CpuList;
+use rdzv_core::env::RDZV_CALL;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
     PTracer, Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit,
@@ -177,9 +178,15 @@ pub(crate) fn bind(command: &mut Command, processors: &CpuList) {
 }
 
 /// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1
-/// and 2 and nothing else. To be called before this process opens any of its own.
+/// and 2 and nothing else, but for the one with their call (`RDZV_CALL`). To be called before this process
+/// opens any of its own.
 pub(crate) fn keep_descriptors_private() -> io::Result<()> {
+    let call = std::env::var(RDZV_CALL).ok();
+    let call: Option<i32> = call.and_then(|number| number.parse().ok());
     for number in descriptors()? {
+        if Some(number) == call {
+            continue;
+        }
         // SAFETY: the borrow lives for two calls that only read and write the flags of the
         // descriptor; if it is closed meanwhile (the directory's own one is), they fail.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };

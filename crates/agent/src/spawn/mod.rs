@@ -52,6 +52,7 @@ pub(crate) fn spawn(
         .env_remove(env::RDZV_TOKEN_COPY)
         .env_remove(env::RDZV_KEEPER)
         .env_remove(env::RDZV_GUARD)
+        .env_remove(env::RDZV_CALLER)
         .envs(variables)
         .env(
             env::TORCHELASTIC_ERROR_FILE,

@@ -158,9 +158,12 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     {
         not_written(&path, &error);
     }
-    match report.face {
-        Face::Rdzv => say_the_end(ended, report),
-        Face::Torchrun => report_as_torchrun(ended, report),
+    // A program that called the launcher reads the report.
+    if environment.filled(env::RDZV_CALLER).is_none() {
+        match report.face {
+            Face::Rdzv => say_the_end(ended, report),
+            Face::Torchrun => report_as_torchrun(ended, report),
+        }
     }
     if matches!(outcome, Outcome::Preempted { in_order: true, .. })
         && let Some(sentence) = report.preemption.requeue(environment)

@@ -86,6 +86,11 @@ variables! {
     RDZV_KEEPER;
     /// Agent: process id of the guard that started it. Workers never see it.
     RDZV_GUARD;
+    /// Launcher: process id of the program that called it (`rdzv.launch` of Python). The launch ends with that
+    /// program, which reads the report itself: nothing of it is printed. Workers never see it. Ours.
+    RDZV_CALLER;
+    /// Launcher: number of the descriptor with the call of its workers, which inherit it. Worker: the same. Ours.
+    RDZV_CALL;
     /// Worker: path of the socket for requests to it (`--worker-server`, or inherited).
     TORCH_WORKER_SERVER_SOCKET;
     /// Launcher: serves health checks at this port, on all addresses.

@@ -1,0 +1,404 @@
+//! The agent of the crate `rdzv-agent` for workers that a Python object looks after (`rdzv.elastic`).
+//!
+//! ```text
+//!   thread that calls run              thread of the agent
+//!   Python's four methods  ◄─ Call ──  ProxySupervisor: WorkerSupervisor
+//!   looks for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
+//! ```
+//!
+//! The agent has a thread of its own, so that the calling one looks for signals at least every 100 ms, also
+//! during a rendezvous. It never attaches to the interpreter.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use rdzv_agent::api::{
+    ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
+    SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, WorkerEntrypoint, WorkerGroup,
+    WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
+};
+use rdzv_agent::{Cause, Exit, MasterPort};
+use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_core::time::Wall;
+
+use crate::errors::exception;
+
+/// Longest time between two looks at Python's signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Ends the run after an exception of a signal handler.
+const SIGINT: i32 = 2;
+
+/// A call of one of the four methods.
+enum Call {
+    Start(WorkerGroup, Vec<StartRequest>),
+    Monitor(WorkerGroup),
+    Stop(WorkerGroup),
+    Shutdown(i32, Duration),
+}
+
+/// What the methods give back.
+enum Reply {
+    Started(BTreeMap<LocalRank, WorkerId>),
+    Found(MonitorResult),
+    Done,
+}
+
+/// A call, and where its reply goes.
+type Message = (Call, Sender<Result<Reply, SupervisorError>>);
+
+/// Has the calling thread of `run` call Python.
+struct ProxySupervisor(Sender<Message>);
+
+impl ProxySupervisor {
+    fn call(&self, call: Call) -> Result<Reply, SupervisorError> {
+        let gone = || SupervisorError("the caller of the agent is gone".to_owned());
+        let (sender, reply) = channel();
+        self.0.send((call, sender)).map_err(|_| gone())?;
+        reply.recv().map_err(|_| gone())?
+    }
+}
+
+impl WorkerSupervisor for ProxySupervisor {
+    fn start_workers(
+        &mut self,
+        group: &WorkerGroup,
+        workers: &[StartRequest],
+    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+        match self.call(Call::Start(group.clone(), workers.to_vec()))? {
+            Reply::Started(ids) => Ok(ids),
+            _ => Ok(BTreeMap::new()),
+        }
+    }
+
+    fn monitor_workers(
+        &mut self,
+        group: &WorkerGroup,
+        within: Duration,
+    ) -> Result<MonitorResult, SupervisorError> {
+        // The method returns at once, so the pause between two calls is here.
+        thread::sleep(within);
+        match self.call(Call::Monitor(group.clone()))? {
+            Reply::Found(result) => Ok(result),
+            _ => Ok(RunResult::of_state(WorkerState::Unknown)),
+        }
+    }
+
+    fn stop_workers(
+        &mut self,
+        group: &WorkerGroup,
+        _signal: i32,
+        _grace: Duration,
+    ) -> Result<(), SupervisorError> {
+        self.call(Call::Stop(group.clone())).map(drop)
+    }
+
+    fn shutdown(&mut self, signal: i32, grace: Duration) {
+        // The caller keeps what the method raises.
+        let _ = self.call(Call::Shutdown(signal, grace));
+    }
+}
+
+/// An agent whose workers a Python object starts, watches and stops.
+#[pyclass(frozen, module = "rdzv._rdzv")]
+pub(crate) struct Agent {
+    agent: Mutex<Option<SimpleElasticAgent<ProxySupervisor>>>,
+    calls: Mutex<Option<Receiver<Message>>>,
+    observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
+    stop: StopHandle,
+    role: String,
+}
+
+#[pymethods]
+impl Agent {
+    /// Checks the settings, which are those of `rdzv.elastic.WorkerSpec` and of its rendezvous.
+    #[new]
+    fn new(settings: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let spec = spec_of(settings)?;
+        let role = spec.role().to_owned();
+        let (sender, calls) = channel();
+        let agent = SimpleElasticAgent::new(spec, ProxySupervisor(sender));
+        Ok(Self {
+            observer: Box::new(agent.observer()),
+            stop: agent.stop_handle(),
+            agent: Mutex::new(Some(agent)),
+            calls: Mutex::new(Some(calls)),
+            role,
+        })
+    }
+
+    /// Runs the agent once. `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this
+    /// thread. Returns the state and what is known of the failures.
+    fn run<'py>(&self, py: Python<'py>, methods: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let taken = (lock(&self.agent).take(), lock(&self.calls).take());
+        let (Some(mut agent), Some(mut calls)) = taken else {
+            return Err(PyRuntimeError::new_err(
+                "an agent runs once: make a new one for the next run",
+            ));
+        };
+        let role = self.role.clone();
+        let running = thread::Builder::new()
+            .name("rdzv-agent".to_owned())
+            .spawn(move || agent.run(&role))?;
+        let mut raised = None;
+        loop {
+            let next = &mut calls;
+            match py.detach(move || next.recv_timeout(SLICE)) {
+                Ok((call, reply)) => {
+                    let answer = answer(py, methods, call).map_err(|error| {
+                        let text = error.to_string();
+                        raised.get_or_insert(error);
+                        SupervisorError(text)
+                    });
+                    // The agent waits for it.
+                    let _ = reply.send(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Err(error) = py.check_signals() {
+                        raised.get_or_insert(error);
+                        self.stop.stop(SIGINT);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let ended = py.detach(|| running.join());
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        match ended {
+            Ok(Ok(result)) => run_result(py, &result),
+            Ok(Err(error)) => Err(run_error(py, &error)),
+            Err(_) => Err(PyRuntimeError::new_err("the thread of the agent has panicked")),
+        }
+    }
+
+    /// The worker group as it is now.
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        snapshot(py, &(self.observer)())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Calls the method.
+fn answer(py: Python<'_>, methods: &Bound<'_, PyAny>, call: Call) -> PyResult<Reply> {
+    match call {
+        Call::Start(group, requests) => {
+            let workers = PyList::empty(py);
+            for request in &requests {
+                let worker = PyDict::new(py);
+                worker.set_item("local_rank", request.place.local_rank.0)?;
+                worker.set_item("global_rank", request.place.rank.0)?;
+                worker.set_item("world_size", request.place.world_size)?;
+                worker.set_item("role_rank", request.place.role_rank.0)?;
+                worker.set_item("role_world_size", request.place.role_world_size)?;
+                let environment = PyDict::new(py);
+                for (name, value) in &request.environment {
+                    environment.set_item(name, value)?;
+                }
+                worker.set_item("environment", environment)?;
+                workers.append(worker)?;
+            }
+            let ids = methods.call_method1("start", (snapshot(py, &group)?, workers))?;
+            let ids: BTreeMap<u32, String> = ids.extract()?;
+            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
+            Ok(Reply::Started(ids.into_iter().map(remote).collect()))
+        }
+        Call::Monitor(group) => {
+            let found = methods.call_method1("monitor", (snapshot(py, &group)?,))?;
+            Ok(Reply::Found(found_result(&found)?))
+        }
+        Call::Stop(group) => {
+            methods.call_method1("stop", (snapshot(py, &group)?,))?;
+            Ok(Reply::Done)
+        }
+        Call::Shutdown(signal, grace) => {
+            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
+            Ok(Reply::Done)
+        }
+    }
+}
+
+/// A failure as Python describes it: rank, local rank, exit code, seconds since 1970, cause.
+type Described = (u32, u32, i32, f64, String);
+
+/// The result of a look at the workers: the name of a state, and failures. Values stay with Python.
+fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
+    let (state, failures): (String, Vec<Described>) = found.extract()?;
+    let state = [
+        WorkerState::Unknown,
+        WorkerState::Init,
+        WorkerState::Healthy,
+        WorkerState::Unhealthy,
+        WorkerState::Stopped,
+        WorkerState::Succeeded,
+        WorkerState::Failed,
+    ]
+    .into_iter()
+    .find(|known| known.name() == state)
+    .ok_or_else(|| PyValueError::new_err(format!("_monitor_workers found the state {state:?}")))?;
+    let failures = failures
+        .into_iter()
+        .map(|(rank, local_rank, exit, seconds, cause)| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "the time of a failure is in range"
+            )]
+            let at = Wall::from_unix_micros((seconds * 1e6) as i64);
+            let exit = Exit::from_number(exit);
+            let mut failure = ProcessFailure::new(Rank(rank), LocalRank(local_rank), exit, at);
+            if !cause.is_empty() {
+                failure.cause = Cause::exception(&cause);
+            }
+            failure
+        })
+        .collect();
+    Ok(RunResult {
+        state,
+        ..RunResult::failed(failures)
+    })
+}
+
+fn snapshot<'py>(py: Python<'py>, group: &WorkerGroup) -> PyResult<Bound<'py, PyDict>> {
+    let made = PyDict::new(py);
+    made.set_item("state", group.state.name())?;
+    made.set_item("group_rank", group.group_rank.map(|rank| rank.0))?;
+    made.set_item("group_world_size", group.group_world_size)?;
+    made.set_item("restart_count", group.restart_count)?;
+    made.set_item("master_addr", group.master_addr())?;
+    made.set_item("master_port", group.master_port())?;
+    let workers = PyList::empty(py);
+    for worker in &group.workers {
+        workers.append((
+            worker.local_rank.0,
+            worker.global_rank_or_unset(),
+            worker.role_rank_or_unset(),
+            worker.world_size_or_unset(),
+            worker.role_world_size_or_unset(),
+        ))?;
+    }
+    made.set_item("workers", workers)?;
+    Ok(made)
+}
+
+fn run_result<'py>(py: Python<'py>, result: &RunResult) -> PyResult<Bound<'py, PyDict>> {
+    let made = PyDict::new(py);
+    made.set_item("state", result.state.name())?;
+    made.set_item("first", result.first.map(|rank| rank.0))?;
+    made.set_item("finality", result.finality.map(|finality| finality.to_string()))?;
+    let failures = PyList::empty(py);
+    for (rank, failure) in &result.failures {
+        failures.append((
+            rank.0,
+            failure.local_rank.0,
+            failure.exit.as_number(),
+            failure.cause.to_string(),
+        ))?;
+    }
+    made.set_item("failures", failures)?;
+    Ok(made)
+}
+
+fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
+    match error {
+        RunError::Spec(_) | RunError::UnknownRole { .. } => PyValueError::new_err(error.to_string()),
+        RunError::Agent(agent) => {
+            let text = agent.to_string();
+            let class = agent.class();
+            let known = class.starts_with("Rendezvous") && class.ends_with("Error");
+            exception(py, if known { class } else { "Error" }, text, None)
+        }
+        _ => exception(py, "Error", error.to_string(), None),
+    }
+}
+
+/// The specification of a dictionary. Missing keys keep the defaults of the crate.
+fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
+    let text = |key: &str| optional::<String>(settings, key);
+    let seconds = |key: &str| -> PyResult<Option<Duration>> {
+        let Some(seconds) = optional::<f64>(settings, key)? else {
+            return Ok(None);
+        };
+        let duration = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s")))?;
+        Ok(Some(duration))
+    };
+    let refused = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let workers = number(settings, "local_world_size")?.unwrap_or(1);
+    let mut config = LaunchConfig::new(number(settings, "min_nodes")?.unwrap_or(1), workers);
+    if let Some(nodes) = number(settings, "max_nodes")? {
+        config.max_nodes = nodes;
+    }
+    if let Some(backend) = text("rdzv_backend")? {
+        config.rdzv_backend = backend;
+    }
+    config.rdzv_endpoint = text("rdzv_endpoint")?.unwrap_or_default();
+    config.run_id = text("run_id")?.unwrap_or_default();
+    config.local_addr = text("local_addr")?;
+    if let Some(options) = optional::<BTreeMap<String, String>>(settings, "rdzv_config")? {
+        config.rdzv_config.extend(options);
+    }
+    let name = text("name")?.unwrap_or_else(|| "workers".to_owned());
+    let entrypoint = WorkerEntrypoint::command(name);
+    let of_config = config.spec(entrypoint.clone()).map_err(|error| refused(&error))?;
+    let mut builder = WorkerSpec::builder(entrypoint)
+        .run_id(of_config.run_id().to_string())
+        .rendezvous(of_config.rendezvous().clone())
+        .local_world_size(workers)
+        // No signal handler in somebody else's process.
+        .signals(Vec::new());
+    if let Some(role) = text("role")? {
+        builder = builder.role(role);
+    }
+    if let Some(restarts) = number(settings, "max_restarts")? {
+        builder = builder.max_restarts(restarts);
+    }
+    if let Some(interval) = seconds("monitor_interval")? {
+        builder = builder.monitor_interval(interval);
+    }
+    if let Some(timeout) = seconds("shutdown_timeout")? {
+        builder = builder.shutdown_timeout(timeout);
+    }
+    if let Some(timeout) = seconds("exit_barrier_timeout")? {
+        builder = builder.exit_barrier_timeout(timeout);
+    }
+    if let Some(handler) = text("event_log_handler")? {
+        builder = builder.event_log_handler(handler);
+    }
+    if let Some(address) = text("local_addr")? {
+        builder = builder.local_addr(address);
+    }
+    if let Some(address) = text("master_addr")? {
+        builder = builder.master_addr(address);
+    }
+    if let Some(port) = optional::<u16>(settings, "master_port")? {
+        builder = builder.master_port(MasterPort::Fixed(port));
+    }
+    builder.build().map_err(|error| refused(&error))
+}
+
+fn optional<'py, T: FromPyObjectOwned<'py>>(
+    settings: &Bound<'py, PyDict>,
+    key: &str,
+) -> PyResult<Option<T>> {
+    match settings.get_item(key)? {
+        Some(value) if !value.is_none() => value.extract().map(Some).map_err(|error: T::Error| {
+            let error: PyErr = error.into();
+            PyValueError::new_err(format!("{key}: {error}"))
+        }),
+        _ => Ok(None),
+    }
+}
+
+fn number(settings: &Bound<'_, PyDict>, key: &str) -> PyResult<Option<u32>> {
+    optional(settings, key)
+}

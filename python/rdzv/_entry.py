@@ -1,0 +1,197 @@
+"""The program of a worker of :func:`rdzv.launch`: calls one function and leaves its value or its exception.
+
+It is run as a file, imports nothing of rdzv and, until the function needs more, only modules that the interpreter
+has loaded by itself: it is most of what starting a worker costs.
+"""
+
+import marshal
+import os
+import sys
+
+# The name that the main file of the caller has here, so that `if __name__ == "__main__":` keeps its body out.
+MAIN = "__rdzv_main__"
+
+# Whether the main file of the caller is being run: what it launches then would be launched in every worker.
+main_is_loading = False
+
+# Values that need no pickle.
+_PLAIN = (int, float, str, bytes, bool, type(None))
+
+
+def read_call():
+    """The call, from the descriptor that the launcher passes on. Its offset is shared by all workers."""
+    descriptor = int(os.environ.pop("RDZV_CALL"))
+    call = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    os.close(descriptor)
+    return call
+
+
+def load_main(main):
+    """Runs the main file of the caller under another name; its functions and classes are then in ``__main__``."""
+    global main_is_loading
+    name, path = main
+    module = type(sys)(MAIN)
+    sys.modules["__main__"] = sys.modules[MAIN] = module
+    if name is not None:
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        module.__spec__, module.__package__, module.__file__ = spec, spec.parent, spec.origin
+        code = spec.loader.get_code(name)
+    else:
+        module.__file__ = path
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    main_is_loading = True
+    exec(code, module.__dict__)
+    main_is_loading = False
+
+
+def pickler(name):
+    """The module that pickles: ``cloudpickle`` where the caller has it and asked for it."""
+    if name == "cloudpickle":
+        import cloudpickle
+
+        return cloudpickle
+    import pickle
+
+    return pickle
+
+
+def function_of(call):
+    """The function of the call and its arguments."""
+    module = pickler(call["pickler"]) if call["pickled"] is not None else None
+    if call["name"] is not None:
+        name, qualified = call["name"]
+        function = module_by_name(name)
+        for part in qualified.split("."):
+            function = getattr(function, part)
+        return function, () if module is None else module.loads(call["pickled"])
+    return module.loads(call["pickled"])
+
+
+def function_by_value(code, module, qualified):
+    """A function without a name to import it by, which the caller sent as its code."""
+    code = marshal.loads(code)
+    if module not in sys.modules:
+        try:
+            __import__(module)
+        except ImportError:
+            sys.modules[module] = type(sys)(module)
+    cell = type((lambda value: lambda: value)(None).__closure__[0])
+    closure = tuple(cell() for _ in code.co_freevars)
+    function = type(main)(code, sys.modules[module].__dict__, code.co_name, None, closure)
+    function.__module__, function.__qualname__ = module, qualified
+    return function
+
+
+def fill_function(function, state):
+    """Adds what may refer to the function itself: its defaults, its globals and what it encloses."""
+    function.__defaults__, function.__kwdefaults__, variables, cells = state
+    function.__globals__.update(variables)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__):
+        if name in cells:
+            cell.cell_contents = cells[name]
+
+
+def module_by_name(name):
+    """A module that a function sent as its code uses."""
+    __import__(name)
+    return sys.modules[name]
+
+
+def failure(error):
+    """Type, text and traceback of an exception, and its pickle where that comes back whole."""
+    import traceback
+
+    kind = type(error)
+    local = kind.__module__ in ("builtins", "__main__", MAIN)
+    name = kind.__qualname__ if local else f"{kind.__module__}.{kind.__qualname__}"
+    # The frames of this file say nothing.
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    text = "".join(traceback.format_exception(kind, error, inner))
+    try:
+        import pickle
+
+        whole = pickle.dumps(error)
+        pickle.loads(whole)
+    except Exception:
+        whole = None
+    return {"type": name, "text": str(error), "traceback": text, "pickle": whole}
+
+
+def write_error_file(error):
+    """Leaves the failure for the launcher, in the form of ``torch.distributed.elastic``."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    import json
+    import time
+
+    extra = {"py_callstack": error["traceback"], "timestamp": str(int(time.time()))}
+    message = f"{error['type']}: {error['text']}"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"message": {"message": message, "extraInfo": extra}}, file)
+
+
+def leave(folder, kind, content):
+    """Writes a result under another name and renames it, so that nobody reads half of it."""
+    path = os.path.join(folder, os.environ["RANK"])
+    with open(path + ".new", "wb") as file:
+        file.write(kind + content)
+    os.rename(path + ".new", path)
+
+
+def encode(value, module):
+    """A value as bytes, with the letter of its form."""
+    if type(value) in _PLAIN:
+        return b"m", marshal.dumps(value)
+    try:
+        return b"p", pickler(module).dumps(value, 5)
+    except Exception as error:
+        kind = type(value)
+        raise TypeError(
+            f"rank {os.environ['RANK']} returned a value of type {kind.__module__}.{kind.__qualname__} that cannot"
+            f" be pickled: {error}"
+        ) from None
+
+
+def main():
+    environment = os.environ
+    call = read_call()
+    # One folder per attempt, made by whoever is first: the last one has the results.
+    folder = os.path.join(
+        call["folder"], f"{environment.get('RDZV_ROUND', '0')}.{environment['TORCHELASTIC_RESTART_COUNT']}"
+    )
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    sys.path[:], sys.argv[:] = call["path"], call["arguments"]
+    try:
+        if call["main"] is not None:
+            load_main(call["main"])
+        else:
+            sys.modules["__main__"] = type(sys)("__main__")
+        function, arguments = function_of(call)
+        kind, content = encode(function(*arguments), call["pickler"])
+    except KeyboardInterrupt:
+        # The launcher was interrupted, and has passed that on.
+        sys.exit(130)
+    except Exception as error:
+        found = failure(error)
+        leave(folder, b"e", marshal.dumps(found))
+        write_error_file(found)
+        if environment["TORCHELASTIC_RESTART_COUNT"] != environment["TORCHELASTIC_MAX_RESTARTS"]:
+            # The last attempt is reported by the caller; this one would be forgotten.
+            sys.stderr.write(found["traceback"])
+        sys.exit(1)
+    leave(folder, kind, content)
+
+
+if __name__ == "__main__":
+    # What is pickled by reference to this module has to be found under its own name.
+    sys.modules["rdzv._entry"] = sys.modules["__main__"]
+    main()

@@ -1,0 +1,432 @@
+"""``rdzv.launch``: a function in processes of its own, and what each of them returned.
+
+The native ``rdzv run`` is a child of the caller; its workers run ``_entry``. The call travels by a descriptor, values
+and exceptions come back through files in a private folder. The launcher ends with its caller, however that ends.
+"""
+
+import os
+import sys
+
+from rdzv import _entry
+from rdzv._errors import Error, LaunchTimeout, WorkerGroupFailed
+
+# Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
+_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr"})
+_FLAGS = _SWITCHES | {
+    "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "monitor_interval", "event_log_handler", "role",
+    "log_dir", "redirects", "tee", "log_line_prefix_template", "local_ranks_filter", "duplicate_stdout_filters",
+    "duplicate_stderr_filters", "node_rank", "master_addr", "master_port", "local_addr", "logs_specs", "numa_binding",
+    "signals_to_handle", "shutdown_timeout", "metrics_handler", "events_file", "status_addr", "scheduler",
+    "hang_timeout", "heartbeat_timeout", "hang_action", "final_exit_codes", "settle_delay", "token_file",
+    "torch_clients", "tls_cert", "tls_key", "tls_ca",
+}  # fmt: skip
+
+# Defaults of the launcher that would make something else of the workers' command.
+_UNSET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_LOGS_SPECS", "TORCHELASTIC_ERROR_FILE")
+
+# Seconds that the rest of a run has to end once its keeper was killed.
+_CLEARED_WITHIN = 10.0
+
+
+def launch(
+    fn, args=(), *, nprocs="auto", nnodes=1, max_restarts=0, config=None, start="import", timeout=None, **flags
+):
+    """Runs a function, or a command, in processes of its own and returns what each of them returned.
+
+    The workers are supervised by the native ``rdzv run``: they get ranks and a store
+    (:mod:`rdzv.worker`), are restarted together after a failure, and none outlives the caller. Each is a new
+    interpreter with the caller's ``sys.path`` and ``sys.argv``.
+
+    Args:
+        fn (callable | str | list[str]): a function that can be imported by its name, ``"module:function"``, or a
+            command and its arguments. The function gets ``args``; its rank is :func:`rdzv.worker.rank`.
+        args (tuple): its arguments, which are pickled.
+        nprocs (int | str): workers on this node: a number, ``"cpu"``, ``"gpu"`` or ``"auto"`` (the accelerators, else
+            the processors). Default ``"auto"``. With more than one, ``OMP_NUM_THREADS`` is 1 unless it is set.
+        nnodes (int | str): nodes, or ``"MIN:MAX"``. Each of them calls ``launch``, with ``rdzv_backend`` and
+            ``rdzv_endpoint``. Default 1.
+        max_restarts (int): number of times that the workers are restarted after a failure. Default 0.
+        config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`; what is given here comes first.
+        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported (of a notebook, local, lambda),
+            with cloudpickle where it is installed.
+        timeout (float | timedelta | None): seconds that the whole run may take. Default ``None``: any time.
+        **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
+            ``heartbeat_timeout=60``. ``True`` gives a switch; a list is joined by commas; a dict gives ``k=v,...``.
+
+    Returns:
+        RunResult: a mapping from global rank to the value that this node's worker returned. A command has no values.
+
+    Raises:
+        WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback; the
+            exception itself is ``__cause__`` where it could be pickled.
+        LaunchTimeout: the run took longer than ``timeout``; it was stopped.
+        ValueError: the function cannot be imported, or a number is out of range. No process was started.
+        TypeError: an unknown flag, or an argument that cannot be pickled. No process was started.
+        Error: the launcher could not do its work; the text is its own. Of a rendezvous: the classes of
+            :mod:`rdzv.rendezvous`.
+        KeyboardInterrupt: on Ctrl-C, once the workers have ended. They get SIGINT, then SIGKILL after
+            ``shutdown_timeout``.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("math:factorial", args=(5,), nprocs=2).return_values
+        {0: 120, 1: 120}
+    """
+    _check_flags(flags)
+    settings = {} if config is None else _of_config(config)
+    if config is None or nprocs != "auto":
+        settings["nproc_per_node"] = _nprocs(nprocs)
+    if config is None or nnodes != 1:
+        settings["nnodes"] = _nnodes(nnodes)
+    if config is None or max_restarts != 0:
+        settings["max_restarts"] = _count("max_restarts", max_restarts)
+    settings.update(flags)
+    return run(fn, args, settings, start=start, timeout=_seconds(timeout))
+
+
+def run(fn, args, settings, *, start="import", timeout=None, agent=None, environment=None):
+    """The same with checked settings, by the name of their flags.
+
+    ``agent`` gets the events of the run; ``environment`` is added to that of the launcher.
+    """
+    folder = _private_folder()
+    try:
+        if isinstance(fn, (list, tuple)):
+            command, call = _command(fn, args), None
+            title = os.path.basename(command[0])
+        else:
+            from rdzv._call import Call
+
+            call = Call(fn, args, start, folder)
+            title = call.title
+            command = _worker_command()
+        report = os.path.join(folder, "report.json")
+        # The macros of the launcher are none of ours.
+        command = [part.replace("$", "$$") for part in command] if call is not None else command
+        if not any(settings.get(name) for name in ("log_dir", "redirects", "tee")):
+            # Error files alone, which are read below.
+            settings = {**settings, "log_dir": folder}
+        if agent is not None:
+            settings = {**settings, "events_file": agent._began(folder)}
+        arguments = [*_arguments({**settings, "report": report}), "--no-python", "--", *command]
+        status = _Launcher(arguments, call, settings, environment or {}).wait(timeout)
+        return _concluded(status, folder, report, title)
+    finally:
+        import shutil
+
+        if agent is not None:
+            agent._ended()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Launcher:
+    """A process of ``rdzv run``, with the descriptors that belong to it."""
+
+    def __init__(self, arguments, call, settings, added):
+        from rdzv._program import find_rdzv_bin
+
+        program = find_rdzv_bin()
+        environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
+        environment.update(added)
+        environment["RDZV_CALLER"] = str(os.getpid())
+        if settings.get("nproc_per_node") != 1:
+            environment.setdefault("OMP_NUM_THREADS", "1")
+        # Keeper and guard hold the other end of the pipe, and the guard ends when nothing of the run is left.
+        self.cleared, held = os.pipe()
+        inherited = [held]
+        try:
+            if call is not None:
+                descriptor = os.memfd_create("rdzv-call", os.MFD_CLOEXEC)
+                inherited.append(descriptor)
+                with open(descriptor, "wb", closefd=False) as file:
+                    file.write(call.content)
+                environment["RDZV_CALL"] = str(descriptor)
+            for descriptor in inherited:
+                os.set_inheritable(descriptor, True)
+            # A group of its own: Ctrl-C reaches it once, from here.
+            self.pid = os.posix_spawn(
+                program,
+                [program, "run", *arguments],
+                environment,
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=_signals_that_python_ignores(),
+            )
+        except BaseException:
+            os.close(self.cleared)
+            raise
+        finally:
+            for descriptor in inherited:
+                os.close(descriptor)
+
+    def wait(self, timeout):
+        """Waits for the end and returns the exit code; minus the number for a signal."""
+        import signal
+
+        stopped = interrupted = None
+        try:
+            process = os.pidfd_open(self.pid)
+        except BaseException:
+            self._kill()
+            raise
+        try:
+            while True:
+                try:
+                    if _readable(process, timeout):
+                        break
+                except KeyboardInterrupt as error:
+                    if interrupted is not None:
+                        # The second one is in a hurry.
+                        raise
+                    interrupted, timeout = error, None
+                    os.kill(self.pid, signal.SIGINT)
+                    continue
+                if stopped is not None:
+                    raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were killed")
+                stopped, timeout = timeout, 35.0
+                os.kill(self.pid, signal.SIGTERM)
+            status = self._collect()
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            os.close(process)
+            if self.cleared is not None:
+                os.close(self.cleared)
+        if interrupted is not None:
+            raise interrupted
+        if stopped is not None:
+            raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
+        return status
+
+    def _kill(self):
+        """Ends the keeper and waits until the guard has cleared the rest."""
+        import signal
+
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._collect()
+        _readable(self.cleared, _CLEARED_WITHIN)
+
+    def _collect(self):
+        try:
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            # Somebody else in this process collects all children.
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            _readable(self.cleared, _CLEARED_WITHIN)
+        return code
+
+
+def _readable(descriptor, timeout):
+    """Waits until a descriptor is readable or has come to its end; False after ``timeout`` seconds."""
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else min(timeout * 1000, 2**31 - 1)))
+
+
+def _signals_that_python_ignores():
+    import signal
+
+    return [signal.SIGPIPE, signal.SIGXFSZ]
+
+
+def _private_folder():
+    import time
+
+    parent = os.environ.get("TMPDIR") or "/tmp"
+    folder = os.path.join(parent, f"rdzv-launch-{os.getpid()}-{os.urandom(4).hex()}-{time.monotonic_ns():x}")
+    os.mkdir(folder, 0o700)
+    return folder
+
+
+def _worker_command():
+    if not sys.executable:
+        raise Error("sys.executable is empty, so there is no interpreter for the workers")
+    options = ["-u", "-P", *("-O" for _ in range(sys.flags.optimize))]
+    options += [f"-W{option}" for option in sys.warnoptions]
+    for name, value in sys._xoptions.items():
+        options += ["-X", name if value is True else f"{name}={value}"]
+    return [sys.executable, *options, _entry.__file__]
+
+
+def _command(words, args):
+    if not words or not all(isinstance(word, (str, os.PathLike)) for word in words):
+        raise TypeError(f"fn is {words!r}: a command is a list of texts, the program first")
+    return [*(os.fspath(word) for word in words), *(str(argument) for argument in args)]
+
+
+def _concluded(status, folder, report_path, title):
+    import json
+
+    try:
+        with open(report_path, encoding="utf-8") as file:
+            report = json.load(file)
+    except FileNotFoundError:
+        if status == 2:
+            raise ValueError("rdzv run refused its settings; the sentence is on stderr") from None
+        raise Error(f"rdzv run ended with {status} and left no report") from None
+    from rdzv._result import ProcessFailure, RunResult, WorkerState
+
+    outcome = report["outcome"]
+    left = _left(folder, report["restart_count"])
+    if outcome == "succeeded":
+        values = {rank: value for rank, (kind, value) in sorted(left.items()) if kind == "value"}
+        result = RunResult(WorkerState.SUCCEEDED, values)
+    elif outcome == "failed" and report["failures"]:
+        failures = {}
+        for failure in report["failures"]:
+            made = ProcessFailure._of_report(failure)
+            failures.setdefault(made.rank, made)
+        result = RunResult(WorkerState.FAILED, {}, failures)
+    else:
+        raise _error_of(report)
+    report["title"] = title
+    result.report, result.restarts = report, report["restart_count"]
+    if not result.is_failed():
+        return result
+    failed = WorkerGroupFailed(title, result.failures)
+    failed.first = next(iter(result.failures.values()))
+    failed.result = result
+    kind, found = left.get(failed.first.rank, (None, None))
+    raise failed from (found if kind == "error" else None)
+
+
+def _left(folder, restarts):
+    """What the workers of the last attempt left: by rank, a value or an exception."""
+    attempts = [
+        tuple(int(part) for part in name.split(".")) for name in os.listdir(folder) if name.replace(".", "").isdigit()
+    ]
+    attempts = [attempt for attempt in attempts if attempt[1] == restarts]
+    if not attempts:
+        return {}
+    attempt = os.path.join(folder, "%d.%d" % max(attempts))
+    left = {}
+    for name in os.listdir(attempt):
+        if name.isdigit():
+            with open(os.path.join(attempt, name), "rb") as file:
+                left[int(name)] = _decoded(file.read())
+    return left
+
+
+def _decoded(content):
+    import io
+    import marshal
+
+    kind, content = content[:1], content[1:]
+    if kind == b"m":
+        return "value", marshal.loads(content)
+    from rdzv._call import Values
+
+    if kind == b"p":
+        return "value", Values(io.BytesIO(content)).load()
+    found = marshal.loads(content)
+    try:
+        error = Values(io.BytesIO(found["pickle"])).load() if found["pickle"] is not None else None
+    except Exception:
+        # It can be made in the worker only.
+        error = None
+    if isinstance(error, BaseException):
+        error.add_note(f"\nin the worker:\n{found['traceback']}")
+        return "error", error
+    return "error", None
+
+
+def _error_of(report):
+    text = report["error"] or "rdzv run ended without a word"
+    name, _, words = text.partition(": ")
+    if report["outcome"] == "error" and name.startswith("Rendezvous") and name.endswith("Error"):
+        from rdzv import rendezvous
+
+        return getattr(rendezvous, name, Error)(words)
+    if report["title"] is None:
+        # Refused before the run began.
+        return ValueError(words or text)
+    return Error(text)
+
+
+def _check_flags(flags):
+    for name in flags:
+        if name in _FLAGS:
+            continue
+        if name == "report":
+            raise TypeError("launch() has no flag report: the report is in the result, as result.report")
+        import difflib
+
+        known = [*_FLAGS, "nprocs", "nnodes", "max_restarts", "config", "start", "timeout", "args"]
+        near = difflib.get_close_matches(name, known, 1, 0.5)
+        raise TypeError(f"launch() has no flag {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+
+
+def _arguments(settings):
+    arguments = []
+    for name, value in settings.items():
+        if value is None or value is False:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if name in _SWITCHES:
+            arguments.append(flag)
+        else:
+            arguments.append(f"{flag}={_text(name, value)}")
+    return arguments
+
+
+def _text(name, value):
+    if isinstance(value, dict):
+        return ",".join(f"{key}={part}" for key, part in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(str(part) for part in (sorted(value) if isinstance(value, (set, frozenset)) else value))
+    if hasattr(value, "total_seconds"):
+        return f"{value.total_seconds():g}"
+    if isinstance(value, (str, int, float, os.PathLike)) and value is not True:
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    raise TypeError(f"{name} is {value!r}: it must be a text, a number, a list or a dict")
+
+
+def _nprocs(value):
+    if isinstance(value, str):
+        if value not in ("auto", "cpu", "gpu", "xpu") and not value.isdigit():
+            raise ValueError(f"nprocs is {value!r}: it must be a number, 'auto', 'cpu', 'gpu' or 'xpu'")
+        return value
+    if _count("nprocs", value) == 0:
+        raise ValueError("nprocs is 0: there must be a worker")
+    return value
+
+
+def _nnodes(value):
+    return value if isinstance(value, str) else _count("nnodes", value)
+
+
+def _count(name, value):
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 0:
+        raise ValueError(f"{name} is {value}: it must not be negative")
+    return value
+
+
+def _seconds(timeout):
+    if timeout is None:
+        return None
+    seconds = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"timeout must be seconds as a number, a timedelta or None, not {type(timeout).__name__}")
+    if not seconds > 0:
+        raise ValueError(f"timeout is {seconds} s: it must be positive; None waits permanently")
+    return None if seconds == float("inf") else float(seconds)
+
+
+def _of_config(config):
+    """The settings of a :class:`rdzv.elastic.LaunchConfig`, by flag."""
+    from rdzv.elastic._config import settings_of
+
+    return settings_of(config)
+
+
+launch.__module__ = "rdzv"

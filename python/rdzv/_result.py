@@ -1,0 +1,246 @@
+"""How a run came out: state, values by rank, failures by rank."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class WorkerState(str, Enum):
+    """The state of a worker group, under the names of torchelastic.
+
+    ``number`` is the value that the first torchelastic gave it: 0, 1, 2, 4, 8, 16, 32.
+
+    Example:
+        >>> from rdzv.elastic import WorkerState
+        >>> WorkerState.is_running(WorkerState.HEALTHY), WorkerState.SUCCEEDED.number
+        (True, 16)
+    """
+
+    UNKNOWN = "UNKNOWN"
+    INIT = "INIT"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @staticmethod
+    def is_running(state: "WorkerState") -> bool:
+        """Whether workers run in this state.
+
+        Args:
+            state (WorkerState): a state.
+
+        Returns:
+            bool: True for HEALTHY and UNHEALTHY.
+
+        Example:
+            >>> from rdzv.elastic import WorkerState
+            >>> WorkerState.is_running(WorkerState.INIT)
+            False
+        """
+        return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+    @property
+    def number(self) -> int:
+        """The number that the first torchelastic gave this state: 0, 1, 2, 4, 8, 16 or 32."""
+        position = list(WorkerState).index(self)
+        return 0 if position == 0 else 1 << (position - 1)
+
+
+class ProcessFailure:
+    """A worker that has failed.
+
+    Args:
+        local_rank (int): its rank within the node.
+        pid (int): its process id.
+        exitcode (int): its exit code; minus the number for a signal.
+        error_file (str): path of its error file; it need not be there. ``"<N/A>"`` if there was none.
+
+    Attributes:
+        error_file_data (dict): content of the error file; a dict that says so if there is none.
+        message (str | dict): the error in one line, or torchelastic's object form with the traceback.
+        timestamp (int): when it failed, in seconds since 1970.
+        rank (int): its rank in the job; -1 if it is not known.
+        node (str): the host that it ran on; empty if it is not known.
+        cause (str): the reason in one line, as the verdict of ``rdzv run`` has it.
+        traceback (str | None): the traceback of its exception.
+
+    Example:
+        >>> from rdzv.elastic import ProcessFailure
+        >>> ProcessFailure(local_rank=0, pid=4242, exitcode=-9, error_file="<N/A>").signal_name()
+        'SIGKILL'
+    """
+
+    def __init__(self, local_rank: int, pid: int, exitcode: int, error_file: str):
+        import json
+        import time
+
+        self.local_rank, self.pid, self.exitcode, self.error_file = local_rank, pid, exitcode, error_file
+        self.rank, self.node = -1, ""
+        self.traceback: "str | None" = None
+        self.error_file_data: "dict[str, object]" = {"message": "<NONE>"}
+        self.message: "str | dict[str, object]" = ""
+        self.timestamp = int(time.time())
+        try:
+            with open(error_file, encoding="utf-8") as file:
+                data = json.load(file)
+            message = data["message"]
+            timestamp = message["extraInfo"]["timestamp"] if isinstance(message, dict) else data["timestamp"]
+            self.error_file_data, self.message, self.timestamp = data, message, int(timestamp)
+            if isinstance(message, dict):
+                self.traceback = message["extraInfo"].get("py_callstack")
+        except (OSError, ValueError, KeyError, TypeError):
+            # No file, or none in the known form.
+            self.error_file = "<N/A>"
+        if not self.message:
+            if exitcode < 0:
+                self.message = f"Signal {-exitcode} ({self.signal_name()}) received by PID {pid}"
+            else:
+                self.message = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+        self.cause = self._words()
+
+    def _words(self) -> str:
+        message = self.message
+        if isinstance(message, dict):
+            return str(message.get("message", ""))
+        return message if self.exitcode < 0 or self.error_file != "<N/A>" else f"exit code {self.exitcode}"
+
+    @classmethod
+    def _of_report(cls, failure: "dict[str, object]") -> "ProcessFailure":
+        """A failure out of the report of ``rdzv run``."""
+        number = failure.get("exit_code")
+        made = cls(
+            failure.get("local_rank") or 0,  # type: ignore[arg-type]
+            failure.get("pid") or 0,  # type: ignore[arg-type]
+            number if isinstance(number, int) else 1,
+            str(failure.get("error_file") or "<N/A>"),
+        )
+        rank = failure.get("rank")
+        made.rank = rank if isinstance(rank, int) else -1
+        made.node = str(failure.get("host") or "")
+        cause = failure.get("cause")
+        if isinstance(cause, dict):
+            made.cause = str(cause.get("text"))
+        if made.traceback is None and isinstance(failure.get("traceback"), str):
+            made.traceback = str(failure["traceback"])
+        return made
+
+    def signal_name(self) -> str:
+        """The name of the signal that ended the worker.
+
+        Returns:
+            str: such as ``"SIGKILL"``; ``"<N/A>"`` if it was no signal.
+
+        Example:
+            >>> from rdzv.elastic import ProcessFailure
+            >>> ProcessFailure(0, 1, 7, "<N/A>").signal_name()
+            '<N/A>'
+        """
+        if self.exitcode >= 0:
+            return "<N/A>"
+        import signal
+
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return "<Invalid>"
+
+    def timestamp_isoformat(self) -> str:
+        """The time of the failure as text.
+
+        Returns:
+            str: local time without a zone, ``YYYY-MM-DD_HH:MM:SS``.
+
+        Example:
+            >>> from rdzv.elastic import ProcessFailure
+            >>> len(ProcessFailure(0, 1, 7, "<N/A>").timestamp_isoformat())
+            19
+        """
+        from datetime import datetime
+
+        return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
+
+    def __repr__(self) -> str:
+        return (
+            f"ProcessFailure(rank={self.rank}, local_rank={self.local_rank}, pid={self.pid},"
+            f" exitcode={self.exitcode}, cause={self.cause!r})"
+        )
+
+
+class RunResult(Mapping):  # type: ignore[type-arg]
+    """The result of a run: a mapping from global rank to the value that the worker returned.
+
+    Args:
+        state (WorkerState): of the group at the end.
+        return_values (dict[int, object]): values by global rank, of the workers of this node.
+        failures (dict[int, ProcessFailure]): failures by global rank.
+
+    Attributes:
+        report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty where there is none.
+        restarts (int): number of restarts that were used.
+
+    A function that ends its process instead of returning has no value here; a command has none either.
+
+    Example:
+        >>> from rdzv.elastic import RunResult, WorkerState
+        >>> RunResult(WorkerState.SUCCEEDED, {0: "done"})[0]
+        'done'
+    """
+
+    def __init__(
+        self,
+        state: WorkerState,
+        return_values: "dict[int, object] | None" = None,
+        failures: "dict[int, ProcessFailure] | None" = None,
+    ):
+        self.state = state
+        self.return_values = {} if return_values is None else return_values
+        self.failures = {} if failures is None else failures
+        self.report: "dict[str, object]" = {}
+        self.restarts = 0
+
+    def is_failed(self) -> bool:
+        """Whether workers failed.
+
+        Returns:
+            bool: True if the state is FAILED, or UNHEALTHY (of which torchelastic takes no notice).
+
+        Example:
+            >>> from rdzv.elastic import RunResult, WorkerState
+            >>> RunResult(WorkerState.FAILED).is_failed()
+            True
+        """
+        return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
+
+    def exceptions(self) -> "dict[int, str]":
+        """The failures in a line each, as the first torchelastic had them.
+
+        Returns:
+            dict[int, str]: cause by global rank.
+
+        Example:
+            >>> from rdzv.elastic import RunResult, WorkerState
+            >>> RunResult(WorkerState.SUCCEEDED).exceptions()
+            {}
+        """
+        return {rank: failure.cause for rank, failure in self.failures.items()}
+
+    def __getitem__(self, rank: int) -> object:
+        return self.return_values[rank]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.return_values)
+
+    def __len__(self) -> int:
+        return len(self.return_values)
+
+    def __repr__(self) -> str:
+        return (
+            f"RunResult(state={self.state}, return_values={self.return_values!r}, failures={self.failures!r})"
+        )
+
+
+MonitorResult = RunResult
+
+for _class in (WorkerState, ProcessFailure, RunResult):
+    _class.__module__ = "rdzv.elastic"

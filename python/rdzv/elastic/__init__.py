@@ -1,0 +1,39 @@
+"""The agent API, with the names of ``torch.distributed.elastic``.
+
+``elastic_launch`` is the short form; :class:`LocalElasticAgent` has processes of this node as workers;
+:class:`SimpleElasticAgent` is for workers of another kind. :func:`rdzv.launch` is shorter than all of them.
+"""
+
+from rdzv._errors import WorkerGroupFailed
+from rdzv._result import MonitorResult, ProcessFailure, RunResult, WorkerState
+from rdzv.elastic._agent import ElasticAgent, SimpleElasticAgent
+from rdzv.elastic._config import DefaultLogsSpecs, LaunchConfig, LogsSpecs, Std
+from rdzv.elastic._local import LocalElasticAgent, elastic_launch, launch_agent
+from rdzv.elastic._record import ErrorHandler, record
+from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec
+
+ChildFailedError = WorkerGroupFailed
+WorkerGroupFailureException = WorkerGroupFailed
+
+__all__ = [
+    "ChildFailedError",
+    "DefaultLogsSpecs",
+    "ElasticAgent",
+    "ErrorHandler",
+    "LaunchConfig",
+    "LocalElasticAgent",
+    "LogsSpecs",
+    "MonitorResult",
+    "ProcessFailure",
+    "RunResult",
+    "SimpleElasticAgent",
+    "Std",
+    "Worker",
+    "WorkerGroup",
+    "WorkerGroupFailureException",
+    "WorkerSpec",
+    "WorkerState",
+    "elastic_launch",
+    "launch_agent",
+    "record",
+]

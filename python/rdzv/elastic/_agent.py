@@ -1,0 +1,283 @@
+"""Agents: the abstract one, and the one whose workers are started by methods of one's own."""
+
+import signal
+from abc import ABC, abstractmethod
+
+from rdzv._result import ProcessFailure, RunResult, WorkerState
+from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_settings
+
+
+class ElasticAgent(ABC):
+    """Manages the workers of one node, from the first rendezvous to the end of the run.
+
+    Derive from it for an agent entirely of your own, or from :class:`SimpleElasticAgent`, which does everything but
+    starting, watching and stopping workers.
+
+    Example:
+        >>> from rdzv.elastic import ElasticAgent
+        >>> sorted(ElasticAgent.__abstractmethods__)
+        ['get_worker_group', 'run']
+    """
+
+    @abstractmethod
+    def run(self, role: str = "default") -> RunResult:
+        """Runs the workers to their end.
+
+        Args:
+            role (str): the role of the workers.
+
+        Returns:
+            RunResult: the values that they returned, or their failures, by global rank.
+
+        Example:
+            >>> from rdzv.elastic import ElasticAgent
+            >>> callable(ElasticAgent.run)
+            True
+        """
+
+    @abstractmethod
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The group of the workers.
+
+        Args:
+            role (str): the role of the workers.
+
+        Returns:
+            WorkerGroup: as it is now.
+
+        Example:
+            >>> from rdzv.elastic import ElasticAgent
+            >>> callable(ElasticAgent.get_worker_group)
+            True
+        """
+
+
+class SimpleElasticAgent(ElasticAgent):
+    """An agent whose workers four methods of yours start, watch and stop; the rest is done here.
+
+    Rendezvous, ranks, restarts and the exit barrier are those of the native agent. The methods are called on the
+    thread that calls :meth:`run`, one at a time:
+
+    ``_start_workers(worker_group) -> dict[int, object]``
+        starts all workers of an attempt, and gives what each is called by local rank.
+    ``_monitor_workers(worker_group) -> RunResult``
+        tells how they are: HEALTHY while they run, SUCCEEDED with their values or FAILED with their failures by
+        global rank. It is called every ``monitor_interval`` and must not wait.
+    ``_stop_workers(worker_group)``
+        ends those that run; none is left when it returns.
+    ``_shutdown(death_sig=SIGTERM, timeout=30)``
+        the last call of every run.
+
+    An exception in one of them ends the run: the group is in state UNKNOWN, ``_shutdown`` is called, and the exception
+    is raised by :meth:`run`.
+
+    Args:
+        spec (WorkerSpec): what the workers are.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the others.
+        shutdown_timeout (int): seconds that ``_shutdown`` is told that workers have to end.
+
+    Raises:
+        TypeError: ``spec.rdzv_handler`` is not of :mod:`rdzv.rendezvous`.
+        ValueError: a value of the specification cannot be.
+
+    Example:
+        >>> from rdzv.elastic import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
+        >>> from rdzv.rendezvous import RendezvousParameters, get_rendezvous_handler
+        >>> class Calls(SimpleElasticAgent):
+        ...     def _start_workers(self, worker_group):
+        ...         spec = worker_group.spec
+        ...         self.values = {w.global_rank: spec.entrypoint(*spec.args) for w in worker_group.workers}
+        ...         return {w.local_rank: f"call {w.local_rank}" for w in worker_group.workers}
+        ...     def _monitor_workers(self, worker_group):
+        ...         return RunResult(WorkerState.SUCCEEDED, self.values)
+        ...     def _stop_workers(self, worker_group):
+        ...         pass
+        ...     def _shutdown(self, death_sig=15, timeout=30):
+        ...         pass
+        >>> handler = get_rendezvous_handler(RendezvousParameters("c10d", "", "job", 1, 1))
+        >>> Calls(WorkerSpec("adder", 2, handler, entrypoint=sum, args=([1, 2],))).run().return_values
+        {0: 3, 1: 3}
+    """
+
+    def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: int = 30):
+        self._worker_group = WorkerGroup(spec)
+        self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
+        self._found: "RunResult | None" = None
+        self._failed: "dict[int, ProcessFailure]" = {}
+        self._native = self._make_native()
+        self._ran = False
+
+    def _make_native(self):  # type: ignore[no-untyped-def]
+        from rdzv._rdzv import Agent
+
+        spec = self._worker_group.spec
+        params = rendezvous_settings(spec.rdzv_handler, "make one with get_rendezvous_handler(RendezvousParameters(...))")
+        return Agent(
+            {
+                "name": spec.get_entrypoint_name(),
+                "role": spec.role,
+                "local_world_size": spec.local_world_size,
+                "max_restarts": spec.max_restarts,
+                "monitor_interval": float(spec.monitor_interval),
+                "shutdown_timeout": float(self._shutdown_timeout),
+                "exit_barrier_timeout": float(self._exit_barrier_timeout),
+                "master_addr": spec.master_addr,
+                "master_port": spec.master_port,
+                "local_addr": spec.local_addr or params.local_addr,
+                "event_log_handler": spec.event_log_handler,
+                "rdzv_backend": params.backend,
+                "rdzv_endpoint": params.endpoint,
+                "run_id": params.run_id,
+                "min_nodes": params.min_nodes,
+                "max_nodes": params.max_nodes,
+                "rdzv_config": {key: str(value) for key, value in params.config.items()},
+            }
+        )
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The group of the workers, which other threads may look at while :meth:`run` is busy.
+
+        Args:
+            role (str): the role of the workers, or the default.
+
+        Returns:
+            WorkerGroup: the one object of this agent, brought up to date.
+
+        Raises:
+            ValueError: the agent has workers of another role.
+
+        Example:
+            >>> from rdzv.elastic import SimpleElasticAgent
+            >>> SimpleElasticAgent.get_worker_group.__name__
+            'get_worker_group'
+        """
+        self._check_role(role)
+        if self._worker_group.state is not WorkerState.UNKNOWN:
+            self._worker_group._update(self._native.snapshot())
+        return self._worker_group
+
+    def _check_role(self, role: str) -> None:
+        has = self._worker_group.spec.role
+        if role not in ("default", has):
+            raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
+
+    def run(self, role: str = "default") -> RunResult:
+        """Runs the workers to their end; may be called again.
+
+        Args:
+            role (str): the role of the workers, or the default.
+
+        Returns:
+            RunResult: the values that ``_monitor_workers`` found, or the failures once no restart was left.
+
+        Raises:
+            ValueError: the agent has workers of another role.
+            Error: the agent could not go on, or ``_monitor_workers`` found the state UNKNOWN. Of a rendezvous: the
+                classes of :mod:`rdzv.rendezvous`.
+            Exception: the exception of a method.
+            KeyboardInterrupt: on Ctrl-C, once the workers have been stopped.
+
+        Example:
+            >>> from rdzv.elastic import SimpleElasticAgent
+            >>> SimpleElasticAgent.run.__name__
+            'run'
+        """
+        self._check_role(role)
+        if self._ran:
+            self._native = self._make_native()
+        self._ran = True
+        self._worker_group.state = WorkerState.INIT
+        self._found, self._failed = None, {}
+        try:
+            ended = self._native.run(_Methods(self))
+        except BaseException:
+            self._worker_group.state = WorkerState.UNKNOWN
+            raise
+        self._worker_group._update(self._native.snapshot())
+        if ended["state"] == "SUCCEEDED":
+            values = {} if self._found is None else self._found.return_values
+            result = RunResult(WorkerState.SUCCEEDED, values)
+        else:
+            result = RunResult(WorkerState(ended["state"]), {}, self._failures(ended))
+        result.restarts = self._worker_group.restart_count
+        return result
+
+    def _failures(self, ended: "dict[str, object]") -> "dict[int, ProcessFailure]":
+        """The failures by global rank, the first one first: as the methods gave them, where they did."""
+        failures = {}
+        rows = ended["failures"]
+        assert isinstance(rows, list)
+        for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != ended["first"]):
+            failure = self._failed.get(rank)
+            if failure is None:
+                failure = ProcessFailure(local_rank, 0, exitcode, "<N/A>")
+                failure.cause = cause
+            failure.rank = rank
+            failures[rank] = failure
+        return failures
+
+    @abstractmethod
+    def _start_workers(self, worker_group: WorkerGroup) -> "dict[int, object]": ...
+
+    @abstractmethod
+    def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
+
+    @abstractmethod
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult: ...
+
+    @abstractmethod
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None: ...
+
+
+class _Methods:
+    """The four methods of an agent, as the native one calls them."""
+
+    def __init__(self, agent: SimpleElasticAgent):
+        self.agent = agent
+
+    def start(self, snapshot: "dict[str, object]", places: "list[dict[str, object]]") -> "dict[int, str]":
+        group = self.agent._worker_group
+        group._update(snapshot)
+        group.workers = []
+        for place in places:
+            environment = place.pop("environment")
+            worker = Worker(**place)  # type: ignore[arg-type]
+            worker.environment = environment  # type: ignore[assignment]
+            group.workers.append(worker)
+        ids = self.agent._start_workers(group)
+        if not isinstance(ids, dict):
+            raise TypeError(f"_start_workers returned {ids!r}: it must be a dict of ids by local rank")
+        for worker in group.workers:
+            worker.id = ids.get(worker.local_rank)
+        return {local_rank: str(worker) for local_rank, worker in ids.items()}
+
+    def monitor(self, snapshot: "dict[str, object]") -> "tuple[str, list[tuple[int, int, int, float, str]]]":
+        group = self.agent._worker_group
+        group._update(snapshot)
+        found = self.agent._monitor_workers(group)
+        if not isinstance(getattr(found, "state", None), str):
+            raise TypeError(f"_monitor_workers returned {found!r}: it must be a RunResult")
+        state = WorkerState(found.state)
+        self.agent._found = found
+        failures = []
+        if state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self.agent._failed = dict(found.failures)
+            by_rank = {worker.global_rank: worker.local_rank for worker in group.workers}
+            for rank, failure in found.failures.items():
+                if rank not in by_rank:
+                    raise ValueError(f"_monitor_workers found a failure of rank {rank}, which is none of this node")
+                cause = str(getattr(failure, "cause", ""))
+                failures.append((rank, by_rank[rank], failure.exitcode, float(failure.timestamp), cause))
+        return state.value, failures
+
+    def stop(self, snapshot: "dict[str, object]") -> None:
+        group = self.agent._worker_group
+        group._update(snapshot)
+        self.agent._stop_workers(group)
+
+    def shutdown(self, number: int, timeout: float) -> None:
+        self.agent._shutdown(signal.Signals(number), timeout=int(timeout))
+
+
+for _class in (ElasticAgent, SimpleElasticAgent):
+    _class.__module__ = "rdzv.elastic"

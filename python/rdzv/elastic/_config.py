@@ -1,0 +1,267 @@
+"""The configuration of a launch, and where output goes."""
+
+import os
+from enum import IntFlag
+
+
+class Std(IntFlag):
+    """The two output streams of a worker.
+
+    Example:
+        >>> from rdzv.elastic import Std
+        >>> Std.from_str("0:3,1:1")
+        {0: <Std.ALL: 3>, 1: <Std.OUT: 1>}
+    """
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+    @classmethod
+    def from_str(cls, vm: str) -> "Std | dict[int, Std]":
+        """Reads what ``--redirects`` and ``--tee`` take.
+
+        Args:
+            vm (str): ``"0"`` to ``"3"`` for all workers, or by local rank: ``"0:3,12:1"``.
+
+        Returns:
+            Std | dict[int, Std]: for all workers, or by local rank.
+
+        Raises:
+            ValueError: another text.
+
+        Example:
+            >>> from rdzv.elastic import Std
+            >>> Std.from_str("1")
+            <Std.OUT: 1>
+        """
+        parts = [part.split(":") for part in vm.split(",")]
+        if len(parts) == 1 and vm in ("0", "1", "2", "3"):
+            return cls(int(vm))
+        good = all(len(part) == 2 and part[0].isdigit() and part[1] in ("0", "1", "2", "3") for part in parts)
+        if not good:
+            raise ValueError(f"{vm!r} names no streams: give a digit from 0 to 3, or RANK:DIGIT,...")
+        return {int(rank): cls(int(streams)) for rank, streams in parts}
+
+
+class LogsSpecs:
+    """Where the output of workers goes.
+
+    Args:
+        log_dir (str | None): folder in which a new one is made for each run; ``None`` is below ``TMPDIR``.
+        redirects (Std | dict[int, Std]): streams that go to files only, for all workers or by local rank.
+        tee (Std | dict[int, Std]): streams that go to files and, with a prefix, to the console.
+        local_ranks_filter (set[int] | None): local ranks whose output may reach the console; ``None`` is all.
+
+    Example:
+        >>> from rdzv.elastic import LogsSpecs, Std
+        >>> LogsSpecs("/tmp/logs", tee=Std.ALL).root_log_dir
+        '/tmp/logs'
+    """
+
+    def __init__(
+        self,
+        log_dir: "str | None" = None,
+        redirects: "Std | dict[int, Std]" = Std.NONE,
+        tee: "Std | dict[int, Std]" = Std.NONE,
+        local_ranks_filter: "set[int] | None" = None,
+    ):
+        if log_dir is not None and os.path.isfile(log_dir):
+            raise NotADirectoryError(f"log_dir: {log_dir} is a file")
+        self._root_log_dir, self._redirects, self._tee = log_dir, redirects, tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @property
+    def root_log_dir(self) -> "str | None":
+        """The folder in which a new one is made for each run; None is below ``TMPDIR``."""
+        return self._root_log_dir
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogsSpecs) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(root_log_dir={self._root_log_dir!r}, redirects={self._redirects!r},"
+            f" tee={self._tee!r}, local_ranks_filter={self._local_ranks_filter!r})"
+        )
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """The one kind of :class:`LogsSpecs` that there is.
+
+    Example:
+        >>> from rdzv.elastic import DefaultLogsSpecs
+        >>> DefaultLogsSpecs().root_log_dir is None
+        True
+    """
+
+
+class LaunchConfig:
+    """How a job is launched on this node: torch's class of the same name, with its fields in their order.
+
+    Args:
+        min_nodes (int): fewest nodes, at least 1.
+        max_nodes (int): most nodes.
+        nproc_per_node (int): number of workers on this node.
+        logs_specs (LogsSpecs | None): where output goes; ``None`` is the console.
+        run_id (str): name of the job; empty is a random one.
+        role (str): the label of the workers.
+        rdzv_endpoint (str): ``HOST[:PORT]``; empty for one node alone.
+        rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
+        rdzv_configs (dict[str, object] | None): options of the backend.
+        rdzv_timeout (int): seconds, the option ``timeout``; -1 leaves it at 900.
+        max_restarts (int): number of restarts after a failure. Default 3.
+        monitor_interval (float): seconds; checked, but nothing is polled.
+        start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
+        log_line_prefix_template (str | None): prefix of teed lines.
+        metrics_cfg (dict[str, str] | None): with a value ``"console"``, metrics are printed.
+        local_addr (str | None): address of this node that others should use.
+        event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
+        numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
+        signals_to_handle (str): signals to the launcher that end the run in order.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of them are copied to one file.
+        duplicate_stderr_filters (list[str] | None): the same for stderr.
+        virtual_local_rank (bool): gives every worker local rank 0 and the one device that is its own.
+        shutdown_timeout (int | None): seconds between the closing signal and SIGKILL; ``None`` is 30, or
+            ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Example:
+        >>> from rdzv.elastic import LaunchConfig
+        >>> LaunchConfig(1, 1, 4).max_restarts
+        3
+    """
+
+    def __init__(
+        self,
+        min_nodes: int,
+        max_nodes: int,
+        nproc_per_node: int,
+        logs_specs: "LogsSpecs | None" = None,
+        run_id: str = "",
+        role: str = "default_role",
+        rdzv_endpoint: str = "",
+        rdzv_backend: str = "c10d",
+        rdzv_configs: "dict[str, object] | None" = None,
+        rdzv_timeout: int = -1,
+        max_restarts: int = 3,
+        monitor_interval: float = 0.1,
+        start_method: str = "spawn",
+        log_line_prefix_template: "str | None" = None,
+        metrics_cfg: "dict[str, str] | None" = None,
+        local_addr: "str | None" = None,
+        event_log_handler: str = "null",
+        numa_options: object = None,
+        signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        duplicate_stdout_filters: "list[str] | None" = None,
+        duplicate_stderr_filters: "list[str] | None" = None,
+        virtual_local_rank: bool = False,
+        shutdown_timeout: "int | None" = None,
+    ):
+        if not 0 < min_nodes <= max_nodes:
+            raise ValueError(f"min_nodes must be positive and at most max_nodes, not {min_nodes} and {max_nodes}")
+        if nproc_per_node < 1:
+            raise ValueError(f"nproc_per_node is {nproc_per_node}: there must be a worker")
+        if shutdown_timeout is None:
+            shutdown_timeout = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30"))
+        if shutdown_timeout < 0:
+            raise ValueError(f"shutdown_timeout is {shutdown_timeout} s: it must not be negative")
+        self.min_nodes, self.max_nodes, self.nproc_per_node = min_nodes, max_nodes, nproc_per_node
+        self.logs_specs = DefaultLogsSpecs() if logs_specs is None else logs_specs
+        self.run_id, self.role, self.rdzv_endpoint, self.rdzv_backend = run_id, role, rdzv_endpoint, rdzv_backend
+        self.rdzv_configs: "dict[str, object]" = {} if rdzv_configs is None else rdzv_configs
+        self.rdzv_timeout = rdzv_timeout
+        if rdzv_timeout != -1:
+            self.rdzv_configs["timeout"] = rdzv_timeout
+        self.rdzv_configs.setdefault("timeout", 900)
+        self.max_restarts, self.monitor_interval, self.start_method = max_restarts, monitor_interval, start_method
+        self.log_line_prefix_template = log_line_prefix_template
+        self.metrics_cfg: "dict[str, str]" = {} if metrics_cfg is None else metrics_cfg
+        self.local_addr, self.event_log_handler, self.numa_options = local_addr, event_log_handler, numa_options
+        self.signals_to_handle = signals_to_handle
+        self.duplicate_stdout_filters = duplicate_stdout_filters
+        self.duplicate_stderr_filters = duplicate_stderr_filters
+        self.virtual_local_rank, self.shutdown_timeout = virtual_local_rank, shutdown_timeout
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"LaunchConfig({fields})"
+
+
+def settings_of(config: LaunchConfig) -> "dict[str, object]":
+    """The flags of ``rdzv run`` that say the same."""
+    settings = {
+        "nnodes": f"{config.min_nodes}:{config.max_nodes}",
+        "nproc_per_node": config.nproc_per_node,
+        "role": config.role,
+        "rdzv_id": config.run_id or None,
+        "max_restarts": config.max_restarts,
+        "monitor_interval": config.monitor_interval,
+        "log_line_prefix_template": config.log_line_prefix_template,
+        "metrics_handler": "console" if "console" in config.metrics_cfg.values() else None,
+        "event_log_handler": config.event_log_handler,
+        "signals_to_handle": config.signals_to_handle,
+        "duplicate_stdout_filters": _escaped(config.duplicate_stdout_filters),
+        "duplicate_stderr_filters": _escaped(config.duplicate_stderr_filters),
+        "virtual_local_rank": config.virtual_local_rank,
+        "shutdown_timeout": config.shutdown_timeout,
+        "local_addr": config.local_addr,
+        "numa_binding": numa_binding(config.numa_options),
+    }
+    settings.update(rendezvous_flags(config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs, config.max_nodes))
+    settings.update(log_flags(config.logs_specs))
+    return settings
+
+
+def rendezvous_flags(backend: str, endpoint: str, options: "dict[str, object]", nodes: int) -> "dict[str, object]":
+    """The flags of a rendezvous. One node alone asks nobody."""
+    if backend == "c10d" and not endpoint and nodes == 1:
+        return {}
+    flags: "dict[str, object]" = {"rdzv_backend": backend, "rdzv_endpoint": endpoint or None}
+    if backend == "static":
+        options = dict(options)
+        flags["node_rank"] = options.pop("rank", None)
+    if options:
+        flags["rdzv_conf"] = options
+    return flags
+
+
+def log_flags(logs: "LogsSpecs | None") -> "dict[str, object]":
+    """The flags of the output of workers."""
+    if logs is None:
+        return {}
+    if not isinstance(logs, LogsSpecs):
+        raise TypeError(f"logs_specs must be rdzv.elastic.DefaultLogsSpecs, not {type(logs).__qualname__}")
+    return {
+        "log_dir": logs._root_log_dir,
+        "redirects": _streams(logs._redirects),
+        "tee": _streams(logs._tee),
+        "local_ranks_filter": logs._local_ranks_filter or None,
+    }
+
+
+def numa_binding(options: object) -> "str | None":
+    """The mode of ``--numa-binding`` in torch's ``NumaOptions``, or a text."""
+    if options is None or isinstance(options, str):
+        return options
+    mode = getattr(options, "affinity_mode", None)
+    return str(getattr(mode, "value", mode))
+
+
+def _streams(streams: "Std | dict[int, Std]") -> "str | None":
+    if isinstance(streams, dict):
+        return ",".join(f"{rank}:{int(which)}" for rank, which in streams.items()) or None
+    return str(int(streams)) if streams else None
+
+
+def _escaped(texts: "list[str] | None") -> "str | None":
+    return ",".join(text.replace(",", ",,") for text in texts) if texts else None
+
+
+for _class in (Std, LogsSpecs, DefaultLogsSpecs, LaunchConfig):
+    _class.__module__ = "rdzv.elastic"

@@ -1,0 +1,280 @@
+"""The agent whose workers are processes of this node, and the short form of it."""
+
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable
+
+from rdzv import _launch
+from rdzv._errors import WorkerGroupFailed
+from rdzv._result import RunResult, WorkerState
+from rdzv.elastic._agent import ElasticAgent
+from rdzv.elastic._config import LaunchConfig, LogsSpecs, log_flags, numa_binding, rendezvous_flags, settings_of
+from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_settings
+
+_running = threading.Lock()
+_warned: "set[str]" = set()
+
+
+class LocalElasticAgent(ElasticAgent):
+    """The agent whose workers are processes of this node, under the native ``rdzv run``.
+
+    Args:
+        spec (WorkerSpec): what the workers are. Its handler must come from :mod:`rdzv.rendezvous`.
+        logs_specs (LogsSpecs): where their output goes.
+        start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for others; 300 is the
+            only value that the launcher knows.
+        log_line_prefix_template (str | None): prefix of teed lines.
+        shutdown_timeout (int): seconds between the closing signal and SIGKILL.
+        health_check_server (object | None): not used; ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native one.
+        uninterruptible_state_timeout (float | None): seconds that a worker may be in state D; ``None`` is what
+            ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`` says.
+
+    Raises:
+        TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is of another library.
+
+    Example:
+        >>> import math
+        >>> from rdzv.elastic import DefaultLogsSpecs, LocalElasticAgent, WorkerSpec
+        >>> from rdzv.rendezvous import RendezvousParameters, get_rendezvous_handler
+        >>> handler = get_rendezvous_handler(RendezvousParameters("c10d", "", "job", 1, 1))
+        >>> spec = WorkerSpec("trainer", 2, handler, entrypoint=math.factorial, args=(4,))
+        >>> LocalElasticAgent(spec, DefaultLogsSpecs()).run().return_values
+        {0: 24, 1: 24}
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: "str | None" = None,
+        shutdown_timeout: int = 30,
+        health_check_server: object = None,
+        uninterruptible_state_timeout: "float | None" = None,
+    ):
+        params = rendezvous_settings(
+            spec.rdzv_handler, "the native launcher drives it; SimpleElasticAgent is for agents of one's own"
+        )
+        self._worker_group = WorkerGroup(spec)
+        self._start = start_of(start_method)
+        self._environment = {}
+        if uninterruptible_state_timeout is not None:
+            self._environment["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"] = str(uninterruptible_state_timeout)
+        if exit_barrier_timeout != 300:
+            raise ValueError(f"exit_barrier_timeout is {exit_barrier_timeout} s: the native launcher waits 300 s")
+        self._settings: "dict[str, object]" = {
+            "nnodes": f"{params.min_nodes}:{params.max_nodes}",
+            "nproc_per_node": spec.local_world_size,
+            "role": spec.role,
+            "rdzv_id": params.run_id or None,
+            "max_restarts": spec.max_restarts,
+            "monitor_interval": spec.monitor_interval,
+            "log_line_prefix_template": log_line_prefix_template,
+            "event_log_handler": spec.event_log_handler,
+            "duplicate_stdout_filters": spec.duplicate_stdout_filters,
+            "duplicate_stderr_filters": spec.duplicate_stderr_filters,
+            "virtual_local_rank": spec.virtual_local_rank,
+            "shutdown_timeout": shutdown_timeout,
+            "local_addr": spec.local_addr or params.local_addr,
+            "numa_binding": numa_binding(spec.numa_options),
+            **rendezvous_flags(params.backend, params.endpoint, params.config, params.max_nodes),
+            **log_flags(logs_specs),
+        }
+        self._events: "str | None" = None
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """The group of the workers, which other threads may look at while :meth:`run` is busy.
+
+        Args:
+            role (str): the role of the workers, or the default.
+
+        Returns:
+            WorkerGroup: the one object of this agent, brought up to date. ``id`` of a worker is its process id.
+
+        Raises:
+            ValueError: the agent has workers of another role.
+
+        Example:
+            >>> from rdzv.elastic import LocalElasticAgent
+            >>> LocalElasticAgent.get_worker_group.__name__
+            'get_worker_group'
+        """
+        self._check_role(role)
+        if self._events is not None:
+            read_events(self._events, self._worker_group)
+        return self._worker_group
+
+    def _check_role(self, role: str) -> None:
+        has = self._worker_group.spec.role
+        if role not in ("default", has):
+            raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
+
+    def run(self, role: str = "default") -> RunResult:
+        """Runs the workers to their end.
+
+        Args:
+            role (str): the role of the workers, or the default.
+
+        Returns:
+            RunResult: the values that the workers returned, or their failures, by global rank.
+
+        Raises:
+            ValueError: the agent has workers of another role, or the function cannot be imported.
+            RuntimeError: another agent of this class runs in this process.
+            Error: the launcher could not do its work.
+            KeyboardInterrupt: on Ctrl-C, once the workers have ended.
+
+        Example:
+            >>> from rdzv.elastic import LocalElasticAgent
+            >>> LocalElasticAgent.run.__name__
+            'run'
+        """
+        self._check_role(role)
+        if not _running.acquire(blocking=False):
+            raise RuntimeError("another LocalElasticAgent runs in this process: wait for it, or use rdzv.launch")
+        spec = self._worker_group.spec
+        try:
+            return _launch.run(
+                command_of(spec.entrypoint),
+                spec.args,
+                self._settings,
+                start=self._start,
+                agent=self,
+                environment=self._environment,
+            )
+        except WorkerGroupFailed as failed:
+            result = failed.result
+            assert isinstance(result, RunResult)
+            return result
+        finally:
+            _running.release()
+
+    def _began(self, folder: str) -> str:
+        """Is told of the folder of the run, and gives the file that its events go to."""
+        self._events = os.path.join(folder, "events.json")
+        return self._events
+
+    def _ended(self) -> None:
+        """Is told that the folder goes."""
+        self.get_worker_group()
+        self._events = None
+
+
+def read_events(path: str, group: WorkerGroup) -> None:
+    """Brings a group up to date by what the launcher has written so far."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        return
+    spec = group.spec
+    for line in lines:
+        if not line.endswith("\n"):
+            # It is being written.
+            break
+        event = json.loads(line)
+        name, fields = event["name"], event["fields"]
+        if name == "ranks_assigned":
+            group.group_rank, group.group_world_size = fields["group_rank"], fields["group_world_size"]
+            group.master_addr, group.master_port = fields["master_addr"], fields["master_port"]
+            group.restart_count = fields["restart_count"]
+            group.workers = [
+                Worker(local_rank, rank, -1, fields["world_size"], -1) for local_rank, rank in enumerate(fields["ranks"])
+            ]
+        elif name == "worker_started" and fields["local_rank"] < spec.local_world_size:
+            worker = group.workers[fields["local_rank"]]
+            worker.id, worker.role_rank = fields["pid"], fields["role_rank"]
+        elif name == "state_changed":
+            group.state, group.restart_count = WorkerState(fields["state"]), fields["restart_count"]
+
+
+def start_of(start_method: str) -> str:
+    """How a function travels, by torch's name for how processes are started."""
+    if start_method not in ("spawn", "fork", "forkserver"):
+        raise ValueError(f"start_method is {start_method!r}: it must be 'spawn', 'fork' or 'forkserver'")
+    if start_method == "spawn":
+        return "import"
+    if start_method not in _warned:
+        _warned.add(start_method)
+        warnings.warn(f"workers are always new interpreters: start_method={start_method!r} is like 'pickle'", stacklevel=3)
+    return "pickle"
+
+
+def command_of(entrypoint: "Callable[..., object] | str | None") -> object:
+    """What ``launch`` takes: a text is a program here."""
+    return [entrypoint] if isinstance(entrypoint, str) else entrypoint
+
+
+class elastic_launch:
+    """Runs a function, or a program, in the workers of this node: ``elastic_launch(config, entrypoint)(*args)``.
+
+    Args:
+        config (LaunchConfig): how.
+        entrypoint (callable | str | None): the function, or a program.
+        health_check_server (object | None): not used.
+
+    Example:
+        >>> import math
+        >>> from rdzv.elastic import LaunchConfig, elastic_launch
+        >>> elastic_launch(LaunchConfig(1, 1, 2), math.factorial)(3)
+        {0: 6, 1: 6}
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: "Callable[..., object] | str | None",
+        health_check_server: object = None,
+    ):
+        self._config, self._entrypoint = config, entrypoint
+
+    def __call__(self, *args: object) -> "dict[int, object]":
+        return launch_agent(self._config, self._entrypoint, list(args))
+
+
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: "Callable[..., object] | str | None",
+    args: "list[object]",
+    health_check_server: object = None,
+) -> "dict[int, object]":
+    """The same in one call.
+
+    Args:
+        config (LaunchConfig): how. An empty ``run_id`` becomes a random one.
+        entrypoint (callable | str | None): the function, or a program.
+        args (list[object]): its arguments.
+        health_check_server (object | None): not used.
+
+    Returns:
+        dict[int, object]: what the workers of this node returned, by global rank. Empty for a program.
+
+    Raises:
+        ChildFailedError: workers failed and no restart was left.
+        ValueError: the function cannot be imported. No process was started.
+        Error: the launcher could not do its work.
+
+    Example:
+        >>> import math
+        >>> from rdzv.elastic import LaunchConfig, launch_agent
+        >>> launch_agent(LaunchConfig(1, 1, 1), math.factorial, [3])
+        {0: 6}
+    """
+    if entrypoint is None:
+        raise ValueError("entrypoint is None: give a function or a program")
+    if not config.run_id:
+        import uuid
+
+        config.run_id = str(uuid.uuid4().int)
+        if config.max_nodes > 1:
+            warnings.warn(f"the configuration has no run_id, so it is {config.run_id}: other nodes cannot know it")
+    result = _launch.run(command_of(entrypoint), tuple(args), settings_of(config), start=start_of(config.start_method))
+    return result.return_values
+
+
+for _public in (LocalElasticAgent, elastic_launch, launch_agent):
+    _public.__module__ = "rdzv.elastic"

@@ -1,0 +1,194 @@
+"""What the workers of a node are: specification, worker, group."""
+
+import os
+from collections.abc import Callable
+
+from rdzv._result import WorkerState
+from rdzv.rendezvous._parameters import RendezvousParameters
+
+
+class WorkerSpec:
+    """What the workers of one node are: one role, one entry point.
+
+    Args:
+        role (str): the label of all its workers.
+        local_world_size (int): number of workers on this node, at least 1.
+        rdzv_handler (RendezvousHandler): how the nodes find one another.
+        fn (callable | None): an older name of ``entrypoint``.
+        entrypoint (callable | str | None): the function that each worker calls, or a program.
+        args (tuple): its arguments.
+        max_restarts (int): number of restarts after a failure. Default 3.
+        monitor_interval (float): seconds between two calls of ``_monitor_workers``. Default 0.1.
+        master_port (int | None): port of the workers' store; ``None`` takes a free one.
+        master_addr (str | None): host of the workers' store; ``None`` finds it out.
+        local_addr (str | None): address of this node that others should use; ``None`` finds it out.
+        event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
+        numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of them are copied to one file.
+        duplicate_stderr_filters (list[str] | None): the same for stderr.
+        virtual_local_rank (bool): gives every worker local rank 0 and the one device that is its own.
+
+    Raises:
+        ValueError: a number is out of range, or there is no entry point.
+
+    Example:
+        >>> from rdzv.elastic import WorkerSpec
+        >>> from rdzv.rendezvous import RendezvousParameters, get_rendezvous_handler
+        >>> handler = get_rendezvous_handler(RendezvousParameters("c10d", "", "job", 1, 1))
+        >>> WorkerSpec("trainer", 2, handler, entrypoint=print).get_entrypoint_name()
+        'print'
+    """
+
+    def __init__(
+        self,
+        role: str,
+        local_world_size: int,
+        rdzv_handler: object,
+        fn: "Callable[..., object] | None" = None,
+        entrypoint: "Callable[..., object] | str | None" = None,
+        args: "tuple[object, ...]" = (),
+        max_restarts: int = 3,
+        monitor_interval: float = 0.1,
+        master_port: "int | None" = None,
+        master_addr: "str | None" = None,
+        local_addr: "str | None" = None,
+        event_log_handler: str = "null",
+        numa_options: object = None,
+        duplicate_stdout_filters: "list[str] | None" = None,
+        duplicate_stderr_filters: "list[str] | None" = None,
+        virtual_local_rank: bool = False,
+    ):
+        if local_world_size < 1:
+            raise ValueError(f"local_world_size is {local_world_size}: a node has at least one worker")
+        if not monitor_interval > 0:
+            raise ValueError(f"monitor_interval is {monitor_interval} s: it must be positive")
+        if max_restarts < 0:
+            raise ValueError(f"max_restarts is {max_restarts}: it must not be negative")
+        entrypoint = fn if fn is not None else entrypoint
+        if not entrypoint:
+            raise ValueError("entrypoint is missing: give a function or a program")
+        self.role, self.local_world_size, self.rdzv_handler = role, local_world_size, rdzv_handler
+        self.fn, self.entrypoint, self.args, self.max_restarts = fn, entrypoint, args, max_restarts
+        self.monitor_interval, self.master_port, self.master_addr = monitor_interval, master_port, master_addr
+        self.local_addr, self.event_log_handler, self.numa_options = local_addr, event_log_handler, numa_options
+        self.duplicate_stdout_filters = duplicate_stdout_filters
+        self.duplicate_stderr_filters = duplicate_stderr_filters
+        self.virtual_local_rank = virtual_local_rank
+
+    def get_entrypoint_name(self) -> str:
+        """What reports call the entry point.
+
+        Returns:
+            str: the qualified name of the function, or the last part of the program's path.
+
+        Example:
+            >>> from rdzv.elastic import WorkerSpec
+            >>> WorkerSpec("trainer", 1, None, entrypoint="/bin/true").get_entrypoint_name()
+            'true'
+        """
+        if isinstance(self.entrypoint, str):
+            return os.path.basename(self.entrypoint)
+        return str(getattr(self.entrypoint, "__qualname__", type(self.entrypoint).__qualname__))
+
+
+class Worker:
+    """One worker, as its agent sees it. -1 is what is not known before the first rendezvous.
+
+    Args:
+        local_rank (int): its number within the node.
+        global_rank (int): its number in the job.
+        role_rank (int): its number among the workers of its role.
+        world_size (int): number of workers of the job.
+        role_world_size (int): number of workers of its role.
+
+    Attributes:
+        id (object): what ``_start_workers`` returned for it; None before that.
+        environment (dict[str, str]): the variables of its place (``RANK``, ``MASTER_ADDR`` and so on), for agents of
+            one's own; empty before a rendezvous.
+
+    Example:
+        >>> from rdzv.elastic import Worker
+        >>> Worker(1).global_rank
+        -1
+    """
+
+    def __init__(
+        self,
+        local_rank: int,
+        global_rank: int = -1,
+        role_rank: int = -1,
+        world_size: int = -1,
+        role_world_size: int = -1,
+    ):
+        self.id: object = None
+        self.local_rank, self.global_rank, self.role_rank = local_rank, global_rank, role_rank
+        self.world_size, self.role_world_size = world_size, role_world_size
+        self.environment: "dict[str, str]" = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"Worker(id={self.id!r}, local_rank={self.local_rank}, global_rank={self.global_rank},"
+            f" role_rank={self.role_rank}, world_size={self.world_size}, role_world_size={self.role_world_size})"
+        )
+
+
+class WorkerGroup:
+    """The workers of one agent, which change state together.
+
+    Args:
+        spec (WorkerSpec): what they are.
+
+    Attributes:
+        workers (list[Worker]): by local rank.
+        store (Store | None): the store that the agents of the round share, with a key space of the round's own.
+        group_rank (int | None): the agent's number among those of the round.
+        group_world_size (int | None): number of agents of the round.
+        master_addr (str | None): host of the store of the workers.
+        master_port (int | None): its port.
+        restart_count (int): number of restarts that were used.
+        state (WorkerState): of the group as a whole.
+
+    Example:
+        >>> from rdzv.elastic import WorkerGroup, WorkerSpec
+        >>> len(WorkerGroup(WorkerSpec("trainer", 3, None, entrypoint=print)).workers)
+        3
+    """
+
+    def __init__(self, spec: WorkerSpec):
+        self.spec = spec
+        self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
+        self.store: object = None
+        self.group_rank: "int | None" = None
+        self.group_world_size: "int | None" = None
+        self.master_addr: "str | None" = None
+        self.master_port: "int | None" = None
+        self.restart_count = 0
+        self.state = WorkerState.INIT
+
+    def _update(self, snapshot: "dict[str, object]") -> None:
+        """Takes over what the native agent knows. Workers keep their ids while their places are the same."""
+        for name in ("group_rank", "group_world_size", "master_addr", "master_port", "restart_count"):
+            setattr(self, name, snapshot[name])
+        self.state = WorkerState(snapshot["state"])
+        places = snapshot["workers"]
+        assert isinstance(places, list)
+        for worker, place in zip(self.workers, places):
+            _, worker.global_rank, worker.role_rank, worker.world_size, worker.role_world_size = place
+
+    def __repr__(self) -> str:
+        return f"WorkerGroup(role={self.spec.role!r}, state={self.state}, workers={self.workers!r})"
+
+
+def rendezvous_settings(handler: object, remedy: str) -> RendezvousParameters:
+    """The parameters of a handler of ``rdzv.rendezvous``; refuses others."""
+    from rdzv.rendezvous import NativeRendezvousHandler
+
+    if isinstance(handler, NativeRendezvousHandler):
+        return handler.params
+    raise TypeError(
+        f"rdzv_handler must come from rdzv.rendezvous.get_rendezvous_handler, not {type(handler).__qualname__}: {remedy}"
+    )
+
+
+for _class in (WorkerSpec, Worker, WorkerGroup):
+    _class.__module__ = "rdzv.elastic"

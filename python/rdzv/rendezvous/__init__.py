@@ -1,0 +1,39 @@
+"""How agents find one another: parameters, handlers and backends, with the names of ``torch.distributed``.
+
+A handler of :func:`get_rendezvous_handler` is driven by the native agent; a handler of one's own derives from
+:class:`RendezvousHandler`.
+"""
+
+from rdzv._errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rdzv.rendezvous._handler import (
+    NativeRendezvousHandler,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+from rdzv.rendezvous._parameters import RendezvousParameters
+from rdzv.rendezvous._registry import RendezvousHandlerRegistry, get_rendezvous_handler, rendezvous_handler_registry
+
+__all__ = [
+    "NativeRendezvousHandler",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+    "RendezvousError",
+    "RendezvousGracefulExitError",
+    "RendezvousHandler",
+    "RendezvousHandlerRegistry",
+    "RendezvousInfo",
+    "RendezvousParameters",
+    "RendezvousStateError",
+    "RendezvousStoreInfo",
+    "RendezvousTimeoutError",
+    "get_rendezvous_handler",
+    "rendezvous_handler_registry",
+]

@@ -1,0 +1,151 @@
+"""Handlers: the rendezvous as an agent sees it."""
+
+from abc import ABC, abstractmethod
+
+from rdzv.rendezvous._parameters import RendezvousParameters
+
+
+class RendezvousStoreInfo:
+    """The place where the workers of a round meet.
+
+    Args:
+        master_addr (str): host of their store.
+        master_port (int): its port.
+
+    Example:
+        >>> from rdzv.rendezvous import RendezvousStoreInfo
+        >>> RendezvousStoreInfo("127.0.0.1", 29500).master_port
+        29500
+    """
+
+    MASTER_ADDR_KEY = "MASTER_ADDR"
+    MASTER_PORT_KEY = "MASTER_PORT"
+
+    def __init__(self, master_addr: str, master_port: int):
+        self.master_addr, self.master_port = master_addr, master_port
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RendezvousStoreInfo):
+            return NotImplemented
+        return (self.master_addr, self.master_port) == (other.master_addr, other.master_port)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RendezvousStoreInfo(master_addr={self.master_addr!r}, master_port={self.master_port})"
+
+
+class RendezvousInfo:
+    """The result of a round.
+
+    Args:
+        store (Store): the store that the agents of the round share.
+        rank (int): this agent's number, from 0.
+        world_size (int): number of agents.
+        bootstrap_store_info (RendezvousStoreInfo): the place where the workers meet.
+
+    Example:
+        >>> from rdzv.rendezvous import RendezvousInfo, RendezvousStoreInfo
+        >>> RendezvousInfo(None, 0, 1, RendezvousStoreInfo("127.0.0.1", 29500)).world_size
+        1
+    """
+
+    def __init__(self, store: object, rank: int, world_size: int, bootstrap_store_info: RendezvousStoreInfo):
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._bootstrap_store_info = bootstrap_store_info
+
+    @property
+    def store(self) -> object:
+        """The store that the agents of the round share."""
+        return self._store
+
+    @property
+    def rank(self) -> int:
+        """This agent's number, from 0."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of agents."""
+        return self._world_size
+
+    @property
+    def bootstrap_store_info(self) -> RendezvousStoreInfo:
+        """The place where the workers meet."""
+        return self._bootstrap_store_info
+
+
+class RendezvousHandler(ABC):
+    """A way for agents to find one another. Derive from it for one of your own.
+
+    Example:
+        >>> from rdzv.rendezvous import RendezvousHandler
+        >>> RendezvousHandler.__abstractmethods__ >= {"next_rendezvous", "set_closed"}
+        True
+    """
+
+    @abstractmethod
+    def get_backend(self) -> str:
+        """The name of the backend."""
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers may use the store that ``bootstrap_store_info`` names. False here."""
+        return False
+
+    @abstractmethod
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits until the nodes of the next round have found one another."""
+
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """Whether nobody can join any more."""
+
+    @abstractmethod
+    def set_closed(self) -> None:
+        """Ends it for everybody."""
+
+    @abstractmethod
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for the next round."""
+
+    @abstractmethod
+    def get_run_id(self) -> str:
+        """The name of the job."""
+
+    @abstractmethod
+    def shutdown(self) -> bool:
+        """Ends it and frees what it holds; True if that went well."""
+
+
+class NativeRendezvousHandler:
+    """The handler of a backend of rdzv. The native agent drives it; it holds the parameters until then.
+
+    Args:
+        params (RendezvousParameters): which backend, where, for how many nodes.
+
+    Example:
+        >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
+        >>> NativeRendezvousHandler(RendezvousParameters("static", "head:29500", "job", 2, 2, rank=0)).get_backend()
+        'static'
+    """
+
+    def __init__(self, params: RendezvousParameters):
+        self.params = params
+
+    def get_backend(self) -> str:
+        """The name of the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``."""
+        return self.params.backend
+
+    def get_run_id(self) -> str:
+        """The name of the job."""
+        return self.params.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers use the store that an agent hosts. True."""
+        return True
+
+
+for _public in (RendezvousStoreInfo, RendezvousInfo, RendezvousHandler, NativeRendezvousHandler):
+    _public.__module__ = "rdzv.rendezvous"

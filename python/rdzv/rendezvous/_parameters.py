@@ -1,0 +1,119 @@
+"""The parameters of a rendezvous."""
+
+
+class RendezvousParameters:
+    """Which rendezvous, where, and for how many nodes.
+
+    Args:
+        backend (str): its name: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"``, or one that was registered.
+        endpoint (str): ``HOST[:PORT]``; empty for one node alone.
+        run_id (str): name of the job, the same on all nodes.
+        min_nodes (int): fewest nodes, at least 1.
+        max_nodes (int): most nodes, at least ``min_nodes``.
+        local_addr (str | None): address of this node that others should use; ``None`` finds it out.
+        **kwargs: options of the backend, such as ``join_timeout=600`` (seconds).
+
+    Raises:
+        ValueError: an empty backend, or numbers of nodes that cannot be.
+
+    Example:
+        >>> from rdzv.rendezvous import RendezvousParameters
+        >>> RendezvousParameters("c10d", "head:29400", "job", 1, 4, join_timeout="60").get_as_int("join_timeout")
+        60
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: "str | None" = None,
+        **kwargs: object,
+    ):
+        if not backend:
+            raise ValueError("the name of the rendezvous backend is empty")
+        if min_nodes < 1:
+            raise ValueError(f"min_nodes is {min_nodes}: a rendezvous has at least one node")
+        if max_nodes < min_nodes:
+            raise ValueError(f"max_nodes is {max_nodes}, less than min_nodes, {min_nodes}")
+        self.backend, self.endpoint, self.run_id = backend, endpoint, run_id
+        self.min_nodes, self.max_nodes, self.local_addr = min_nodes, max_nodes, local_addr
+        self.config = kwargs
+
+    def get(self, key: str, default: object = None) -> object:
+        """An option.
+
+        Args:
+            key (str): its name.
+            default (object): the value of an option that was not given.
+
+        Returns:
+            object: the value as it was given.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousParameters
+            >>> RendezvousParameters("c10d", "", "job", 1, 1).get("key", "nothing")
+            'nothing'
+        """
+        return self.config.get(key, default)
+
+    def get_as_bool(self, key: str, default: "bool | None" = None) -> "bool | None":
+        """An option that is true or false.
+
+        Args:
+            key (str): its name.
+            default (bool | None): the value of an option that was not given.
+
+        Returns:
+            bool | None: of a bool, 0 or 1, or a text such as ``"true"``, ``"no"``, ``"1"``, ``"f"``.
+
+        Raises:
+            ValueError: another value.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousParameters
+            >>> RendezvousParameters("c10d", "", "job", 1, 1, is_host="yes").get_as_bool("is_host")
+            True
+        """
+        value = self.get(key, default)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int) and value in (0, 1):
+            return bool(value)
+        if isinstance(value, str):
+            if value.lower() in ("1", "true", "t", "yes", "y"):
+                return True
+            if value.lower() in ("0", "false", "f", "no", "n"):
+                return False
+        raise ValueError(f"the option {key} is {value!r}: it must be true or false")
+
+    def get_as_int(self, key: str, default: "int | None" = None) -> "int | None":
+        """An option that is a whole number.
+
+        Args:
+            key (str): its name.
+            default (int | None): the value of an option that was not given.
+
+        Returns:
+            int | None: the number.
+
+        Raises:
+            ValueError: another value.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousParameters
+            >>> RendezvousParameters("static", "", "job", 1, 1, rank="3").get_as_int("rank")
+            3
+        """
+        value = self.get(key, default)
+        if value is None:
+            return None
+        try:
+            return int(value)  # type: ignore[call-overload, no-any-return]
+        except (TypeError, ValueError):
+            raise ValueError(f"the option {key} is {value!r}: it must be a whole number") from None
+
+
+RendezvousParameters.__module__ = "rdzv.rendezvous"

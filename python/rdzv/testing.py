@@ -1,0 +1,47 @@
+"""For tests of programs with several ranks: a function in processes of its own, and the results by rank.
+
+With pytest, :func:`run_workers` is also the fixture ``rdzv_workers``, which needs no import.
+"""
+
+__all__ = ["run_workers"]
+
+
+def run_workers(fn, n, args=(), timeout=60.0, start="pickle"):
+    """Runs a function in ``n`` processes on this host, which share a store of their own.
+
+    Args:
+        fn (callable): the function; its rank is :func:`rdzv.worker.rank`. It may be local, or a lambda.
+        n (int): number of processes, at least 1.
+        args (tuple): arguments, which are pickled.
+        timeout (float | timedelta | None): seconds that the whole may take. Default 60.
+        start (str): ``"pickle"`` or ``"import"``, as in :func:`rdzv.launch`.
+
+    Returns:
+        list: what the function returned, by rank. None where a process ended with 0 before it returned.
+
+    Raises:
+        Exception: the exception of the first rank that failed, as it was raised there; a note has rank and traceback.
+        WorkerGroupFailed: a process ended in another way, or its exception cannot be pickled.
+        LaunchTimeout: the time was over. No process is left, in any case.
+
+    Example:
+        >>> from rdzv.testing import run_workers
+        >>> import rdzv
+        >>> run_workers(lambda: rdzv.worker.rank() + 1, 2)
+        [1, 2]
+    """
+    from rdzv import WorkerGroupFailed
+    from rdzv._launch import _count, _seconds, run
+
+    if _count("n", n) == 0:
+        raise ValueError("n is 0: there must be a process")
+    settings = {"nproc_per_node": n, "nnodes": 1, "max_restarts": 0, "scheduler": "none", "shutdown_timeout": 5}
+    try:
+        result = run(fn, args, settings, start=start, timeout=_seconds(timeout))
+    except WorkerGroupFailed as failed:
+        error = failed.__cause__
+        if error is None:
+            raise
+        error.add_note(f"rank {failed.first.rank} of {n}, in {failed.name}")
+        raise error from None
+    return [result.get(rank) for rank in range(n)]

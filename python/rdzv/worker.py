@@ -1,0 +1,266 @@
+"""Inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``: its ranks, the job's store, signs of life.
+
+Everything comes from the environment, so a program may ask at any time, without initialising anything.
+"""
+
+import os
+
+__all__ = [
+    "group_rank",
+    "heartbeat",
+    "is_worker",
+    "local_rank",
+    "local_world_size",
+    "rank",
+    "report_error",
+    "restart_count",
+    "role_rank",
+    "run_id",
+    "store",
+    "world_size",
+]
+
+_store = None
+_pipe = None
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise RuntimeError(f"this process is no worker: {name} is not set; start it with rdzv run or rdzv.launch")
+    return value
+
+
+def _number(name: str) -> int:
+    value = _variable(name)
+    try:
+        return int(value)
+    except ValueError:
+        raise RuntimeError(f"{name} is {value!r}, which is no number") from None
+
+
+def is_worker() -> bool:
+    """Whether this process is a worker.
+
+    Returns:
+        bool: True if ``RANK`` and ``WORLD_SIZE`` are set.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:is_worker", nprocs=1)[0], rdzv.worker.is_worker()
+        (True, False)
+    """
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def rank() -> int:
+    """The number of this worker among all workers of the job.
+
+    Returns:
+        int: from 0 to ``world_size() - 1``.
+
+    Raises:
+        RuntimeError: this process is no worker; the text names the missing variable. So for all functions here.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:rank", nprocs=2).return_values
+        {0: 0, 1: 1}
+    """
+    return _number("RANK")
+
+
+def local_rank() -> int:
+    """The number of this worker among those of its node. With ``--virtual-local-rank`` it is 0 for all.
+
+    Returns:
+        int: from 0 to ``local_world_size() - 1``.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:local_rank", nprocs=2).return_values
+        {0: 0, 1: 1}
+    """
+    return _number("LOCAL_RANK")
+
+
+def world_size() -> int:
+    """The number of workers of the job.
+
+    Returns:
+        int: at least 1.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:world_size", nprocs=2)[1]
+        2
+    """
+    return _number("WORLD_SIZE")
+
+
+def local_world_size() -> int:
+    """The number of workers of this node.
+
+    Returns:
+        int: at least 1.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:local_world_size", nprocs=2)[1]
+        2
+    """
+    return _number("LOCAL_WORLD_SIZE")
+
+
+def group_rank() -> int:
+    """The number of this node's agent in the round.
+
+    Returns:
+        int: from 0.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:group_rank", nprocs=1)[0]
+        0
+    """
+    return _number("GROUP_RANK")
+
+
+def role_rank() -> int:
+    """The number of this worker among the workers of its role.
+
+    Returns:
+        int: from 0.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:role_rank", nprocs=2)[1]
+        1
+    """
+    return _number("ROLE_RANK")
+
+
+def restart_count() -> int:
+    """The number of restarts that this node's agent has used.
+
+    Returns:
+        int: 0 in the first attempt.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:restart_count", nprocs=1)[0]
+        0
+    """
+    return _number("TORCHELASTIC_RESTART_COUNT")
+
+
+def run_id() -> str:
+    """The name of the job, the same on all its nodes.
+
+    Returns:
+        str: what ``--rdzv-id`` says, or a random UUID on a single node.
+
+    Raises:
+        RuntimeError: this process is no worker.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.launch("rdzv.worker:run_id", nprocs=2, rdzv_id="example")[0]
+        'example'
+    """
+    return _variable("TORCHELASTIC_RUN_ID")
+
+
+def store():  # type: ignore[no-untyped-def]
+    """The store that the workers of the job share: a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``.
+
+    There is one per process, connected by the first call, and after a fork the child gets one of its own. Its keys
+    lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt.
+
+    Returns:
+        Store: a store with a timeout of 300 s.
+
+    Raises:
+        RuntimeError: this process is no worker.
+        StoreError: the server cannot be reached.
+
+    Example:
+        >>> import rdzv
+        >>> def count():
+        ...     return rdzv.worker.store().add("arrived", 1)
+        >>> sorted(rdzv.launch(count, nprocs=2, start="pickle").values())
+        [1, 2]
+    """
+    global _store
+    if _store is None or _store[0] != os.getpid():
+        from rdzv import PrefixStore, TCPStore
+
+        _store = (os.getpid(), PrefixStore("worker", TCPStore(_variable("MASTER_ADDR"), _number("MASTER_PORT"))))
+    return _store[1]
+
+
+def heartbeat(step: "int | None" = None) -> None:
+    """Tells the launcher that this worker is alive: one line to its pipe.
+
+    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``): then a worker that
+    sends none for so long has failed.
+
+    Args:
+        step (int | None): number of the training step, which messages about this worker show.
+
+    Raises:
+        OSError: the pipe cannot be written.
+
+    Example:
+        >>> import rdzv
+        >>> rdzv.worker.heartbeat(step=100)
+    """
+    global _pipe
+    path = os.environ.get("RDZV_HEARTBEAT")
+    if not path:
+        return
+    if _pipe is None or _pipe[0] != os.getpid():
+        _pipe = (os.getpid(), os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    os.write(_pipe[1], b"\n" if step is None else b"step %d\n" % step)
+
+
+def report_error(exception: BaseException) -> None:
+    """Leaves an exception for the launcher, which shows it as the cause if this worker then fails.
+
+    Writes the file that ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``; without that
+    variable it does nothing. Functions of :func:`rdzv.launch` and those with :func:`rdzv.elastic.record` need no call.
+
+    Args:
+        exception (BaseException): the exception, with its traceback.
+
+    Raises:
+        OSError: the file cannot be written.
+
+    Example:
+        >>> import rdzv
+        >>> try:
+        ...     raise ValueError("no data")
+        ... except ValueError as error:
+        ...     rdzv.worker.report_error(error)
+    """
+    from rdzv import _entry
+
+    _entry.write_error_file(_entry.failure(exception))
