@@ -54,7 +54,7 @@ def launch(
             ``heartbeat_timeout=60``. ``True`` gives a switch; a list is joined by commas; a dict gives ``k=v,...``.
 
     Returns:
-        RunResult: a mapping from global rank to the value that this node's worker returned. A command has no values.
+        RunResult: a mapping from global rank to the value that this node's worker returned; None of a command.
 
     Raises:
         WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback; the
@@ -90,6 +90,7 @@ def run(fn, args, settings, *, start="import", timeout=None, agent=None, environ
     ``agent`` gets the events of the run; ``environment`` is added to that of the launcher.
     """
     folder = _private_folder()
+    launcher = _Launcher()
     try:
         if isinstance(fn, (list, tuple)):
             command, call = _command(fn, args), None
@@ -99,21 +100,26 @@ def run(fn, args, settings, *, start="import", timeout=None, agent=None, environ
 
             call = Call(fn, args, start, folder)
             title = call.title
-            command = _worker_command()
-        report = os.path.join(folder, "report.json")
-        # The macros of the launcher are none of ours.
-        command = [part.replace("$", "$$") for part in command] if call is not None else command
+            # The macros of the launcher are none of ours.
+            command = [part.replace("$", "$$") for part in _worker_command()]
+        settings = dict(settings)
         if not any(settings.get(name) for name in ("log_dir", "redirects", "tee")):
             # Error files alone, which are read below.
-            settings = {**settings, "log_dir": folder}
+            settings["log_dir"] = folder
         if agent is not None:
-            settings = {**settings, "events_file": agent._began(folder)}
-        arguments = [*_arguments({**settings, "report": report}), "--no-python", "--", *command]
-        status = _Launcher(arguments, call, settings, environment or {}).wait(timeout)
-        return _concluded(status, folder, report, title)
+            settings["events_file"] = agent._began(folder)
+        elif call is None:
+            settings.setdefault("events_file", os.path.join(folder, "events.json"))
+        settings["report"] = os.path.join(folder, "report.json")
+        launcher.start([*_arguments(settings), "--no-python", "--", *command], call, environment or {}, settings)
+        status = launcher.wait(timeout)
+        return _concluded(
+            status, folder, settings["report"], title, settings["events_file"] if call is None else None
+        )
     finally:
         import shutil
 
+        launcher.close()
         if agent is not None:
             agent._ended()
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +128,14 @@ def run(fn, args, settings, *, start="import", timeout=None, agent=None, environ
 class _Launcher:
     """A process of ``rdzv run``, with the descriptors that belong to it."""
 
-    def __init__(self, arguments, call, settings, added):
+    def __init__(self):
+        # The process, and the descriptors to be closed. An exception may come at any point, by a signal handler.
+        self.pids, self.descriptors = [], []
+        self.cleared, self.status = None, None
+
+    def start(self, arguments, call, added, settings):
+        from functools import partial
+
         from rdzv._program import find_rdzv_bin
 
         program = find_rdzv_bin()
@@ -132,94 +145,81 @@ class _Launcher:
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
         # Keeper and guard hold the other end of the pipe, and the guard ends when nothing of the run is left.
-        self.cleared, held = os.pipe()
+        self.descriptors.extend(os.pipe())
+        self.cleared, held = self.descriptors
         inherited = [held]
-        try:
-            if call is not None:
-                descriptor = os.memfd_create("rdzv-call", os.MFD_CLOEXEC)
-                inherited.append(descriptor)
-                with open(descriptor, "wb", closefd=False) as file:
-                    file.write(call.content)
-                environment["RDZV_CALL"] = str(descriptor)
-            for descriptor in inherited:
-                os.set_inheritable(descriptor, True)
+        if call is not None:
+            self.descriptors.append(os.memfd_create("rdzv-call", os.MFD_CLOEXEC))
+            inherited.append(self.descriptors[-1])
+            with open(inherited[-1], "wb", closefd=False) as file:
+                file.write(call.content)
+            environment["RDZV_CALL"] = str(inherited[-1])
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, True)
+        spawn = partial(
+            os.posix_spawn,
             # A group of its own: Ctrl-C reaches it once, from here.
-            self.pid = os.posix_spawn(
-                program,
-                [program, "run", *arguments],
-                environment,
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=_signals_that_python_ignores(),
-            )
-        except BaseException:
-            os.close(self.cleared)
-            raise
-        finally:
-            for descriptor in inherited:
-                os.close(descriptor)
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=_signals_that_python_ignores(),
+        )
+        # In one step as signal handlers see it: no process without its number being here.
+        self.pids.extend(map(spawn, (program,), ([program, "run", *arguments],), (environment,)))
+        for descriptor in inherited:
+            self.descriptors.remove(descriptor)
+            os.close(descriptor)
 
     def wait(self, timeout):
         """Waits for the end and returns the exit code; minus the number for a signal."""
         import signal
 
         stopped = interrupted = None
-        try:
-            process = os.pidfd_open(self.pid)
-        except BaseException:
-            self._kill()
-            raise
-        try:
-            while True:
-                try:
-                    if _readable(process, timeout):
-                        break
-                except KeyboardInterrupt as error:
-                    if interrupted is not None:
-                        # The second one is in a hurry.
-                        raise
-                    interrupted, timeout = error, None
-                    os.kill(self.pid, signal.SIGINT)
-                    continue
-                if stopped is not None:
-                    raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were killed")
-                stopped, timeout = timeout, 35.0
-                os.kill(self.pid, signal.SIGTERM)
-            status = self._collect()
-        except BaseException:
-            self._kill()
-            raise
-        finally:
-            os.close(process)
-            if self.cleared is not None:
-                os.close(self.cleared)
+        (pid,) = self.pids
+        self.descriptors.append(os.pidfd_open(pid))
+        while True:
+            try:
+                if _readable(self.descriptors[-1], timeout):
+                    break
+            except KeyboardInterrupt as error:
+                if interrupted is not None:
+                    # The second one is in a hurry.
+                    raise
+                interrupted, timeout = error, None
+                os.kill(pid, signal.SIGINT)
+                continue
+            if stopped is not None:
+                raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were killed")
+            stopped, timeout = timeout, 35.0
+            os.kill(pid, signal.SIGTERM)
+        self._collect()
         if interrupted is not None:
             raise interrupted
         if stopped is not None:
             raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
-        return status
+        return self.status
 
-    def _kill(self):
-        """Ends the keeper and waits until the guard has cleared the rest."""
+    def close(self):
+        """Ends whatever still runs, and closes the descriptors."""
         import signal
 
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._collect()
-        _readable(self.cleared, _CLEARED_WITHIN)
+        if self.pids:
+            # Its number is its own until it is collected.
+            os.kill(self.pids[0], signal.SIGKILL)
+            self._collect()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
 
     def _collect(self):
         try:
-            _, status = os.waitpid(self.pid, 0)
+            _, status = os.waitpid(self.pids[0], 0)
+            self.status = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
             # Somebody else in this process collects all children.
-            return None
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
+            self.status = None
+        self.pids.clear()
+        if self.status is None or self.status < 0:
             _readable(self.cleared, _CLEARED_WITHIN)
-        return code
 
 
 def _readable(descriptor, timeout):
@@ -262,7 +262,7 @@ def _command(words, args):
     return [*(os.fspath(word) for word in words), *(str(argument) for argument in args)]
 
 
-def _concluded(status, folder, report_path, title):
+def _concluded(status, folder, report_path, title, ranks_file):
     import json
 
     try:
@@ -278,6 +278,8 @@ def _concluded(status, folder, report_path, title):
     left = _left(folder, report["restart_count"])
     if outcome == "succeeded":
         values = {rank: value for rank, (kind, value) in sorted(left.items()) if kind == "value"}
+        if ranks_file is not None:
+            values = dict.fromkeys(_ranks(ranks_file))
         result = RunResult(WorkerState.SUCCEEDED, values)
     elif outcome == "failed" and report["failures"]:
         failures = {}
@@ -296,6 +298,15 @@ def _concluded(status, folder, report_path, title):
     failed.result = result
     kind, found = left.get(failed.first.rank, (None, None))
     raise failed from (found if kind == "error" else None)
+
+
+def _ranks(events):
+    """The ranks of this node's workers in the last attempt, out of the file of events."""
+    import json
+
+    with open(events, encoding="utf-8") as file:
+        assigned = [json.loads(line) for line in file if '"ranks_assigned"' in line]
+    return assigned[-1]["fields"]["ranks"] if assigned else []
 
 
 def _left(folder, restarts):

@@ -179,7 +179,7 @@ class RunResult(Mapping):  # type: ignore[type-arg]
         report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty where there is none.
         restarts (int): number of restarts that were used.
 
-    A function that ends its process instead of returning has no value here; a command has none either.
+    A function that ends its process instead of returning has no value here. That of a command is None.
 
     Example:
         >>> from rdzv.elastic import RunResult, WorkerState

@@ -220,8 +220,8 @@ def store():  # type: ignore[no-untyped-def]
 def heartbeat(step: "int | None" = None) -> None:
     """Tells the launcher that this worker is alive: one line to its pipe.
 
-    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``): then a worker that
-    sends none for so long has failed.
+    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). Then the limit of the
+    phase ``step`` runs from the first call on, and ``hang_action`` says what becomes of a worker that misses it.
 
     Args:
         step (int | None): number of the training step, which messages about this worker show.
@@ -239,7 +239,7 @@ def heartbeat(step: "int | None" = None) -> None:
         return
     if _pipe is None or _pipe[0] != os.getpid():
         _pipe = (os.getpid(), os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-    os.write(_pipe[1], b"\n" if step is None else b"step %d\n" % step)
+    os.write(_pipe[1], b"step\n" if step is None else b"step %d\n" % step)
 
 
 def report_error(exception: BaseException) -> None:

@@ -203,12 +203,15 @@ class SimpleElasticAgent(ElasticAgent):
         return result
 
     def _failures(self, ended: "dict[str, object]") -> "dict[int, ProcessFailure]":
-        """The failures by global rank, the first one first: as the methods gave them, where they did."""
+        """The failures by global rank, the first one first: those that the method found, if it found any."""
         failures = {}
         rows = ended["failures"]
         assert isinstance(rows, list)
         for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != ended["first"]):
             failure = self._failed.get(rank)
+            if failure is None and self._failed:
+                # It was stopped because of another one.
+                continue
             if failure is None:
                 failure = ProcessFailure(local_rank, 0, exitcode, "<N/A>")
                 failure.cause = cause

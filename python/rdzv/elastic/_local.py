@@ -251,7 +251,7 @@ def launch_agent(
         health_check_server (object | None): not used.
 
     Returns:
-        dict[int, object]: what the workers of this node returned, by global rank. Empty for a program.
+        dict[int, object]: what the workers of this node returned, by global rank; None of a program.
 
     Raises:
         ChildFailedError: workers failed and no restart was left.

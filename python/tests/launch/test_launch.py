@@ -28,9 +28,9 @@ def test_a_function_is_named_by_a_text_and_arguments_may_be_large():
     assert rdzv.launch("functions:big", (value,), nprocs=1)[0] == (len(value), b"abc")
 
 
-def test_a_command_has_no_values():
+def test_the_values_of_a_command_are_none():
     result = rdzv.launch([sys.executable, "-c", "import os; assert os.environ['RANK'] == '0'"], nprocs=1)
-    assert dict(result) == {} and result.state is WorkerState.SUCCEEDED
+    assert dict(result) == {0: None} and result.state is WorkerState.SUCCEEDED
     with pytest.raises(rdzv.WorkerGroupFailed) as failed:
         rdzv.launch(["sh", "-c", "exit $0"], ("7",), nprocs=1)
     assert failed.value.first.exitcode == 7
@@ -144,7 +144,7 @@ def test_an_argument_that_cannot_be_pickled_is_named(monkeypatch):
 def test_a_value_that_the_launcher_refuses_is_an_error_with_its_words():
     with pytest.raises(ValueError, match="nnodes"):
         rdzv.launch(rank_times, (1,), nprocs=1, nnodes="1:2:3")
-    with pytest.raises(rdzv.Error, match="no-such-backend"):
+    with pytest.raises(ValueError, match="no-such-backend"):
         rdzv.launch(rank_times, (1,), nprocs=1, rdzv_backend="no-such-backend", rdzv_endpoint="127.0.0.1:1")
 
 
@@ -166,8 +166,9 @@ def test_the_flags_are_those_of_the_launcher():
 
 def test_flags_reach_the_launcher(tmp_path):
     events = tmp_path / "events.json"
-    rdzv.launch(rank_times, (1,), nprocs=1, events_file=events, role="trainer", rdzv_conf={"timeout": 5})
-    assert '"trainer"' in events.read_text()
+    flags = {"events_file": events, "role": "trainer", "rdzv_conf": {"timeout": 5}, "standalone": True}
+    assert rdzv.launch("os:getenv", ("ROLE_NAME",), nprocs=1, **flags)[0] == "trainer"
+    assert '"ranks_assigned"' in events.read_text()
 
 
 def test_two_nodes_make_one_world(tmp_path):

@@ -75,12 +75,12 @@ def test_a_worker_without_heartbeats_fails_and_one_with_them_does_not():
         import time
 
         for step in range(8):
-            if beats:
+            if beats or step == 0:
                 rdzv.worker.heartbeat(step)
             time.sleep(0.5)
         return "done"
 
-    flags = {"nprocs": 1, "start": "pickle", "heartbeat_timeout": 2}
+    flags = {"nprocs": 1, "start": "pickle", "heartbeat_timeout": 2, "hang_action": "fail"}
     assert rdzv.launch(work, (True,), **flags)[0] == "done"
     with pytest.raises(rdzv.WorkerGroupFailed, match="heartbeat"):
         rdzv.launch(work, (False,), **flags)

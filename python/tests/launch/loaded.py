@@ -1,0 +1,7 @@
+"""A function of a module that imports nothing but `sys`."""
+
+import sys
+
+
+def names():
+    return " ".join(sys.modules)
