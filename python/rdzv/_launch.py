@@ -11,7 +11,7 @@ from rdzv import _entry
 from rdzv._errors import Error, LaunchTimeout, WorkerGroupFailed
 
 # Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
-_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr"})
+_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output"})
 _FLAGS = _SWITCHES | {
     "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "monitor_interval", "event_log_handler", "role",
     "log_dir", "redirects", "tee", "log_line_prefix_template", "local_ranks_filter", "duplicate_stdout_filters",

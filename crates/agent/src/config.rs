@@ -61,7 +61,7 @@ settings! {
     max_restarts: u32 = 0;
     /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
     shutdown_timeout: Duration = Duration::from_secs(30);
-    /// How long a node whose workers have succeeded waits for the other nodes; 300 s.
+    /// Time for which a node whose workers have succeeded waits for the others; 300 s.
     exit_barrier_timeout: Duration = barrier::EXIT_BARRIER_TIMEOUT;
     /// The notice to workers that the scheduler will take their node away; none.
     preemption: Option<PreemptionPlan> = None;

@@ -43,7 +43,7 @@ enum Call {
     Shutdown(i32, Duration),
 }
 
-/// What the methods give back.
+/// The results of the methods.
 enum Reply {
     Started(BTreeMap<LocalRank, WorkerId>),
     Found(MonitorResult),
@@ -135,7 +135,11 @@ impl Agent {
 
     /// Runs the agent once. `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this
     /// thread. Returns the state and what is known of the failures.
-    fn run<'py>(&self, py: Python<'py>, methods: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        methods: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let taken = (lock(&self.agent).take(), lock(&self.calls).take());
         let (Some(mut agent), Some(mut calls)) = taken else {
             return Err(PyRuntimeError::new_err(
@@ -175,7 +179,9 @@ impl Agent {
         match ended {
             Ok(Ok(result)) => run_result(py, &result),
             Ok(Err(error)) => Err(run_error(py, &error)),
-            Err(_) => Err(PyRuntimeError::new_err("the thread of the agent has panicked")),
+            Err(_) => Err(PyRuntimeError::new_err(
+                "the thread of the agent has panicked",
+            )),
         }
     }
 
@@ -186,7 +192,9 @@ impl Agent {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Calls the method.
@@ -294,7 +302,10 @@ fn run_result<'py>(py: Python<'py>, result: &RunResult) -> PyResult<Bound<'py, P
     let made = PyDict::new(py);
     made.set_item("state", result.state.name())?;
     made.set_item("first", result.first.map(|rank| rank.0))?;
-    made.set_item("finality", result.finality.map(|finality| finality.to_string()))?;
+    made.set_item(
+        "finality",
+        result.finality.map(|finality| finality.to_string()),
+    )?;
     let failures = PyList::empty(py);
     for (rank, failure) in &result.failures {
         failures.append((
@@ -310,7 +321,9 @@ fn run_result<'py>(py: Python<'py>, result: &RunResult) -> PyResult<Bound<'py, P
 
 fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
     match error {
-        RunError::Spec(_) | RunError::UnknownRole { .. } => PyValueError::new_err(error.to_string()),
+        RunError::Spec(_) | RunError::UnknownRole { .. } => {
+            PyValueError::new_err(error.to_string())
+        }
         RunError::Agent(agent) => {
             let text = agent.to_string();
             let class = agent.class();
@@ -349,7 +362,9 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     }
     let name = text("name")?.unwrap_or_else(|| "workers".to_owned());
     let entrypoint = WorkerEntrypoint::command(name);
-    let of_config = config.spec(entrypoint.clone()).map_err(|error| refused(&error))?;
+    let of_config = config
+        .spec(entrypoint.clone())
+        .map_err(|error| refused(&error))?;
     let mut builder = WorkerSpec::builder(entrypoint)
         .run_id(of_config.run_id().to_string())
         .rendezvous(of_config.rendezvous().clone())

@@ -227,7 +227,7 @@ import faulthandler, os, signal, sys, threading, time
 faulthandler.enable()
 faulthandler.dump_traceback_later(300, exit=True)
 sys.path.insert(0, sys.argv[1])
-from test_agent import Threads, handler, spec
+from elastic.test_agent import Threads, handler, spec
 kind, times = sys.argv[2], int(sys.argv[3])
 for number in range(times):
     if kind == "rendezvous":
@@ -257,7 +257,7 @@ print("good")
 @pytest.mark.parametrize(("kind", "times"), [("rendezvous", 20), ("workers", 100)])
 def test_ctrl_c_ends_a_run_again_and_again(kind, times):
     ended = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, os.path.dirname(__file__), kind, str(times)],
+        [sys.executable, "-c", INTERRUPTED, os.path.dirname(os.path.dirname(__file__)), kind, str(times)],
         capture_output=True,
         text=True,
         timeout=320,

@@ -73,4 +73,4 @@ def raise_what_cannot_come_back():
 def launch_in_worker():
     import rdzv
 
-    return dict(rdzv.launch("functions:rank_times", (10,), nprocs=2))
+    return dict(rdzv.launch("launch.functions:rank_times", (10,), nprocs=2))

@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from functions import fail_on, fail_once, rank_times
-from processes import descendants
+from launch.functions import fail_on, fail_once, rank_times
+from launch.processes import descendants
 
 import rdzv
 from rdzv.elastic import RunResult, WorkerState
@@ -25,7 +25,7 @@ def test_values_come_back_by_rank():
 
 def test_a_function_is_named_by_a_text_and_arguments_may_be_large():
     value = b"abc" * (4 << 20)
-    assert rdzv.launch("functions:big", (value,), nprocs=1)[0] == (len(value), b"abc")
+    assert rdzv.launch("launch.functions:big", (value,), nprocs=1)[0] == (len(value), b"abc")
 
 
 def test_the_values_of_a_command_are_none():
@@ -54,15 +54,15 @@ def test_a_failure_has_rank_cause_and_traceback():
     assert not descendants()
 
 
-def test_an_exception_that_cannot_come_back_is_told_in_words():
+def test_an_exception_that_cannot_come_back_is_described():
     with pytest.raises(rdzv.WorkerGroupFailed, match="OfTheWorker: one and two") as caught:
-        rdzv.launch("functions:raise_what_cannot_come_back", nprocs=1)
+        rdzv.launch("launch.functions:raise_what_cannot_come_back", nprocs=1)
     assert caught.value.__cause__ is None
 
 
 def test_a_value_that_cannot_be_pickled_names_rank_and_type():
     with pytest.raises(rdzv.WorkerGroupFailed) as caught:
-        rdzv.launch("functions:not_to_be_pickled", nprocs=2)
+        rdzv.launch("launch.functions:not_to_be_pickled", nprocs=2)
     assert "rank 1 returned a value of type builtins.function" in caught.value.first.cause
 
 
@@ -72,11 +72,11 @@ def test_values_are_those_of_the_last_attempt():
 
 
 def test_a_worker_may_end_without_a_value_or_with_a_code_or_by_a_signal():
-    assert dict(rdzv.launch("functions:exit_with", (0,), nprocs=2)) == {}
+    assert dict(rdzv.launch("launch.functions:exit_with", (0,), nprocs=2)) == {}
     for function, argument, code, cause in [
-        ("functions:exit_with", 5, 5, "exit code 5"),
-        ("functions:kill_oneself", 9, -9, "SIGKILL"),
-        ("functions:kill_oneself", 11, -11, "SIGSEGV"),
+        ("launch.functions:exit_with", 5, 5, "exit code 5"),
+        ("launch.functions:kill_oneself", 9, -9, "SIGKILL"),
+        ("launch.functions:kill_oneself", 11, -11, "SIGSEGV"),
     ]:
         with pytest.raises(rdzv.WorkerGroupFailed, match=cause) as caught:
             rdzv.launch(function, (argument,), nprocs=1)
@@ -100,9 +100,9 @@ def test_what_cannot_be_imported_is_refused_before_any_process(monkeypatch):
     for function, text in [
         (local, "local to another function"),
         (lambda: 1, "a lambda"),
-        ("functions:none", "module functions has no none"),
+        ("launch.functions:none", "module launch.functions has no none"),
         ("no_such_module:f", "No module named 'no_such_module'"),
-        ("functions", "module:function"),
+        ("launch", "module:function"),
         (rdzv.TCPStore.get if hasattr(rdzv, "TCPStore") else [].append, "start='pickle'"),
     ]:
         with pytest.raises(ValueError, match=text):
@@ -189,7 +189,7 @@ def test_two_nodes_make_one_world(tmp_path):
 
 
 def test_a_worker_may_launch():
-    assert rdzv.launch("functions:launch_in_worker", nprocs=1)[0] == {0: 0, 1: 10}
+    assert rdzv.launch("launch.functions:launch_in_worker", nprocs=1)[0] == {0: 0, 1: 10}
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):

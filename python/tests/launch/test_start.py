@@ -40,7 +40,7 @@ def test_a_main_module_is_found_by_its_name(tmp_path, monkeypatch):
     assert ended.stdout == "[5, 6]\n", ended.stderr
 
 
-def test_a_main_file_without_a_guard_is_told_so(tmp_path):
+def test_a_main_file_that_launches_when_imported_is_refused(tmp_path):
     (tmp_path / "program.py").write_text("import rdzv\ndef f():\n    return 1\nrdzv.launch(f, nprocs=1)\n")
     ended = run(tmp_path / "program.py")
     assert ended.returncode == 1 and 'if __name__ == "__main__"' in ended.stderr
@@ -101,5 +101,5 @@ def test_worker_has_path_and_arguments_of_the_caller(monkeypatch, tmp_path):
 
 def test_workers_load_next_to_nothing():
     bare = run("-c", "import sys; print(*sys.modules)").stdout.split()
-    loaded = set(rdzv.launch("loaded:names", nprocs=1)[0].split()) - set(bare)
-    assert loaded <= {"loaded", "marshal", "rdzv._entry", "__mp_main__", "zipimport"}, sorted(loaded)
+    loaded = set(rdzv.launch("launch.loaded:names", nprocs=1)[0].split()) - set(bare)
+    assert loaded <= {"launch", "launch.loaded", "marshal", "rdzv._entry", "__mp_main__", "zipimport"}, sorted(loaded)

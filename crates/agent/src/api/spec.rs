@@ -260,7 +260,7 @@ impl WorkerSpecBuilder {
         identical_workers: bool;
         /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
         shutdown_timeout: Duration;
-        /// How long a node whose workers have succeeded waits for the other nodes; 300 s.
+        /// Time for which a node whose workers have succeeded waits for the others; 300 s.
         exit_barrier_timeout: Duration;
         /// Signals (numbers) that end the run in order when this process receives them; SIGTERM,
         /// SIGINT, SIGHUP and SIGQUIT. This process goes on handling them after the run, so give none

@@ -8,8 +8,8 @@ use std::process::{self, Command, ExitStatus};
 
 use std::time::Duration;
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use rdzv_core::env::RDZV_CALLER;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getpid, getppid, kill_process, pidfd_open,
     set_parent_process_death_signal, setrlimit,
