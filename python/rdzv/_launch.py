@@ -65,7 +65,7 @@ def launch(
         Error: the launcher could not do its work; the text is its own. Of a rendezvous: the classes of
             :mod:`rdzv.rendezvous`.
         KeyboardInterrupt: on Ctrl-C, once the workers have ended. They get SIGINT, then SIGKILL after
-            ``shutdown_timeout``.
+            ``shutdown_timeout``; a second Ctrl-C shortens that, a third ends everything at once.
 
     Example:
         >>> import rdzv
@@ -174,6 +174,7 @@ class _Launcher:
         import signal
 
         stopped = interrupted = None
+        interrupts = 0
         (pid,) = self.pids
         self.descriptors.append(os.pidfd_open(pid))
         while True:
@@ -181,8 +182,9 @@ class _Launcher:
                 if _readable(self.descriptors[-1], timeout):
                     break
             except KeyboardInterrupt as error:
-                if interrupted is not None:
-                    # The second one is in a hurry.
+                interrupts += 1
+                if interrupts > 2:
+                    # The launcher has said that the third one kills at once.
                     raise
                 interrupted, timeout = error, None
                 os.kill(pid, signal.SIGINT)

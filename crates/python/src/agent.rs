@@ -327,6 +327,9 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
         RunError::Agent(agent) => {
             let text = agent.to_string();
             let class = agent.class();
+            if class == "ValueError" {
+                return PyValueError::new_err(text);
+            }
             let known = class.starts_with("Rendezvous") && class.ends_with("Error");
             exception(py, if known { class } else { "Error" }, text, None)
         }
