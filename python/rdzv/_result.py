@@ -42,7 +42,7 @@ class WorkerState(str, Enum):
 
     @property
     def number(self) -> int:
-        """The number that the first torchelastic gave this state: 0, 1, 2, 4, 8, 16 or 32."""
+        """int: the number that the first torchelastic gave this state: 0, 1, 2, 4, 8, 16 or 32."""
         position = list(WorkerState).index(self)
         return 0 if position == 0 else 1 << (position - 1)
 

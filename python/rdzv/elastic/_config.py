@@ -74,7 +74,7 @@ class LogsSpecs:
 
     @property
     def root_log_dir(self) -> "str | None":
-        """The folder in which a new one is made for each run; None is below ``TMPDIR``."""
+        """str | None: the folder in which a new one is made for each run; None is below ``TMPDIR``."""
         return self._root_log_dir
 
     def __eq__(self, other: object) -> bool:

@@ -21,7 +21,12 @@ class ErrorHandler:
     """
 
     def initialize(self) -> None:
-        """Called before the function. Prints the stacks of all threads to stderr on a fatal signal."""
+        """Called before the function. Prints the stacks of all threads to stderr on a fatal signal.
+
+        Example:
+            >>> from rdzv.elastic import ErrorHandler
+            >>> ErrorHandler().initialize()
+        """
         import faulthandler
 
         try:

@@ -56,22 +56,22 @@ class RendezvousInfo:
 
     @property
     def store(self) -> object:
-        """The store that the agents of the round share."""
+        """Store: the store that the agents of the round share."""
         return self._store
 
     @property
     def rank(self) -> int:
-        """This agent's number, from 0."""
+        """int: this agent's number, from 0."""
         return self._rank
 
     @property
     def world_size(self) -> int:
-        """Number of agents."""
+        """int: number of agents."""
         return self._world_size
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo:
-        """The place where the workers meet."""
+        """RendezvousStoreInfo: the place where the workers meet."""
         return self._bootstrap_store_info
 
 
@@ -86,36 +86,96 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_backend(self) -> str:
-        """The name of the backend."""
+        """The name of the backend.
+
+        Returns:
+            str: its name.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.get_backend.__name__
+            'get_backend'
+        """
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers may use the store that ``bootstrap_store_info`` names. False here."""
+        """bool: whether workers may use the store that ``bootstrap_store_info`` names. False here."""
         return False
 
     @abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until the nodes of the next round have found one another."""
+        """Waits until the nodes of the next round have found one another.
+
+        Returns:
+            RendezvousInfo: the round.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.next_rendezvous.__name__
+            'next_rendezvous'
+        """
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Whether nobody can join any more."""
+        """Whether nobody can join any more.
+
+        Returns:
+            bool: True once it was closed.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.is_closed.__name__
+            'is_closed'
+        """
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Ends it for everybody."""
+        """Ends it for everybody.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.set_closed.__name__
+            'set_closed'
+        """
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """How many nodes wait for the next round."""
+        """Number of nodes that wait for the next round.
+
+        Returns:
+            int: their number.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.num_nodes_waiting.__name__
+            'num_nodes_waiting'
+        """
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """The name of the job."""
+        """The name of the job.
+
+        Returns:
+            str: its name.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.get_run_id.__name__
+            'get_run_id'
+        """
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Ends it and frees what it holds; True if that went well."""
+        """Ends it and frees what it holds.
+
+        Returns:
+            bool: whether that went well.
+
+        Example:
+            >>> from rdzv.rendezvous import RendezvousHandler
+            >>> RendezvousHandler.shutdown.__name__
+            'shutdown'
+        """
 
 
 class NativeRendezvousHandler:
@@ -134,16 +194,34 @@ class NativeRendezvousHandler:
         self.params = params
 
     def get_backend(self) -> str:
-        """The name of the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``."""
+        """The name of the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
+
+        Returns:
+            str: its name.
+
+        Example:
+            >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
+            >>> NativeRendezvousHandler(RendezvousParameters("c10d", "", "job", 1, 1)).get_backend()
+            'c10d'
+        """
         return self.params.backend
 
     def get_run_id(self) -> str:
-        """The name of the job."""
+        """The name of the job.
+
+        Returns:
+            str: its name.
+
+        Example:
+            >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
+            >>> NativeRendezvousHandler(RendezvousParameters("c10d", "", "job", 1, 1)).get_run_id()
+            'job'
+        """
         return self.params.run_id
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers use the store that an agent hosts. True."""
+        """bool: whether workers use the store that an agent hosts. True."""
         return True
 
 

@@ -86,16 +86,16 @@ def test_the_third_ctrl_c_waits_for_nobody(tmp_path):
     await_that(lambda: (folder / "0").exists() and (folder / "1").exists(), "workers")
     below = list(descendants(process.pid))
     begin = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    try:
-        # One has arrived when the launcher says what the next one does.
-        for _ in range(2):
-            assert "Ctrl-C" in process.stderr.readline()
-            process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert printed == "interrupted\n" and time.monotonic() - begin < 20
+    while process.poll() is None and time.monotonic() - begin < 30:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill()
+    process.communicate()
+    # The second one would have left 15 s.
+    assert time.monotonic() - begin < 10
     await_that(lambda: not any(is_alive(pid) for pid in below), "the end of all", 5.0)
 
 
