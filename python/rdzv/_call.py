@@ -204,7 +204,9 @@ class _FunctionPickler(pickle.Pickler):
 
 def _by_value(function):
     variables = {name: function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__}
-    if function.__module__ != "__main__" and _can_be_imported(function.__module__):
+    # Without a module it was made by exec.
+    module = function.__module__ or "__main__"
+    if module != "__main__" and _can_be_imported(module):
         # Its module brings them.
         variables = {}
     cells = {}
@@ -215,7 +217,7 @@ def _by_value(function):
             # Not assigned yet.
             continue
     state = (function.__defaults__, function.__kwdefaults__, variables, cells)
-    made = (marshal.dumps(function.__code__), function.__module__, function.__qualname__)
+    made = (marshal.dumps(function.__code__), module, function.__qualname__)
     return _entry.function_by_value, made, state, None, None, _entry.fill_function
 
 

@@ -160,7 +160,7 @@ def test_the_flags_are_those_of_the_launcher():
             if flag is not None:
                 known.add(flag.strip(",.").partition("[")[0].partition("=")[0].lstrip("-").replace("-", "_"))
     ours = {"help", "nnodes", "nproc_per_node", "max_restarts", "module", "no_python", "run_path", "report",
-            "print_completion", "explain", "exit_code", "start_method"}  # fmt: skip
+            "print_completion", "explain", "ui", "no_pty", "exit_code", "start_method"}  # fmt: skip
     assert known - ours == set(_launch._FLAGS)
 
 

@@ -47,7 +47,9 @@ impl TerminalArgs {
             };
         };
         let is_alone = plan.local_world_size == 1 && plan.rendezvous.nodes() == 1;
-        let is_direct = self.ui == "auto" && (is_alone || !is_ours);
+        // A program that called the launcher has the terminal; this process is in the background of it.
+        let is_called = environment.filled(env::RDZV_CALLER).is_some();
+        let is_direct = self.ui == "auto" && (is_alone || !is_ours || is_called);
         if is_direct || !plan.capture_stderr {
             return Ok(None);
         }
