@@ -11,14 +11,14 @@ from rdzv import _entry
 from rdzv._errors import Error, LaunchTimeout, WorkerGroupFailed
 
 # Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
-_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output"})
+_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output", "requeue_on_preempt"})
 _FLAGS = _SWITCHES | {
     "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "monitor_interval", "event_log_handler", "role",
     "log_dir", "redirects", "tee", "log_line_prefix_template", "local_ranks_filter", "duplicate_stdout_filters",
     "duplicate_stderr_filters", "node_rank", "master_addr", "master_port", "local_addr", "logs_specs", "numa_binding",
     "signals_to_handle", "shutdown_timeout", "metrics_handler", "events_file", "status_addr", "scheduler",
     "hang_timeout", "heartbeat_timeout", "hang_action", "final_exit_codes", "settle_delay", "token_file",
-    "torch_clients", "tls_cert", "tls_key", "tls_ca",
+    "preempt_exit_code", "preempt_grace", "preempt_signal", "torch_clients", "tls_cert", "tls_key", "tls_ca",
 }  # fmt: skip
 
 # Defaults of the launcher that would make something else of the workers' command.
