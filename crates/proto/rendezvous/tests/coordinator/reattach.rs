@@ -491,3 +491,15 @@ fn the_numbers_of_rounds_go_on_where_there_is_no_note() {
     world.join(1);
     assert_eq!(world.formed(1).0, 42);
 }
+
+#[test]
+fn a_number_that_no_round_can_have_does_no_harm() {
+    let mut world = World::restartable(1, 1);
+    world.reattach(1, 1, held(u64::MAX, u32::MAX));
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1).0, (1 << 48) + 1);
+    world.attempt = Some(3);
+    world.join(1);
+    assert_eq!(world.formed(1).0, (1 << 48) + 2);
+}

@@ -34,6 +34,9 @@ const WINDOW_EACH: Duration = Duration::from_micros(200);
 /// Time between two messages about who is missing.
 const REMIND: Duration = Duration::from_secs(10);
 
+/// The highest number of a round that is believed where there is no note; any more of them follow.
+const HIGHEST: u64 = 1 << 48;
+
 /// A recovery under way.
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -186,7 +189,7 @@ impl Run {
         if !is_member {
             // The number of a round is never used twice, also where there is no note of it.
             if self.announced.is_none() && self.state.participants.is_empty() {
-                self.state.round = self.state.round.max(held.round + 1);
+                self.state.round = self.state.round.max(held.round.min(HIGHEST) + 1);
             }
             self.dismiss(&node, held.round, out);
             return self.end_recovery_if_due(now, out);
