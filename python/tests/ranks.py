@@ -82,10 +82,16 @@ class Program:
 
     def __init__(self, source, *args):
         command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source), *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def line(self):
         return self.process.stdout.readline().strip()
+
+    def go(self):
+        """Lets a program go on that reads a line."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def end(self):
         """Returns exit code, standard output and standard error."""

@@ -15,6 +15,8 @@ RANK = """
     group = rdzv.Group(rdzv.TCPStore("127.0.0.1", port), rank, world, timeout=30)
     group.barrier()
     print("joined", flush=True)
+    # Nobody goes before all have come.
+    sys.stdin.readline()
 """
 
 
@@ -95,6 +97,7 @@ def test_a_rank_that_dies_is_named_within_a_second(server, operation):
     sleeps = RANK + "    time.sleep(60)"
     with Program(waits, server.port, 0, 2) as first, Program(sleeps, server.port, 1, 2) as second:
         assert first.line() == second.line() == "joined"
+        first.go()
         time.sleep(0.2)
         second.process.send_signal(signal.SIGKILL)
         killed = time.monotonic()
@@ -128,6 +131,7 @@ def test_ctrl_c_ends_every_blocking_call(server, call):
     sleeps = RANK + "    time.sleep(60)"
     with Program(waits, server.port, 0, 2) as first, Program(sleeps, server.port, 1, 2) as second:
         assert first.line() == second.line() == "joined"
+        first.go()
         assert first.line() == "calls"
         time.sleep(0.3)
         first.process.send_signal(signal.SIGINT)
@@ -151,6 +155,7 @@ def test_the_group_is_broken_after_ctrl_c_in_an_operation(server):
     sleeps = RANK + "    time.sleep(60)"
     with Program(waits, server.port, 0, 2) as first, Program(sleeps, server.port, 1, 2) as second:
         assert first.line() == second.line() == "joined"
+        first.go()
         time.sleep(0.3)
         first.process.send_signal(signal.SIGINT)
         assert first.line() == "broken"
@@ -172,6 +177,7 @@ def test_exit_with_operations_in_flight(server, call):
     sleeps = RANK + "    time.sleep(60)"
     with Program(exits, server.port, 0, 2) as first, Program(sleeps, server.port, 1, 2) as second:
         assert first.line() == second.line() == "joined"
+        first.go()
         begun = time.monotonic()
         code, _, err = first.end()
         assert code == 0, err
