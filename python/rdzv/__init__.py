@@ -24,6 +24,12 @@ from rdzv._rdzv import (
     __version__,
 )
 
+# Type checkers take this for true; the module `typing` would cost more than all else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._group import Group, Work, premul_sum
+    from rdzv._program import find_rdzv_bin
+
 __all__ = [
     "CollectiveError",
     "CollectiveTimeout",
@@ -48,32 +54,31 @@ __all__ = [
     "premul_sum",
 ]
 
-# Attribute -> module that has it; a module of its own has the attribute's name.
-_LAZY = {
-    "Group": "rdzv._group",
-    "Work": "rdzv._group",
-    "elastic": "rdzv.elastic",
-    "find_rdzv_bin": "rdzv._program",
-    "launch": "rdzv._launch",
-    "premul_sum": "rdzv._group",
-    "rendezvous": "rdzv.rendezvous",
-    "testing": "rdzv.testing",
-    "torch": "rdzv.torch",
-    "worker": "rdzv.worker",
-}
+if not TYPE_CHECKING:
+    # Attribute -> module that has it; a module of its own has the attribute's name.
+    _LAZY = {
+        "Group": "rdzv._group",
+        "Work": "rdzv._group",
+        "elastic": "rdzv.elastic",
+        "find_rdzv_bin": "rdzv._program",
+        "launch": "rdzv._launch",
+        "premul_sum": "rdzv._group",
+        "rendezvous": "rdzv.rendezvous",
+        "testing": "rdzv.testing",
+        "torch": "rdzv.torch",
+        "worker": "rdzv.worker",
+    }
 
+    def __getattr__(name):
+        module = _LAZY.get(name)
+        if module is None:
+            raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
+        from importlib import import_module
 
-def __getattr__(name):
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
-    from importlib import import_module
+        loaded = import_module(module)
+        value = loaded if module == f"rdzv.{name}" else getattr(loaded, name)
+        globals()[name] = value
+        return value
 
-    loaded = import_module(module)
-    value = loaded if module == f"rdzv.{name}" else getattr(loaded, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return sorted(set(globals()) | set(__all__) | set(_LAZY))
+    def __dir__():
+        return sorted(set(globals()) | set(__all__) | set(_LAZY))

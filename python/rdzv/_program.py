@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def find_rdzv_bin():
+def find_rdzv_bin() -> str:
     """Returns the path of the native program ``rdzv``.
 
     Looks in the folder of scripts of this environment, of its base, and of the user.

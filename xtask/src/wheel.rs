@@ -13,7 +13,10 @@ use crate::command::{cargo, root, step};
 use crate::test::{Variables, target_folder};
 use crate::venv;
 
-/// The oldest glibc that a wheel for others runs with, and its name as a platform.
+/// The newest glibc that a wheel for others may need: PyTorch needs it too.
+const GLIBC_ACCEPTED: &str = "2.28";
+
+/// The glibc that such a wheel is linked for, and its name as a platform.
 const GLIBC: &str = "2.17";
 const MANYLINUX: &str = "manylinux_2_17";
 
@@ -112,7 +115,15 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let launcher = target_folder()?.join(target).join("release").join("rdzv");
     let arguments = format!("--target {target} --zig --compatibility {MANYLINUX}");
     let variables = [("RDZV_BUILD_LAUNCHER", launcher.display().to_string())];
-    build(out, &arguments, &variables)
+    let wheel = build(out, &arguments, &variables)?;
+    step(
+        "inspection of the wheel",
+        Command::new(&tools)
+            .arg(root().join("python/build/inspect_wheel.py"))
+            .arg(&wheel)
+            .arg(GLIBC_ACCEPTED),
+    )?;
+    Ok(wheel)
 }
 
 /// Has the build backend put a wheel into `out`, which holds nothing else afterwards.

@@ -21,14 +21,38 @@ mod memory;
 mod store;
 mod timeout;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// The extension module `rdzv._rdzv`.
 #[pymodule(gil_used = false)]
 fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    refuse_subinterpreters(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<agent::Agent>()?;
     store::add_classes(module)?;
     group::add_classes(module)?;
     handle::register(module)
+}
+
+/// The state of this module is one for the process, and its hooks are the main interpreter's.
+fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
+    let thread = py.import("_thread")?;
+    let is_main: bool = match thread.getattr("_is_main_interpreter") {
+        Ok(is_main) => is_main.call0()?.extract()?,
+        // Python 3.11.
+        Err(_) => match py.import("_xxsubinterpreters") {
+            Ok(interpreters) => {
+                let main = interpreters.call_method0("get_main")?;
+                interpreters.call_method0("get_current")?.eq(main)?
+            }
+            Err(_) => true,
+        },
+    };
+    match is_main {
+        true => Ok(()),
+        false => Err(PyImportError::new_err(
+            "rdzv cannot be used in a subinterpreter: import it in the main interpreter",
+        )),
+    }
 }

@@ -30,8 +30,8 @@ pub use local_address::{address_towards, address_towards_others, local_address};
 pub use prefix::PrefixStore;
 pub use store::{Breaker, Store};
 pub use tcp::{
-    Admission, KeepAlive, Pinger, ServerOptions, StorePolicy, TcpStore, TcpStoreOptions,
-    TcpStoreServer, TorchClients, Traffic,
+    Admission, KeepAlive, PendingWait, Pinger, ServerOptions, StorePolicy, TcpStore,
+    TcpStoreOptions, TcpStoreServer, TorchClients, Traffic,
 };
 
 pub use rdzv_store_proto::limits::{Limits, parse_size};

@@ -4,3 +4,7 @@ try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise ImportError("rdzv.torch needs torch: pip install rdzv[torch]") from error
+
+from rdzv.torch._store import PyStore, store
+
+__all__ = ["PyStore", "store"]

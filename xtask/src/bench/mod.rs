@@ -13,6 +13,7 @@ mod launch;
 mod launcher;
 mod measure;
 mod peer;
+mod python;
 mod rendezvous;
 mod rpc;
 mod secret;
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("group", rest)) => group::run(rest),
         Some(("hostile", rest)) => hostile::run(rest),
         Some(("launch", rest)) => launch::run(rest),
+        Some(("python", rest)) => python::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("rpc", rest)) => rpc::run(rest),
         Some(("secret", rest)) => secret::run(rest),
@@ -45,12 +47,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `rendezvous`, `rpc`, \
+                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
                    `secret` or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `rendezvous`, `rpc`, `secret` or `store`"
+            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
         ),
     }
 }

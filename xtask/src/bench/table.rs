@@ -8,7 +8,7 @@ pub(super) enum Better {
 }
 
 /// One quantity, measured several times on each side.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Comparison {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,

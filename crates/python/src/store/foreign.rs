@@ -4,7 +4,9 @@
 //! slices, because torch's own cannot be interrupted.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -27,6 +29,9 @@ const METHODS: [&str; 7] = [
     "wait",
     "delete_key",
 ];
+
+/// Longest wait in torch, which nothing can end.
+const IN_TORCH: Duration = Duration::from_millis(50);
 
 /// A store over the object `object`.
 pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -136,17 +141,70 @@ impl ForeignStore {
         }
     }
 
-    /// Waits for all keys in slices.
+    /// Waits for all keys. Only another thread may wait in torch: in the main one torch would swallow the
+    /// exception of a signal handler.
     fn wait_for(
         &self,
         operation: &'static str,
         keys: &[&str],
         timeout: Option<Duration>,
     ) -> Result<(), StoreError> {
+        if self.check(keys)? {
+            return Ok(());
+        }
         let start = Instant::now();
         let timeout = timeout.unwrap_or_else(|| self.timeout());
+        let is_over = AtomicBool::new(false);
+        let (sender, receiver) = mpsc::channel();
+        let ended = thread::scope(|scope| {
+            scope.spawn(|| {
+                let _the_caller_waits_for_it =
+                    sender.send(self.wait_in_slices(keys, timeout, &is_over));
+            });
+            loop {
+                match receiver.recv_timeout(SLICE) {
+                    Ok(ended) => return Some(ended),
+                    Err(_) if is_to_end() => {
+                        is_over.store(true, Ordering::Relaxed);
+                        return None;
+                    }
+                    Err(_) => {}
+                }
+            }
+        });
+        match ended {
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => {
+                let missing = |key: &&&str| !self.check(&[**key]).unwrap_or(false);
+                let owned = |key: &&str| (*key).to_owned();
+                Err(StoreError::WaitTimeout {
+                    store: self.name.clone(),
+                    keys: keys.iter().map(owned).collect(),
+                    missing: keys.iter().filter(missing).map(owned).collect(),
+                    elapsed: start.elapsed(),
+                })
+            }
+            Some(Err(failed)) => Err(self.failed(operation, &keys.join(", "), failed, start)),
+            None => Err(StoreError::Interrupted {
+                operation,
+                key: keys.join(", "),
+                elapsed: start.elapsed(),
+            }),
+        }
+    }
+
+    /// Waits in torch, until all keys are there (true), the time is over, or `is_over` says so.
+    fn wait_in_slices(
+        &self,
+        keys: &[&str],
+        timeout: Duration,
+        is_over: &AtomicBool,
+    ) -> Result<bool, Failed> {
+        let start = Instant::now();
         loop {
-            let slice = timeout.saturating_sub(start.elapsed()).min(SLICE);
+            // torch counts in milliseconds, and takes 0 of them for permanently.
+            let left = timeout.saturating_sub(start.elapsed());
+            let slice = left.clamp(Duration::from_millis(1), IN_TORCH);
             let waited = self.call(
                 "wait",
                 |py| {
@@ -156,29 +214,14 @@ impl ForeignStore {
                 |_| Ok(()),
             );
             match waited {
-                Ok(()) => return Ok(()),
-                Err(failed) if !failed.is_timeout => {
-                    return Err(self.failed(operation, &keys.join(", "), failed, start));
-                }
-                Err(_) if start.elapsed() >= timeout => break,
-                Err(_) if is_to_end() => {
-                    return Err(StoreError::Interrupted {
-                        operation,
-                        key: keys.join(", "),
-                        elapsed: start.elapsed(),
-                    });
+                Ok(()) => return Ok(true),
+                Err(failed) if !failed.is_timeout => return Err(failed),
+                Err(_) if start.elapsed() >= timeout || is_over.load(Ordering::Relaxed) => {
+                    return Ok(false);
                 }
                 Err(_) => {}
             }
         }
-        let missing = |key: &&&str| !self.check(&[**key]).unwrap_or(false);
-        let owned = |key: &&str| (*key).to_owned();
-        Err(StoreError::WaitTimeout {
-            store: self.name.clone(),
-            keys: keys.iter().map(owned).collect(),
-            missing: keys.iter().filter(missing).map(owned).collect(),
-            elapsed: start.elapsed(),
-        })
     }
 }
 
@@ -339,21 +382,34 @@ impl Store for ForeignStore {
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         let start = Instant::now();
         loop {
-            if block {
-                // A queue that is not empty counts as a key that is there.
-                let left = self.timeout().saturating_sub(start.elapsed());
-                self.wait_for("queue_pop", &[key], Some(left))?;
+            // The question before it spares an exception in torch, which could swallow that of a signal.
+            if !block || self.queue_len(key)? > 0 {
+                let popped = self.ask(
+                    "queue_pop",
+                    key,
+                    |py| Ok((key, false).into_pyobject(py)?.unbind()),
+                    bytes_of,
+                );
+                match popped {
+                    // Somebody else was faster.
+                    Err(StoreError::QueueEmpty { .. }) if block => {}
+                    popped => return popped,
+                }
             }
-            let popped = self.ask(
-                "queue_pop",
-                key,
-                |py| Ok((key, false).into_pyobject(py)?.unbind()),
-                bytes_of,
-            );
-            match popped {
-                // Somebody else was faster.
-                Err(StoreError::QueueEmpty { .. }) if block => {}
-                popped => return popped,
+            let left = self.timeout().saturating_sub(start.elapsed());
+            // Over TCP a queue that is not empty counts as a key that is there; elsewhere it is looked at
+            // again after each slice.
+            match self.wait_for("queue_pop", &[key], Some(left.min(IN_TORCH))) {
+                Err(StoreError::WaitTimeout { .. }) if left > IN_TORCH => {
+                    if is_to_end() {
+                        return Err(StoreError::Interrupted {
+                            operation: "queue_pop",
+                            key: key.to_owned(),
+                            elapsed: start.elapsed(),
+                        });
+                    }
+                }
+                waited => waited?,
             }
         }
     }

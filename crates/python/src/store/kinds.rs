@@ -57,10 +57,8 @@ impl TcpStoreObject {
             wait_for_server: wait,
             ..TcpStoreOptions::new(host.clone(), port)
         };
-        let store = connected(py, move || {
-            TcpStore::connect(options).map(|store| Arc::new(store) as Arc<dyn Store>)
-        })?;
-        Ok(initializer(store, Kind::Tcp { host, port }, Self {}))
+        let store = connected(py, move || TcpStore::connect(options))?;
+        Ok(client(store, Kind::Tcp { host, port }))
     }
 
     /// The host of the server, as it was given: a ``str``.
@@ -178,6 +176,15 @@ impl PrefixStoreObject {
         Ok(PyClassInitializer::from(object).add_subclass(Self {}))
     }
 
+    /// The prefix, without the slash that joins it to the keys: a ``str``.
+    #[getter]
+    fn prefix_name(slf: PyRef<'_, Self>) -> String {
+        match &slf.as_super().kind {
+            Kind::Prefix { prefix } => prefix.clone(),
+            _ => String::new(),
+        }
+    }
+
     /// The store below: a ``Store``.
     #[getter]
     fn underlying_store(slf: PyRef<'_, Self>) -> Option<Py<StoreObject>> {
@@ -196,6 +203,16 @@ impl PrefixStoreObject {
     }
 }
 
+fn client(store: TcpStore, kind: Kind) -> PyClassInitializer<TcpStoreObject> {
+    let store = Arc::new(store);
+    let tcp = Arc::downgrade(&store);
+    let object = StoreObject {
+        tcp,
+        ..StoreObject::new(store, kind)
+    };
+    PyClassInitializer::from(object).add_subclass(TcpStoreObject {})
+}
+
 fn initializer<T>(store: Arc<dyn Store>, kind: Kind, of: T) -> PyClassInitializer<T>
 where
     T: pyo3::PyClass<BaseType = StoreObject>,
@@ -207,8 +224,8 @@ where
 /// Ctrl-C ends the wait, that thread goes on until its timeout, and what it makes is closed.
 fn connected(
     py: Python<'_>,
-    connect: impl FnOnce() -> Result<Arc<dyn Store>, StoreError> + Send + 'static,
-) -> PyResult<Arc<dyn Store>> {
+    connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
+) -> PyResult<TcpStore> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new()
         .name("rdzv-connect".to_owned())
@@ -240,15 +257,15 @@ pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
         return Ok(PrefixStoreObject::over(under, prefix.clone())?.into_any());
     }
     let inner = object.open()?;
-    let made = match &kind {
-        Kind::Tcp { .. } => connected(py, move || inner.try_clone().map(Arc::from))?,
-        _ => Arc::from(store_call(py, || inner.try_clone())?),
-    };
+    if let Some(tcp) = object.tcp.upgrade() {
+        let made = connected(py, move || tcp.reconnected())?;
+        return Ok(Py::new(py, client(made, kind))?.into_any());
+    }
+    let made: Arc<dyn Store> = Arc::from(store_call(py, || inner.try_clone())?);
     Ok(match kind {
-        Kind::Tcp { .. } => Py::new(py, initializer(made, kind, TcpStoreObject {}))?.into_any(),
         Kind::File { .. } => Py::new(py, initializer(made, kind, FileStoreObject {}))?.into_any(),
         Kind::Hash => Py::new(py, initializer(made, kind, HashStoreObject {}))?.into_any(),
-        Kind::Foreign { .. } | Kind::Prefix { .. } => {
+        Kind::Foreign { .. } | Kind::Prefix { .. } | Kind::Tcp { .. } => {
             Py::new(py, StoreObject::new(made, kind))?.into_any()
         }
     })

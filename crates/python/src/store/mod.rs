@@ -6,18 +6,20 @@
 //! | `kinds.rs` | `TCPStore`, `FileStore`, `HashStore`, `PrefixStore` |
 //! | `foreign.rs` | a store of torch, as a store of ours |
 //! | `server.rs` | `StoreServer` |
+//! | `waits.rs` | waits of coroutines |
 
 mod foreign;
 mod kinds;
 mod server;
+mod waits;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
-use rdzv_store::{Limits, Store};
+use pyo3::types::{PyBytes, PyList, PyString};
+use rdzv_store::{Limits, Store, TcpStore};
 
 use crate::argument::{integer, keys, value};
 use crate::handle::Handle;
@@ -78,6 +80,8 @@ pub(crate) struct StoreObject {
     kind: Kind,
     /// The store that a prefix store stands on.
     under: Option<Py<StoreObject>>,
+    /// The store itself, if it is a client of a server.
+    tcp: Weak<TcpStore>,
 }
 
 impl StoreObject {
@@ -86,6 +90,7 @@ impl StoreObject {
             handle: Handle::new(kind.name(), store),
             kind,
             under: None,
+            tcp: Weak::new(),
         }
     }
 
@@ -117,6 +122,18 @@ impl StoreObject {
             )));
         }
         Ok(())
+    }
+
+    /// The client of a server that this store is, or stands on, and the keys as that one knows them.
+    fn below(&self, keys: &[String]) -> Option<(Arc<TcpStore>, Vec<String>)> {
+        match (&self.kind, &self.under) {
+            (Kind::Prefix { prefix }, Some(under)) => {
+                let joined: Vec<String> =
+                    keys.iter().map(|key| format!("{prefix}/{key}")).collect();
+                under.get().below(&joined)
+            }
+            _ => Some((self.tcp.upgrade()?, keys.to_vec())),
+        }
     }
 
     fn wait_for(&self, py: Python<'_>, keys: &[String], within: Option<Duration>) -> PyResult<()> {
@@ -601,6 +618,125 @@ impl StoreObject {
         }
     }
 
+    /// Returns the value of a key in a coroutine; waits for the key without blocking the event loop.
+    ///
+    /// Args:
+    ///     key (str): the key.
+    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///
+    /// Returns:
+    ///     Awaitable[bytes]: the value.
+    ///
+    /// Raises:
+    ///     StoreTimeout: the key did not come in time.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> import asyncio
+    ///     >>> store = rdzv.HashStore(); store.set("model", b"ready")
+    ///     >>> async def main():
+    ///     ...     return await store.aget("model", timeout=1.0)
+    ///     >>> asyncio.run(main())
+    ///     b'ready'
+    #[pyo3(signature = (key, *, timeout=None))]
+    fn aget<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyString>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        coroutine(
+            slf,
+            "value",
+            PyList::new(slf.py(), [key])?.as_any(),
+            timeout,
+        )
+    }
+
+    /// Waits in a coroutine until all keys are there, without blocking the event loop.
+    ///
+    /// Args:
+    ///     keys (list[str]): the keys.
+    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///
+    /// Returns:
+    ///     Awaitable[None]: it ends when they are there.
+    ///
+    /// Raises:
+    ///     StoreTimeout: a key did not come in time.
+    ///     StoreError: the connection is lost.
+    ///
+    /// Example:
+    ///     >>> import asyncio
+    ///     >>> store = rdzv.HashStore(); store.set("model", b"ready")
+    ///     >>> async def main():
+    ///     ...     await store.await_keys(["model"], 1.0)
+    ///     >>> asyncio.run(main())
+    #[pyo3(signature = (keys, timeout=None))]
+    fn await_keys<'py>(
+        slf: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        coroutine(slf, "keys", keys, timeout)
+    }
+
+    /// Takes the first item of a queue in a coroutine; waits for one, up to the store's timeout, without blocking
+    /// the event loop. A coroutine that is cancelled puts an item that it had taken back, at the end.
+    ///
+    /// Args:
+    ///     key (str): name of the queue.
+    ///
+    /// Returns:
+    ///     Awaitable[bytes]: the item.
+    ///
+    /// Raises:
+    ///     StoreTimeout: no item came in time.
+    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///
+    /// Example:
+    ///     >>> import asyncio
+    ///     >>> store = rdzv.HashStore(); store.queue_push("work", b"item")
+    ///     >>> async def main():
+    ///     ...     return await store.aqueue_pop("work")
+    ///     >>> asyncio.run(main())
+    ///     b'item'
+    fn aqueue_pop<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyString>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        coroutine(slf, "item", PyList::new(slf.py(), [key])?.as_any(), None)
+    }
+
+    /// Begins a wait of a coroutine. `done` gets a value and an exception, on another thread.
+    fn _begin_wait(
+        &self,
+        wanted: &str,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        done: Py<PyAny>,
+    ) -> PyResult<u64> {
+        let keys = self::keys("keys", keys)?;
+        let within = self::timeout("timeout", timeout)?;
+        let store = self.open()?;
+        waits::begin(waits::Request {
+            wanted: match wanted {
+                "value" => waits::Wanted::Value,
+                "item" => waits::Wanted::Item,
+                _ => waits::Wanted::Keys,
+            },
+            below: self.below(&keys),
+            timeout: within.unwrap_or_else(|| store.timeout()),
+            store,
+            keys,
+            done,
+        })
+    }
+
+    /// Ends a wait of a coroutine.
+    fn _cancel_wait(&self, number: u64) {
+        waits::cancel(number);
+    }
+
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -647,6 +783,17 @@ impl StoreObject {
             Kind::Foreign { of } => format!("Store.of({of})"),
         })
     }
+}
+
+/// A coroutine that waits; see `rdzv/_waits.py`.
+fn coroutine<'py>(
+    store: &Bound<'py, StoreObject>,
+    wanted: &str,
+    keys: &Bound<'py, PyAny>,
+    timeout: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let waits = store.py().import("rdzv._waits")?;
+    waits.call_method1("wait", (store, wanted, keys, timeout))
 }
 
 fn quoted(py: Python<'_>, text: &str) -> PyResult<String> {

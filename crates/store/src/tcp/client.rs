@@ -42,7 +42,7 @@ const INIT_KEY: &[u8] = b"init/";
 /// `queue_push` have no answer on the wire, so a failure of theirs is reported by the next call.
 /// After the connection has failed once, every call fails.
 pub struct TcpStore {
-    link: Mutex<Connected>,
+    pub(super) link: Mutex<Connected>,
     socket: Arc<TcpStream>,
     peer: SocketAddr,
     endpoint: Endpoint,
@@ -207,12 +207,17 @@ impl TcpStore {
         Some(self.socket.local_addr().ok()?.ip())
     }
 
+    /// The socket of the connection.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
     /// The port of the server.
     pub fn port(&self) -> u16 {
         self.endpoint.port
     }
 
-    fn reply_timeout(&self) -> Duration {
+    pub(super) fn reply_timeout(&self) -> Duration {
         self.timeout().max(LEAST_REPLY_TIMEOUT)
     }
 
@@ -515,6 +520,17 @@ impl Store for TcpStore {
 
     /// Opens a second connection, to the address that the first one found.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
+        Ok(Box::new(self.reconnected()?))
+    }
+}
+
+impl TcpStore {
+    /// A second client of the same server, as [`Store::try_clone`] makes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TcpStore::connect`].
+    pub fn reconnected(&self) -> Result<Self, StoreError> {
         let address = self.peer();
         let numeric = Endpoint {
             host: address.ip().to_string(),
@@ -526,14 +542,14 @@ impl Store for TcpStore {
         let tries = Tries::UntilDeadline;
         let link = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
         let endpoint = self.endpoint.clone();
-        Ok(Box::new(Self {
+        Ok(Self {
             server: self.server.clone(),
             ..Self::over(link, endpoint, self.timeout(), reply_bytes, credentials)
-        }))
+        })
     }
 }
 
 /// The name of an API key on the wire.
-fn wire_key(key: &str) -> Vec<u8> {
+pub(super) fn wire_key(key: &str) -> Vec<u8> {
     [b"/", key.as_bytes()].concat()
 }

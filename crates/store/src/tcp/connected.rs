@@ -27,6 +27,7 @@ pub(super) const POP: &str = "pop from the queue";
 pub(super) const MEASURE: &str = "measure the queue";
 
 /// The end of an operation on the wire, errors aside.
+#[derive(Debug)]
 pub(super) enum Ended {
     Answered(Option<Reply>),
     TimedOut(Duration),
@@ -67,7 +68,47 @@ impl Connected {
         reply_timeout: Duration,
     ) -> Result<Ended, StoreError> {
         let started = Instant::now();
-        let Broken { failure, source } = match self.link.perform(sent, payload, reply_timeout) {
+        let ended = self.link.perform(sent, payload, reply_timeout);
+        self.conclude(operation, key, started, ended)
+    }
+
+    /// Sends the request of an operation; the answer is waited for on the socket, and read by
+    /// [`finish`](Self::finish).
+    pub(super) fn begin(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        sent: Operation,
+        reply_timeout: Duration,
+    ) -> Result<Option<Ended>, StoreError> {
+        match self.link.begin(sent, reply_timeout) {
+            None => Ok(None),
+            Some(ended) => self
+                .conclude(operation, key, Instant::now(), ended)
+                .map(Some),
+        }
+    }
+
+    /// Ends the operation that was begun at `started`.
+    pub(super) fn finish(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        started: Instant,
+        reply_timeout: Duration,
+    ) -> Result<Ended, StoreError> {
+        let ended = self.link.finish(reply_timeout);
+        self.conclude(operation, key, started, ended)
+    }
+
+    fn conclude(
+        &mut self,
+        operation: &'static str,
+        key: &[u8],
+        started: Instant,
+        ended: Result<Option<Reply>, Broken>,
+    ) -> Result<Ended, StoreError> {
+        let Broken { failure, source } = match ended {
             Ok(reply) => return Ok(Ended::Answered(reply)),
             Err(broken) => broken,
         };

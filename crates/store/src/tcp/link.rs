@@ -96,6 +96,39 @@ impl Link {
     ) -> Result<Option<Reply>, Broken> {
         let mut payload = payload;
         let send_by = Instant::now().checked_add(reply_timeout);
+        self.start(operation, reply_timeout);
+        loop {
+            let payload = std::mem::take(&mut payload);
+            if let Some(ended) = self.drain(payload, send_by) {
+                return ended;
+            }
+            self.receive();
+        }
+    }
+
+    /// Sends the request of an operation whose answer is waited for elsewhere, on the socket; then
+    /// [`finish`](Self::finish) it. The end, if it has ended already.
+    pub(super) fn begin(
+        &mut self,
+        operation: Operation,
+        reply_timeout: Duration,
+    ) -> Option<Result<Option<Reply>, Broken>> {
+        self.start(operation, reply_timeout);
+        self.drain(&[], Instant::now().checked_add(reply_timeout))
+    }
+
+    /// Reads the answer of the operation that was begun, when it is there or its time is over.
+    pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
+        loop {
+            self.receive();
+            let send_by = Instant::now().checked_add(reply_timeout);
+            if let Some(ended) = self.drain(&[], send_by) {
+                return ended;
+            }
+        }
+    }
+
+    fn start(&mut self, operation: Operation, reply_timeout: Duration) {
         self.machine.handle(
             self.now(),
             Input::Start {
@@ -103,30 +136,34 @@ impl Link {
                 reply_timeout,
             },
         );
-        loop {
-            let mut done = None;
-            let mut failed = None;
-            while let Some(output) = self.machine.poll_output() {
-                match output {
-                    Output::Send(bytes) if failed.is_none() => {
-                        let payload = std::mem::take(&mut payload);
-                        failed = self.send(&bytes, payload, send_by).err();
-                    }
-                    Output::Send(_) => {}
-                    Output::Done(result) => done = Some(result),
+    }
+
+    /// Does what the machine asks for, `payload` behind its first request. The end of the operation, if it
+    /// has come.
+    fn drain(
+        &mut self,
+        payload: &[u8],
+        send_by: Option<Instant>,
+    ) -> Option<Result<Option<Reply>, Broken>> {
+        let mut payload = payload;
+        let mut done = None;
+        let mut failed = None;
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Send(bytes) if failed.is_none() => {
+                    let payload = std::mem::take(&mut payload);
+                    failed = self.send(&bytes, payload, send_by).err();
                 }
-            }
-            if let Some(error) = failed {
-                self.break_off(error);
-                while self.machine.poll_output().is_some() {}
-                return Err(self.broken(Failure::Closed));
-            }
-            match done {
-                Some(Ok(reply)) => return Ok(reply),
-                Some(Err(failure)) => return Err(self.broken(failure)),
-                None => self.receive(),
+                Output::Send(_) => {}
+                Output::Done(result) => done = Some(result),
             }
         }
+        if let Some(error) = failed {
+            self.break_off(error);
+            while self.machine.poll_output().is_some() {}
+            return Some(Err(self.broken(Failure::Closed)));
+        }
+        done.map(|done| done.map_err(|failure| self.broken(failure)))
     }
 
     fn now(&self) -> Now {

@@ -14,11 +14,13 @@ mod connect;
 mod connected;
 mod link;
 mod options;
+mod pending;
 mod policy;
 mod server;
 
 pub use client::TcpStore;
 pub use options::TcpStoreOptions;
+pub use pending::PendingWait;
 pub use policy::StorePolicy;
 pub use server::{
     Admission, KeepAlive, Pinger, ServerOptions, TcpStoreServer, TorchClients, Traffic,

@@ -1,0 +1,110 @@
+//! A wait that no thread blocks in: its socket is watched, beside those of others.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rdzv_store_proto::client::{Expects, Operation};
+use rdzv_store_proto::wire::request;
+
+use super::client::{TcpStore, wire_key};
+use super::connected::{Ended, text};
+use crate::{Store, StoreError};
+
+/// The operation, as errors call it.
+const OPERATION: &str = "wait for";
+
+/// A wait for keys on a connection of its own. Dropping it ends the wait.
+#[derive(Debug)]
+pub struct PendingWait {
+    store: TcpStore,
+    keys: Vec<Vec<u8>>,
+    started: Instant,
+    until: Option<Instant>,
+    /// It ended with its request.
+    ended: Option<Ended>,
+}
+
+impl TcpStore {
+    /// Begins a wait for keys on a second connection to the same server.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::try_clone`], and of sending the request.
+    pub fn begin_wait(
+        &self,
+        keys: &[&str],
+        timeout: Option<Duration>,
+    ) -> Result<PendingWait, StoreError> {
+        PendingWait::on(self.reconnected()?, keys, timeout)
+    }
+}
+
+impl PendingWait {
+    /// Begins a wait on a connection that nobody else uses.
+    pub fn on(
+        store: TcpStore,
+        keys: &[&str],
+        timeout: Option<Duration>,
+    ) -> Result<Self, StoreError> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let limit = timeout.unwrap_or_else(|| store.timeout());
+        let mut request = Vec::new();
+        request::wait(&mut request, &keys);
+        let sent = Operation {
+            request,
+            expects: Expects::Release { limit, then: None },
+        };
+        let started = Instant::now();
+        let shown = keys.first().map_or(&b""[..], |key| key);
+        let reply_timeout = store.reply_timeout();
+        let ended = store
+            .link
+            .lock()
+            .begin(OPERATION, shown, sent, reply_timeout)?;
+        Ok(Self {
+            until: started.checked_add(limit),
+            store,
+            keys,
+            started,
+            ended,
+        })
+    }
+
+    /// When the wait ends without success, if that is known to the clock.
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Ends the wait, once its descriptor is readable or its time is over, and gives the connection back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::wait`].
+    pub fn finish(self) -> Result<TcpStore, StoreError> {
+        let shown = self.keys.first().map_or(&b""[..], |key| key);
+        let reply_timeout = self.store.reply_timeout();
+        let mut connected = self.store.link.lock();
+        let ended = match self.ended {
+            Some(ended) => ended,
+            None => connected.finish(OPERATION, shown, self.started, reply_timeout)?,
+        };
+        match ended {
+            Ended::Answered(_) => {
+                drop(connected);
+                Ok(self.store)
+            }
+            Ended::TimedOut(_) => Err(StoreError::WaitTimeout {
+                store: connected.peer().to_string(),
+                missing: connected.missing(&self.keys),
+                keys: self.keys.iter().map(|key| text(key)).collect(),
+                elapsed: self.started.elapsed(),
+            }),
+        }
+    }
+}
+
+impl AsFd for PendingWait {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.store.socket().as_fd()
+    }
+}

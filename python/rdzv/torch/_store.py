@@ -1,0 +1,160 @@
+"""Stores of rdzv as stores of torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+import rdzv
+
+# torch's C++ code holds a Python store by its C++ half only, and calls of it fail once the Python half is
+# collected. So those that were handed out stay until the interpreter ends.
+_HANDED_OUT: list[PyStore] = []
+
+# The longest time that torch's clock takes.
+_LONGEST = timedelta(days=365 * 100)
+
+
+def store(x: rdzv.Store) -> dist.Store:
+    """Returns a store of torch for a store of rdzv.
+
+    Args:
+        x (rdzv.Store): a ``TCPStore``, or a ``PrefixStore`` over one: the result is torch's own client of the
+            same server, in C++, with a connection of its own. Any other store: a ``PyStore``.
+
+    Returns:
+        torch.distributed.Store: it can be given to ``init_process_group(store=...)``.
+
+    Raises:
+        TypeError: ``x`` is no store of rdzv.
+        torch.distributed.DistNetworkError: the server is not reached within the store's timeout.
+
+    Example:
+        >>> import rdzv.torch
+        >>> with rdzv.StoreServer() as server:
+        ...     theirs = rdzv.torch.store(rdzv.TCPStore(server.host, server.port))
+        ...     theirs.add("n", 1)
+        1
+    """
+    if isinstance(x, rdzv.TCPStore):
+        return dist.TCPStore(
+            x.host, x.port, is_master=False, wait_for_workers=False, timeout=min(x.timeout, _LONGEST)
+        )
+    if isinstance(x, rdzv.PrefixStore):
+        prefix, below = x.prefix_name, x.underlying_store
+        below_of_torch = store(below)
+        if isinstance(below_of_torch, (dist.TCPStore, dist.PrefixStore)):
+            return dist.PrefixStore(prefix, below_of_torch)
+    if not isinstance(x, rdzv.Store):
+        raise TypeError(f"x must be a store of rdzv, not {type(x).__name__}")
+    return PyStore(x)
+
+
+class PyStore(dist.Store):
+    """A store of rdzv behind torch's interface for stores written in Python.
+
+    Each call takes the interpreter's lock, also those that come from threads of torch; where there is a TCP
+    server, ``rdzv.torch.store`` gives torch's own client instead.
+
+    Args:
+        inner (rdzv.Store): the store that is called.
+
+    Raises:
+        TypeError: ``inner`` is no store of rdzv.
+
+    Example:
+        >>> import rdzv.torch
+        >>> theirs = rdzv.torch.PyStore(rdzv.HashStore())
+        >>> theirs.set("key", "value"); theirs.get("key")
+        b'value'
+    """
+
+    def __init__(self, inner: rdzv.Store) -> None:
+        if not isinstance(inner, rdzv.Store):
+            raise TypeError(f"inner must be a store of rdzv, not {type(inner).__name__}")
+        super().__init__()
+        self._inner = inner
+        # torch changes this property from C++, and expects each wait to obey it.
+        self.set_timeout(min(inner.timeout, _LONGEST))
+        _HANDED_OUT.append(self)
+
+    def _within(self, timeout: timedelta | None = None) -> float:
+        """Seconds that a wait may take; torch's 0 looks once."""
+        seconds = (self.timeout if timeout is None else timeout).total_seconds()
+        return max(seconds, 1e-6) if seconds < _LONGEST.total_seconds() else math.inf
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Stores a value. Args: key (str), value (bytes | str)."""
+        self._inner.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """Returns the value of a key; waits up to the property ``timeout``. Args: key (str)."""
+        return self._inner.get(key, timeout=self._within())
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to the number under a key, and returns the sum. Args: key (str), amount (int)."""
+        return self._inner.add(key, amount)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Stores ``desired`` if the key holds ``expected``. Args: key (str), expected, desired (bytes | str)."""
+        return self._inner.compare_set(key, expected, desired)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tells whether all keys are there. Args: keys (list[str])."""
+        return self._inner.check(list(keys))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Waits until all keys are there. Args: keys (list[str]), timeout (timedelta | None)."""
+        self._inner.wait(list(keys), self._within(timeout))
+
+    def delete_key(self, key: str) -> bool:
+        """Removes a key; tells whether it was there. Args: key (str)."""
+        return self._inner.delete_key(key)
+
+    def num_keys(self) -> int:
+        """Returns the number of keys."""
+        return self._inner.num_keys()
+
+    # The names that torch's C++ code looks up.
+    deleteKey = delete_key
+    getNumKeys = num_keys
+
+    def list_keys(self) -> list[str]:
+        """Returns all keys, in no order."""
+        return self._inner.list_keys()
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Appends to the value of a key. Args: key (str), value (bytes | str)."""
+        self._inner.append(key, value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Returns the values of several keys; waits for all of them. Args: keys (list[str])."""
+        self._inner.wait(list(keys), self._within())
+        return self._inner.multi_get(list(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Stores several values. Args: keys (list[str]), values (list[bytes | str])."""
+        self._inner.multi_set(list(keys), list(values))
+
+    def has_extended_api(self) -> bool:
+        """Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations."""
+        return self._inner.has_extended_api()
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Adds to the end of a queue. Python callers only. Args: key (str), value (bytes | str)."""
+        self._inner.queue_push(key, value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Takes the first item of a queue. Python callers only. Args: key (str), block (bool)."""
+        return self._inner.queue_pop(key, block)
+
+    def queue_len(self, key: str) -> int:
+        """Returns the number of items in a queue. Python callers only. Args: key (str)."""
+        return self._inner.queue_len(key)
+
+    def clone(self) -> PyStore:
+        """Returns a second handle to the same data."""
+        return PyStore(self._inner.clone())
