@@ -16,9 +16,6 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "python"
 ALLOWED = """
 rdzv\\._rdzv\\.__all__
 rdzv\\._rdzv\\.(Group|Work).*
-rdzv\\._group\\.(Operator|Timeout|T)
-rdzv\\._group\\.(Group|Work)
-rdzv\\._group\\.(Group|Work)\\.__.*
 """
 
 
@@ -55,7 +52,6 @@ def test_the_stub_of_the_extension_is_true(tmp_path):
         "mypy.stubtest",
         "rdzv._rdzv",
         "rdzv._errors",
-        "rdzv._group",
         "rdzv._program",
         "--allowlist",
         allowed,
