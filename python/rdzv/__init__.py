@@ -27,7 +27,9 @@ from rdzv._rdzv import (
 # Type checkers take this for true; the module `typing` would cost more than all else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rdzv import elastic, rendezvous, testing, worker
     from rdzv._group import Group, Work, premul_sum
+    from rdzv._launch import launch
     from rdzv._program import find_rdzv_bin
 
 __all__ = [
