@@ -103,6 +103,24 @@ def test_a_closed_store_says_where(client):
             store.get("key")
 
 
+def test_adding_to_a_text_is_refused(tmp_path):
+    for store in (rdzv.HashStore(), rdzv.FileStore(str(tmp_path / "store"), 1)):
+        store.set("key", "text")
+        with pytest.raises(ValueError, match='"text" is not a number'):
+            store.add("key", 1)
+        assert store.get("key") == b"text"
+
+
+def test_adding_to_a_text_at_a_server_costs_the_connection(server, client):
+    client.set("key", "text")
+    with pytest.raises(rdzv.StoreError, match=f"{server.port}.*is not a number"):
+        client.add("key", 1)
+    with pytest.raises(rdzv.StoreError, match="earlier operation"):
+        client.get("key")
+    with client.clone() as other:
+        assert other.get("key") == b"text"
+
+
 def test_closing_a_prefix_leaves_the_store_below(client):
     client.prefix("part").close()
     assert client.add("n", 1) == 1

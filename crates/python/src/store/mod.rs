@@ -208,8 +208,9 @@ impl StoreObject {
     ///     int: the sum.
     ///
     /// Raises:
-    ///     ValueError: the value under the key is no number.
-    ///     StoreError: the connection is lost.
+    ///     ValueError: the value under the key is no number, in a ``FileStore`` or ``HashStore``.
+    ///     StoreError: the connection is lost. A server also ends it when the value is no number, because
+    ///         PyTorch's protocol has no answer for that: ``clone()`` connects anew.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().add("ready", 1)
