@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::env::split_paths;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
 
@@ -13,14 +13,21 @@ const NAMES: [&str; 2] = ["python3", "python"];
 /// An interpreter, and the reason for it.
 pub type Interpreter = (OsString, String);
 
+/// Distributions that say nothing about what an environment is for.
+const COMMON: [&str; 4] = ["rdzv", "pip", "setuptools", "wheel"];
+
 /// `PYTHON_EXEC`, else the Python of the environment that the user is in, else one in `PATH`.
 ///
 /// A link named `torchrun` in an environment belongs to that environment even when it is not
 /// active, as the real one would. One in a common directory such as `/usr/local/bin` belongs to
 /// none, so there the active environment comes first. `link` is the directory of such a link.
+///
+/// The program itself may lie in an environment too, as with pipx and `uvx`. `own` is asked for that directory
+/// when no environment is active; it says none if the environment holds the program alone: see [`has_packages`].
 pub fn interpreter(
     environment: &BTreeMap<OsString, OsString>,
     link: Option<&Path>,
+    own: impl FnOnce() -> Option<PathBuf>,
     is_file: impl Fn(&Path) -> bool,
     is_program: impl Fn(&Path) -> bool,
 ) -> Option<Interpreter> {
@@ -31,12 +38,17 @@ pub fn interpreter(
     if let Some(given) = variable(PYTHON_EXEC) {
         return Some((given.clone(), format!("{PYTHON_EXEC} is set")));
     }
-    let own = link.filter(|directory| is_file(&directory.join("../pyvenv.cfg")));
+    let linked = link.filter(|directory| is_file(&directory.join("../pyvenv.cfg")));
     let active = variable(VIRTUAL_ENV).map(|root| Path::new(root).join("bin"));
+    let own = if active.is_none() { own() } else { None };
     let candidates = [
-        (own, "of the environment that the link `torchrun` is in"),
+        (linked, "of the environment that the link `torchrun` is in"),
         (active.as_deref(), "VIRTUAL_ENV names its environment"),
         (link, "beside the link `torchrun`"),
+        (
+            own.as_deref(),
+            "beside this program, in an environment with more packages",
+        ),
     ];
     for (directory, reason) in candidates {
         let programs = NAMES.map(|name| Some(directory?.join(name)));
@@ -53,9 +65,74 @@ pub fn interpreter(
     })
 }
 
+/// Whether the environment with this directory of programs has a distribution of the user's choice. `names`
+/// gives the names in a directory, none if there is no such directory.
+pub fn has_packages(programs: &Path, names: impl Fn(&Path) -> Vec<OsString>) -> bool {
+    let Some(root) = programs.parent() else {
+        return false;
+    };
+    let lib = root.join("lib");
+    let versions = names(&lib);
+    let mut versions = versions
+        .iter()
+        .filter(|name| name.to_string_lossy().starts_with("python3"));
+    versions.any(|version| {
+        let packages = names(&lib.join(version).join("site-packages"));
+        packages.iter().any(|name| {
+            let name = name.to_string_lossy();
+            let name = name
+                .strip_suffix(".dist-info")
+                .or(name.strip_suffix(".egg-info"));
+            name.is_some_and(|name| {
+                let (distribution, _) = name.split_once('-').unwrap_or((name, ""));
+                !COMMON.contains(&distribution.to_lowercase().as_str())
+            })
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_environment_of_the_program_alone_has_no_packages() {
+        let has = |packages: &[&str]| {
+            has_packages(Path::new("/tool/bin"), |directory| {
+                let names = match directory.to_str().unwrap() {
+                    "/tool/lib" => &["pkgconfig", "python3.12"],
+                    "/tool/lib/python3.12/site-packages" => packages,
+                    _ => &[],
+                };
+                names.iter().map(OsString::from).collect()
+            })
+        };
+        let alone = [
+            "rdzv",
+            "rdzv-0.1.0.dist-info",
+            "pip-25.0.dist-info",
+            "_x.pth",
+        ];
+        assert!(!has(&alone));
+        assert!(has(&[&alone[..], &["torch-2.15.0.dist-info"]].concat()));
+        assert!(has(&["mine.egg-info"]));
+        assert!(!has(&[]));
+    }
+
+    #[test]
+    fn the_programs_own_environment_counts_where_none_is_active() {
+        let mut environment = BTreeMap::from([(OsString::from("PATH"), OsString::from("/a"))]);
+        let found = |environment: &BTreeMap<_, _>, own: Option<&str>| {
+            let own = || own.map(PathBuf::from);
+            let (program, _) = interpreter(environment, None, own, |_| false, |_| true)?;
+            Some(program.into_string().unwrap())
+        };
+        let own = Some("/tool/bin");
+        assert_eq!(found(&environment, None), Some("/a/python3".into()));
+        assert_eq!(found(&environment, own), Some("/tool/bin/python3".into()));
+        environment.insert(VIRTUAL_ENV.into(), "/venv".into());
+        assert_eq!(found(&environment, own), Some("/venv/bin/python3".into()));
+    }
 
     #[test]
     fn the_one_that_was_named_then_the_active_one_then_any() {
@@ -64,7 +141,7 @@ mod tests {
             ["/b/python3", "/a/python", "/venv/bin/python"].contains(&path.to_str().unwrap())
         };
         let found = |environment: &BTreeMap<_, _>| {
-            let (program, _) = interpreter(environment, None, |_| false, there)?;
+            let (program, _) = interpreter(environment, None, || None, |_| false, there)?;
             Some(program.into_string().unwrap())
         };
         assert_eq!(found(&environment), Some("/b/python3".into()));
@@ -73,7 +150,7 @@ mod tests {
         environment.insert(PYTHON_EXEC.into(), "/named".into());
         assert_eq!(found(&environment), Some("/named".into()));
         assert_eq!(
-            interpreter(&BTreeMap::new(), None, |_| true, |_| true),
+            interpreter(&BTreeMap::new(), None, || None, |_| true, |_| true),
             None
         );
     }

@@ -60,8 +60,8 @@ impl WorkerEntrypoint {
 
     /// A Python script, without arguments yet.
     ///
-    /// The interpreter is found as the command line finds it: `PYTHON_EXEC`, else the Python of
-    /// `VIRTUAL_ENV`, else `python3` or `python` in `PATH`.
+    /// The interpreter is `PYTHON_EXEC`, else the Python of `VIRTUAL_ENV`, else `python3` or `python` in
+    /// `PATH`.
     pub fn script(path: impl Into<PathBuf>) -> Self {
         Self::Script {
             path: path.into(),
@@ -155,7 +155,7 @@ impl WorkerEntrypoint {
 }
 
 fn interpreter(environment: &BTreeMap<OsString, OsString>) -> Result<OsString, SpecError> {
-    let found = interpreter_in(environment, None, Path::is_file, Path::is_file);
+    let found = interpreter_in(environment, None, || None, Path::is_file, Path::is_file);
     found.map(|(program, _)| program).ok_or(SpecError::NoPython)
 }
 

@@ -15,4 +15,4 @@ mod program;
 pub(crate) use self::conventions::{unknown_variables, variable};
 pub(crate) use self::help::grouped;
 pub(crate) use self::parse::{Parsed, command, face, parse, usage};
-pub(crate) use self::program::{Launcher, Program, link_directory};
+pub(crate) use self::program::{Launcher, Program, link_directory, own_directory};

@@ -68,6 +68,12 @@ pub(crate) fn link_directory(called: &OsStr, path: Option<&OsStr>) -> Option<Pat
     std::env::split_paths(path?).find(|directory| directory.join(called).is_file())
 }
 
+/// The directory of this program, with links resolved.
+pub(crate) fn own_directory() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    program.parent().map(Path::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

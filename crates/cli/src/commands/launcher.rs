@@ -16,7 +16,8 @@ use tracing::{info, warn};
 use super::completions;
 use super::conclude::{Ended, Report, conclude, conclude_lost_agent, refuse};
 use crate::args::{
-    self, Launcher, Parsed, Program, command, link_directory, parse, unknown_variables,
+    self, Launcher, Parsed, Program, command, link_directory, own_directory, parse,
+    unknown_variables,
 };
 use crate::exit::{Exit, Refusal};
 use crate::face::Face;
@@ -75,6 +76,7 @@ pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> E
     let path = environment.0.get(OsStr::new("PATH"));
     let called = Called {
         beside: link_directory(called, path.map(OsString::as_os_str)),
+        own: own_directory(),
         local_rank_argument: false,
         is_strict: launcher == Launcher::Run,
     };

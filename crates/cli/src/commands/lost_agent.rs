@@ -8,6 +8,7 @@ use rdzv_agent::RendezvousPlan;
 use rdzv_rendezvous::dynamic::C10dRendezvous;
 use tracing::warn;
 
+use crate::args::own_directory;
 use crate::launch::{Called, Environment, RunArgs, ThisHost, resolve};
 
 /// Limit for taking a killed agent out of the rendezvous.
@@ -18,6 +19,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32) {
     let called = Called {
         beside: None,
+        own: own_directory(),
         local_rank_argument: false,
         is_strict: false,
     };

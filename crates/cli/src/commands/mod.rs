@@ -8,6 +8,7 @@
 //! | `store_command` | `rdzv store` |
 //! | `verdict` | `rdzv verdict` |
 //! | `help` | `rdzv help TOPIC` |
+//! | `link` | `rdzv link` |
 //! | `manual` | `rdzv man` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
 
@@ -15,6 +16,7 @@ mod completions;
 mod conclude;
 mod help;
 mod launcher;
+mod link;
 mod lost_agent;
 mod manual;
 mod store_command;

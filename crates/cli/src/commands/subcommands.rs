@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
+use super::link::{self, LinkArgs};
 use super::manual::{self, ManArgs};
 use super::store_command::{self, StoreArgs};
 use super::verdict::{self, VerdictArgs};
@@ -58,6 +59,7 @@ enum OwnCommand {
     },
     /// List the environment variables that are read or set
     Env,
+    Link(LinkArgs),
     Man(ManArgs),
     /// Print a completion script for a shell
     Completions {
@@ -103,6 +105,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
         OwnCommand::Help { topic } => show_help(topic.as_deref()),
         OwnCommand::Env => show(&variables()),
+        OwnCommand::Link(arguments) => link::run(&arguments),
         OwnCommand::Man(arguments) => manual::run(&arguments, table()),
         OwnCommand::Completions { shell } => {
             let mut table = table();

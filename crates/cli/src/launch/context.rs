@@ -123,6 +123,8 @@ pub(crate) trait Machine {
     fn is_file(&self, path: &Path) -> bool;
     /// The first mebibyte of a file that can be read.
     fn beginning(&self, path: &Path) -> Option<Vec<u8>>;
+    /// The names in a directory, none if it cannot be read.
+    fn names(&self, directory: &Path) -> Vec<OsString>;
     /// Whether there is a file of that name that may be executed.
     fn is_program(&self, path: &Path) -> bool;
     /// Whether this is a directory in which files can be made.
@@ -180,6 +182,13 @@ impl Machine for ThisHost {
             .read_to_end(&mut text)
             .ok()?;
         Some(text)
+    }
+
+    fn names(&self, directory: &Path) -> Vec<OsString> {
+        let entries = fs::read_dir(directory).into_iter().flatten();
+        entries
+            .filter_map(|entry| Some(entry.ok()?.file_name()))
+            .collect()
     }
 
     fn takes_files(&self, path: &Path) -> bool {

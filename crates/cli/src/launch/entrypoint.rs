@@ -53,6 +53,8 @@ pub(crate) struct Called {
     /// Directory of the link named `torchrun`, if it was called by one: an environment's
     /// interpreter may stand beside it.
     pub(crate) beside: Option<PathBuf>,
+    /// Directory of this program, which may be that of an environment.
+    pub(crate) own: Option<PathBuf>,
     /// True gives scripts `--local-rank=N`, as the older launcher does.
     pub(crate) local_rank_argument: bool,
     /// Unknown options of `--rdzv-conf` and unknown signals are refused, as by `rdzv run`; `torchrun` warns
@@ -143,6 +145,10 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
     let found = python::interpreter(
         &context.environment.0,
         link,
+        || {
+            let own = called.own.clone()?;
+            python::has_packages(&own, |path| machine.names(path)).then_some(own)
+        },
         |path| machine.is_file(path),
         |path| machine.is_program(path),
     );

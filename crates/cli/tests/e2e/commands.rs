@@ -244,6 +244,51 @@ fn completion_scripts_are_printed_for_each_shell() {
 }
 
 #[test]
+fn a_link_named_torchrun_is_made_and_never_overwrites() {
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("torchrun");
+    let make = || rdzv(["link", "--dir", directory.path().to_str().unwrap()]).run();
+    let ended = make().expect(0);
+    let program = std::fs::read_link(&link).unwrap();
+    assert_eq!(
+        ended.stdout,
+        format!(
+            "{} is a link to {} now\n",
+            link.display(),
+            program.display()
+        )
+    );
+    let help = std::process::Command::new(&link)
+        .arg("--help")
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("torchrun "));
+    // Not even a link that leads nowhere.
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+    let ended = make().expect(1);
+    assert_eq!(
+        ended.stderr,
+        format!(
+            "rdzv link: {} exists and is not overwritten; remove it, or name another directory with --dir\n",
+            link.display()
+        )
+    );
+    assert_eq!(
+        std::fs::read_link(&link).unwrap().to_str(),
+        Some("/nowhere")
+    );
+    let ended = rdzv(["link", "--dir", "/no/such/folder"]).run().expect(1);
+    assert!(
+        ended
+            .stderr
+            .starts_with("rdzv link: /no/such/folder/torchrun cannot be made: "),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
 fn variables_are_listed() {
     let ended = rdzv(["env"]).run().expect(0);
     assert!(ended.stdout.contains("  MASTER_ADDR\n"), "{}", ended.stdout);

@@ -69,6 +69,19 @@ fn the_interpreter_is_the_one_of_the_users_environment() {
     );
     assert_eq!(program(link_in("/usr/local/bin")), "/usr/local/bin/python3");
     assert_eq!(program(link_in("/nowhere")), "/usr/local/bin/python3");
+    let installed = |package: &'static str| {
+        let mut case = case(&["s.py"]);
+        case.called.own = Some("/tool/bin".into());
+        case.files(&["/usr/bin/python3", "/tool/bin/python3", package])
+    };
+    let alone = "/tool/lib/python3.12/site-packages/rdzv-0.1.0.dist-info/METADATA";
+    let more = "/tool/lib/python3.12/site-packages/torch-2.15.0.dist-info/METADATA";
+    assert_eq!(program(installed(alone)), "/usr/bin/python3");
+    assert_eq!(program(installed(more)), "/tool/bin/python3");
+    assert_eq!(
+        program(installed(more).with("VIRTUAL_ENV", "/tool2")),
+        "/usr/bin/python3"
+    );
     let none = case(&["s.py"]).with("PATH", "/empty").refusal();
     assert!(
         none.to_string()

@@ -88,6 +88,13 @@ impl Machine for Fake {
     fn is_file(&self, path: &Path) -> bool {
         path.to_str().is_some_and(|path| self.files.contains(path))
     }
+    fn names(&self, directory: &Path) -> Vec<OsString> {
+        let below = |file: &&str| {
+            let below = Path::new(file).strip_prefix(directory).ok()?;
+            Some(below.components().next()?.as_os_str().to_owned())
+        };
+        self.files.iter().filter_map(below).collect()
+    }
     fn takes_files(&self, _: &Path) -> bool {
         true
     }

@@ -1,0 +1,57 @@
+//! `rdzv link`: the link named `torchrun` that makes this program PyTorch's launcher.
+
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::exit::Exit;
+use crate::terminal::{complain, show};
+
+/// The name that this program answers to as PyTorch's launcher.
+const NAME: &str = "torchrun";
+
+/// Make a link named `torchrun` to this program
+///
+/// Called by the link, the program behaves as PyTorch's torchrun. Nothing that is there already is overwritten.
+#[derive(Debug, Args)]
+pub(super) struct LinkArgs {
+    /// Directory of the link, which must exist [default: that of this program]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Makes the link and says where.
+pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return refuse(&format!("the path of this program is unknown: {error}")),
+    };
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let link = arguments.dir.as_deref().unwrap_or(beside).join(NAME);
+    match symlink(&program, &link) {
+        Ok(()) => show(&format!(
+            "{} is a link to {} now\n",
+            link.display(),
+            program.display()
+        )),
+        Err(error) => refuse(&problem(&link, &error)),
+    }
+}
+
+fn problem(link: &Path, error: &Error) -> String {
+    let link = link.display();
+    match error.kind() {
+        ErrorKind::AlreadyExists => format!(
+            "{link} exists and is not overwritten; remove it, or name another directory with --dir"
+        ),
+        _ => format!("{link} cannot be made: {error}"),
+    }
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    complain(&format!("rdzv link: {problem}"));
+    Exit::Failure.into()
+}
