@@ -14,7 +14,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         "accidents",
         cargo()
             .args(["test", "--package", "rdzv", "--test", "accidents"])
-            .args(["--", "--ignored", "--nocapture", "the_table_is_made"])
+            .args(["--", "--nocapture", "the_page_has_each_accident"])
             .env("RDZV_TORCH_ENVIRONMENT", environment),
     )
 }

@@ -11,7 +11,7 @@ use crate::scenes::SCENES;
 use crate::stage::{Launcher, Screen, play};
 
 /// Names the environment with PyTorch.
-const ENVIRONMENT: &str = "RDZV_TORCH_ENVIRONMENT";
+pub(crate) const ENVIRONMENT: &str = "RDZV_TORCH_ENVIRONMENT";
 
 const HEAD: &str = "\
 # Usual accidents
@@ -24,8 +24,7 @@ screen.
 ";
 
 /// Plays all accidents under both launchers and writes the page.
-pub(crate) fn make() {
-    let environment = std::env::var_os(ENVIRONMENT).expect("cargo xtask accidents sets it");
+pub(crate) fn make(environment: &Path) {
     // Tracebacks of torchrun have its path in them.
     let link = Path::new("/tmp/venv");
     let _ = fs::remove_file(link);
@@ -63,8 +62,16 @@ pub(crate) fn make() {
     }
     fs::remove_file(link).unwrap();
     let page = format!("{HEAD}{table}{screens}");
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    fs::write(root.join("../../docs/accidents.md"), page).unwrap();
+    fs::write(path(), page).unwrap();
+}
+
+/// The page as it is.
+pub(crate) fn page() -> String {
+    fs::read_to_string(path()).unwrap()
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/accidents.md")
 }
 
 /// The screen as a block of text, with other names for what this machine is called.

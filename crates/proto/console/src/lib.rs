@@ -4,7 +4,7 @@
 //!
 //! | module | text |
 //! |---|---|
-//! | [`line`] | lines with roles, wrapped to a width |
+//! | [`mod@line`] | lines with roles, wrapped to a width |
 //! | [`event`] | restarts, and nodes that come and go |
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`success`] | the end of a run that succeeded |

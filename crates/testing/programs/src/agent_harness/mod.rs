@@ -293,7 +293,9 @@ struct LogLines;
 
 impl Subscriber for LogLines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("rdzv") && *metadata.level() <= Level::INFO
+        let target = metadata.target();
+        let is_ours = target.starts_with("rdzv") || target == rdzv_agent::TORCHELASTIC;
+        is_ours && *metadata.level() <= Level::INFO
     }
 
     fn event(&self, event: &Event<'_>) {
