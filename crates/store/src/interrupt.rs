@@ -1,7 +1,8 @@
 //! Ending a call that blocks, by the thread that is in it.
 //!
 //! A language with signal handlers of its own has to look at them while a thread waits here. So a call may
-//! be given a check, which is asked about ten times a second while the call blocks.
+//! be given a check, which is asked about ten times a second while the call blocks. [`slice`] and [`is_wanted`] are
+//! for stores of other crates.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
 }
 
 /// The part of `left` (`None`: permanently) that may be waited for before the next check.
-pub(crate) fn slice(left: Option<Duration>) -> Option<Duration> {
+pub fn slice(left: Option<Duration>) -> Option<Duration> {
     match CHECK.get() {
         None => left,
         Some(_) => Some(left.map_or(SLICE, |left| left.min(SLICE))),
@@ -43,7 +44,7 @@ pub(crate) fn slice(left: Option<Duration>) -> Option<Duration> {
 }
 
 /// Whether the call that this thread is in is to end.
-pub(crate) fn is_wanted() -> bool {
+pub fn is_wanted() -> bool {
     CHECK.get().is_some_and(|check| check())
 }
 

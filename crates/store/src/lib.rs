@@ -16,7 +16,7 @@ mod deadline;
 mod error;
 mod file;
 mod hash;
-mod interrupt;
+pub mod interrupt;
 mod local_address;
 mod prefix;
 mod store;

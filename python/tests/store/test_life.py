@@ -106,7 +106,7 @@ except KeyboardInterrupt:
 def test_a_stopped_server_holds_no_call_against_ctrl_c():
     program = """
 import os, rdzv, signal, subprocess, sys, threading
-server = subprocess.Popen([rdzv.find_rdzv_bin(), 'store', '--host', '127.0.0.1', '--port', '0'], stdout=subprocess.PIPE, text=True)
+server = subprocess.Popen([rdzv.find_rdzv_bin(), 'store', '--restarts', '0', '--host', '127.0.0.1', '--port', '0'], stdout=subprocess.PIPE, text=True)
 port = int(server.stdout.readline().strip().rsplit(':', 1)[1])
 store = rdzv.TCPStore('127.0.0.1', port, timeout=60)
 server.send_signal(signal.SIGSTOP)

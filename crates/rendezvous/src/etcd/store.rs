@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_store::{Breaker, Store, StoreError};
+use rdzv_store::{Breaker, Store, StoreError, interrupt};
 use rdzv_store_proto::number;
 
 use super::failure::{Cause, Retry};
@@ -161,7 +161,15 @@ impl EtcdStore {
                 });
             }
             // One key after the other; when it is there, so are most of the others.
-            match self.folder.wait_for_write(first, revision, left) {
+            let slice = interrupt::slice(Some(left)).unwrap_or(left);
+            match self.folder.wait_for_write(first, revision, slice) {
+                Ok(()) if interrupt::is_wanted() => {
+                    return Err(StoreError::Interrupted {
+                        operation,
+                        key: (*first).to_owned(),
+                        elapsed: started.elapsed(),
+                    });
+                }
                 Ok(()) => {}
                 // The next read says whether the server is really away.
                 Err(cause) if cause.is_passing() => {
