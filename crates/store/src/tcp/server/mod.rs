@@ -62,7 +62,8 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
-    listener: TcpListener,
+    /// None once the server is to end: nobody is to be queued who will not be served.
+    listener: Option<TcpListener>,
     commands: Sender<Command>,
     figures: Arc<Figures>,
     thread: Option<JoinHandle<()>>,
@@ -112,7 +113,7 @@ impl TcpStoreServer {
             .map_err(refused)?;
         Ok(Self {
             address,
-            listener,
+            listener: Some(listener),
             commands,
             figures,
             thread: Some(thread),
@@ -160,7 +161,8 @@ impl TcpStoreServer {
 
     /// Its listening socket (without a host, the IPv6 one of the two), to pass on to another process.
     pub fn listener(&self) -> &TcpListener {
-        &self.listener
+        let listener = self.listener.as_ref();
+        listener.expect("the server has not been told to end")
     }
 
     /// The port it listens on.
@@ -208,6 +210,7 @@ impl TcpStoreServer {
     }
 
     fn end(&mut self, linger: Duration) {
+        self.listener = None;
         if let Some(thread) = self.thread.take() {
             self.commands.send(Command::Shutdown { linger });
             if thread.join().is_err() {
