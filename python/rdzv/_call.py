@@ -4,13 +4,22 @@
 imported by; arguments are pickled.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 import pickle
 import sys
 from io import BytesIO
+from types import FunctionType
 
 from rdzv import _entry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
 
 
 class Call:
@@ -18,7 +27,7 @@ class Call:
 
     __slots__ = ("content", "title")
 
-    def __init__(self, function, args, start, folder):
+    def __init__(self, function: object, args: object, start: str, folder: str) -> None:
         if start not in ("import", "pickle"):
             raise ValueError(f"start is {start!r}: it must be 'import' or 'pickle'")
         if not isinstance(args, (tuple, list)):
@@ -48,7 +57,7 @@ class Call:
             pickled = None
         else:
             try:
-                import cloudpickle
+                import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
                 pickler, name = "cloudpickle", None
                 pickled = _pickled(whole, cloudpickle.CloudPickler, self.title)
@@ -71,11 +80,11 @@ class Call:
 class Values(pickle.Unpickler):
     """Reads what workers left; the main file has another name there."""
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         return super().find_class("__main__" if module == _entry.MAIN else module, name)
 
 
-def _function_of_text(text):
+def _function_of_text(text: str) -> object:
     module, colon, qualified = text.partition(":")
     if not colon or not module or not qualified:
         raise ValueError(f"fn is {text!r}: write it as 'module:function', or a command as a list")
@@ -91,7 +100,7 @@ def _function_of_text(text):
     return found
 
 
-def _name_of(function):
+def _name_of(function: object) -> tuple[str, str] | None:
     """Module and qualified name, if they lead to the function again."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
@@ -105,7 +114,7 @@ def _name_of(function):
     return (module, qualified) if found is function and _can_be_imported(module) else None
 
 
-def _can_be_imported(module):
+def _can_be_imported(module: str) -> bool:
     """Whether a worker finds this module by its name."""
     if module == "__main__":
         return True
@@ -123,7 +132,7 @@ def _can_be_imported(module):
     return False
 
 
-def _reason(function):
+def _reason(function: object) -> str:
     qualified, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
     if qualified is None:
         return f"a {type(function).__qualname__} has no name"
@@ -134,7 +143,7 @@ def _reason(function):
     return f"module {module} does not have it under that name, or is not on sys.path"
 
 
-def _main_of_this_process():
+def _main_of_this_process() -> tuple[str | None, str | None] | None:
     """How a worker runs the main file again: a module's name, or a path."""
     module = sys.modules["__main__"]
     if _entry.main_is_loading:
@@ -151,7 +160,7 @@ def _main_of_this_process():
     return (None, os.path.abspath(path))
 
 
-def _pickled(whole, pickler, title):
+def _pickled(whole: tuple[object, ...], pickler: Callable[..., Any], title: str) -> bytes:
     file = BytesIO()
     try:
         pickler(file, protocol=5).dump(whole)
@@ -160,10 +169,10 @@ def _pickled(whole, pickler, title):
     return file.getvalue()
 
 
-def _path_to(whole):
+def _path_to(whole: tuple[object, ...]) -> str:
     """The argument that cannot be pickled, as ``args[1]["loader"]: ``; nothing if none is found."""
 
-    def search(value, path, depth):
+    def search(value: object, path: str, depth: int) -> str | None:
         try:
             pickle.dumps(value)
             return None
@@ -188,8 +197,8 @@ def _path_to(whole):
 class _FunctionPickler(pickle.Pickler):
     """Sends functions that cannot be imported as their code, with the globals and cells that they use."""
 
-    def reducer_override(self, value):
-        if isinstance(value, type(_reason)):
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, FunctionType):
             name = _name_of(value)
             return NotImplemented if name is not None and name[0] != "__main__" else _by_value(value)
         if isinstance(value, type(sys)):
@@ -202,7 +211,7 @@ class _FunctionPickler(pickle.Pickler):
         return NotImplemented
 
 
-def _by_value(function):
+def _by_value(function: FunctionType) -> tuple[object, ...]:
     variables = {name: function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__}
     # Without a module it was made by exec.
     module = function.__module__ or "__main__"
@@ -221,7 +230,7 @@ def _by_value(function):
     return _entry.function_by_value, made, state, None, None, _entry.fill_function
 
 
-def _names_in(code):
+def _names_in(code: CodeType) -> set[str]:
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, type(code)):

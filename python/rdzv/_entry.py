@@ -8,6 +8,11 @@ import marshal
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FunctionType, ModuleType
+    from typing import Any
+
 # The name that the main file of the caller has here, so that `if __name__ == "__main__":` keeps its body out.
 MAIN = "__rdzv_main__"
 
@@ -18,15 +23,15 @@ main_is_loading = False
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
 
-def read_call():
+def read_call() -> "dict[str, Any]":
     """The call, from the descriptor that the launcher passes on. Its offset is shared by all workers."""
     descriptor = int(os.environ.pop("RDZV_CALL"))
-    call = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    call: "dict[str, Any]" = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     os.close(descriptor)
     return call
 
 
-def load_main(main):
+def load_main(main: "tuple[str | None, str]") -> None:
     """Runs the main file of the caller under another name; its functions and classes are then in ``__main__``."""
     global main_is_loading
     name, path = main
@@ -35,7 +40,7 @@ def load_main(main):
     if name is not None:
         from importlib.util import find_spec
 
-        spec = find_spec(name)
+        spec: "Any" = find_spec(name)
         module.__spec__, module.__package__, module.__file__ = spec, spec.parent, spec.origin
         code = spec.loader.get_code(name)
     else:
@@ -47,10 +52,10 @@ def load_main(main):
     main_is_loading = False
 
 
-def pickler(name):
+def pickler(name: str) -> "Any":
     """The module that pickles: ``cloudpickle`` where the caller has it and asked for it."""
     if name == "cloudpickle":
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         return cloudpickle
     import pickle
@@ -58,49 +63,51 @@ def pickler(name):
     return pickle
 
 
-def function_of(call):
+def function_of(call: "dict[str, Any]") -> "tuple[Any, tuple[object, ...]]":
     """The function of the call and its arguments."""
     module = pickler(call["pickler"]) if call["pickled"] is not None else None
     if call["name"] is not None:
         name, qualified = call["name"]
-        function = module_by_name(name)
+        function: "Any" = module_by_name(name)
         for part in qualified.split("."):
             function = getattr(function, part)
         return function, () if module is None else module.loads(call["pickled"])
-    return module.loads(call["pickled"])
+    assert module is not None
+    return module.loads(call["pickled"])  # type: ignore[no-any-return]
 
 
-def function_by_value(code, module, qualified):
+def function_by_value(code: bytes, module: str, qualified: str) -> "FunctionType":
     """A function without a name to import it by, which the caller sent as its code."""
-    code = marshal.loads(code)
+    made: "CodeType" = marshal.loads(code)
     if module not in sys.modules:
         try:
             __import__(module)
         except ImportError:
             sys.modules[module] = type(sys)(module)
-    cell = type((lambda value: lambda: value)(None).__closure__[0])
-    closure = tuple(cell() for _ in code.co_freevars)
-    function = type(main)(code, sys.modules[module].__dict__, code.co_name, None, closure)
+    enclosing: "Any" = (lambda value: lambda: value)(None)
+    cell, kind = type(enclosing.__closure__[0]), type(enclosing)
+    closure = tuple(cell() for _ in made.co_freevars)
+    function: "FunctionType" = kind(made, sys.modules[module].__dict__, made.co_name, None, closure)
     function.__module__, function.__qualname__ = module, qualified
     return function
 
 
-def fill_function(function, state):
+def fill_function(function: "FunctionType", state: "tuple[Any, Any, dict[str, object], dict[str, object]]") -> None:
     """Adds what may refer to the function itself: its defaults, its globals and what it encloses."""
     function.__defaults__, function.__kwdefaults__, variables, cells = state
     function.__globals__.update(variables)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__):
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         if name in cells:
             cell.cell_contents = cells[name]
 
 
-def module_by_name(name):
+def module_by_name(name: str) -> "ModuleType":
     """A module that a function sent as its code uses."""
     __import__(name)
     return sys.modules[name]
 
 
-def failure(error):
+def failure(error: BaseException) -> "dict[str, Any]":
     """Type, text and traceback of an exception, and its pickle where that comes back whole."""
     import traceback
 
@@ -122,7 +129,7 @@ def failure(error):
     return {"type": name, "text": str(error), "traceback": text, "pickle": whole}
 
 
-def write_error_file(error):
+def write_error_file(error: "dict[str, Any]") -> None:
     """Leaves the failure for the launcher, in the form of ``torch.distributed.elastic``."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
@@ -136,7 +143,7 @@ def write_error_file(error):
         json.dump({"message": {"message": message, "extraInfo": extra}}, file)
 
 
-def leave(folder, kind, content):
+def leave(folder: str, kind: bytes, content: bytes) -> None:
     """Writes a result under another name and renames it, so that nobody reads half of it."""
     path = os.path.join(folder, os.environ["RANK"])
     with open(path + ".new", "wb") as file:
@@ -144,7 +151,7 @@ def leave(folder, kind, content):
     os.rename(path + ".new", path)
 
 
-def encode(value, module):
+def encode(value: "Any", module: str) -> "tuple[bytes, bytes]":
     """A value as bytes, with the letter of its form."""
     if type(value) in _PLAIN:
         return b"m", marshal.dumps(value)
@@ -158,7 +165,7 @@ def encode(value, module):
         ) from None
 
 
-def main():
+def main() -> None:
     environment = os.environ
     call = read_call()
     # One folder per attempt, made by whoever is first: the last one has the results.

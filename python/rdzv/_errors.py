@@ -1,5 +1,9 @@
 """The exceptions of rdzv. Users find them in ``rdzv``."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._result import ProcessFailure, RunResult
+
 
 class Error(RuntimeError):
     """Base of all errors of rdzv that are no wrong arguments."""
@@ -43,12 +47,13 @@ class WorkerGroupFailed(Error):
         0 ValueError: factorial() not defined for negative values
     """
 
-    def __init__(self, name: str, failures: "dict[int, object]"):
+    def __init__(self, name: str, failures: "dict[int, ProcessFailure]"):
         if not failures:
             raise ValueError("a failure needs a worker that has failed: failures is empty")
-        self.name, self.failures, self.result = name, failures, None
+        self.name, self.failures = name, failures
+        self.result: "RunResult | None" = None
         # Equal times leave the order of the dict, in which the first failure is the first.
-        self.first = min(failures.values(), key=lambda failure: failure.timestamp)
+        self.first: "ProcessFailure" = min(failures.values(), key=lambda failure: failure.timestamp)
         super().__init__()
 
     def __str__(self) -> str:
@@ -61,7 +66,7 @@ class WorkerGroupFailed(Error):
         text += f"; {others} more failed" if others else ""
         return text + (f"\n\n{first.traceback.rstrip()}" if first.traceback else "")
 
-    def get_first_failure(self) -> "tuple[int, object]":
+    def get_first_failure(self) -> "tuple[int, ProcessFailure]":
         """The first failure.
 
         Returns:
@@ -104,7 +109,7 @@ class WorkerGroupFailed(Error):
             >>> report.splitlines()[1]
             'train FAILED'
         """
-        rows = []
+        rows: "list[str]" = []
         for rank, failure in self.failures.items():
             traceback = f"\n  traceback : {failure.traceback.rstrip()}" if failure.traceback else ""
             rows.append(

@@ -4,11 +4,25 @@ The native ``rdzv run`` is a child of the caller; its workers run ``_entry``. Th
 and exceptions come back through files in a private folder. The launcher ends with its caller, however that ends.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
 from rdzv import _entry
 from rdzv._errors import Error, LaunchTimeout, WorkerGroupFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+    from typing import Any
+
+    from rdzv._call import Call
+    from rdzv._result import RunResult
+    from rdzv.elastic import LaunchConfig, LocalElasticAgent
+
+    _Function = Callable[..., object] | str | Sequence[str | os.PathLike[str]]
 
 # Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
 _SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output", "requeue_on_preempt"})
@@ -24,13 +38,25 @@ _FLAGS = _SWITCHES | {
 # Defaults of the launcher that would make something else of the workers' command.
 _UNSET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_LOGS_SPECS", "TORCHELASTIC_ERROR_FILE")
 
+# The beginning of the names of private folders.
+_FOLDER = "rdzv-call-"
+
 # Seconds that the rest of a run has to end once its keeper was killed.
 _CLEARED_WITHIN = 10.0
 
 
 def launch(
-    fn, args=(), *, nprocs="auto", nnodes=1, max_restarts=0, config=None, start="import", timeout=None, **flags
-):
+    fn: _Function,
+    args: tuple[object, ...] = (),
+    *,
+    nprocs: int | str = "auto",
+    nnodes: int | str = 1,
+    max_restarts: int = 0,
+    config: LaunchConfig | None = None,
+    start: str = "import",
+    timeout: float | timedelta | None = None,
+    **flags: object,
+) -> RunResult:
     """Runs a function, or a command, in processes of its own and returns what each of them returned.
 
     The workers are supervised by the native ``rdzv run``: they get ranks and a store
@@ -84,21 +110,31 @@ def launch(
     return run(fn, args, settings, start=start, timeout=_seconds(timeout))
 
 
-def run(fn, args, settings, *, start="import", timeout=None, agent=None, environment=None):
+def run(
+    fn: _Function,
+    args: tuple[object, ...],
+    settings: dict[str, object],
+    *,
+    start: str = "import",
+    timeout: float | None = None,
+    agent: LocalElasticAgent | None = None,
+    environment: dict[str, str] | None = None,
+) -> RunResult:
     """The same with checked settings, by the name of their flags.
 
     ``agent`` gets the events of the run; ``environment`` is added to that of the launcher.
     """
-    folder = _private_folder()
+    folder, held = _private_folder()
     launcher = _Launcher()
     try:
         if isinstance(fn, (list, tuple)):
-            command, call = _command(fn, args), None
+            call: Call | None = None
+            command = _command(fn, args)
             title = os.path.basename(command[0])
         else:
-            from rdzv._call import Call
+            from rdzv import _call
 
-            call = Call(fn, args, start, folder)
+            call = _call.Call(fn, args, start, folder)
             title = call.title
             # The macros of the launcher are none of ours.
             command = [part.replace("$", "$$") for part in _worker_command()]
@@ -110,12 +146,11 @@ def run(fn, args, settings, *, start="import", timeout=None, agent=None, environ
             settings["events_file"] = agent._began(folder)
         elif call is None:
             settings.setdefault("events_file", os.path.join(folder, "events.json"))
-        settings["report"] = os.path.join(folder, "report.json")
+        report = settings["report"] = os.path.join(folder, "report.json")
         launcher.start([*_arguments(settings), "--no-python", "--", *command], call, environment or {}, settings)
         status = launcher.wait(timeout)
-        return _concluded(
-            status, folder, settings["report"], title, settings["events_file"] if call is None else None
-        )
+        events = str(settings["events_file"]) if call is None else None
+        return _concluded(status, folder, report, title, events)
     finally:
         import shutil
 
@@ -123,17 +158,22 @@ def run(fn, args, settings, *, start="import", timeout=None, agent=None, environ
         if agent is not None:
             agent._ended()
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 class _Launcher:
     """A process of ``rdzv run``, with the descriptors that belong to it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         # The process, and the descriptors to be closed. An exception may come at any point, by a signal handler.
-        self.pids, self.descriptors = [], []
-        self.cleared, self.status = None, None
+        self.pids: list[int] = []
+        self.descriptors: list[int] = []
+        self.cleared = -1
+        self.status: int | None = None
 
-    def start(self, arguments, call, added, settings):
+    def start(
+        self, arguments: list[str], call: Call | None, added: Mapping[str, str], settings: Mapping[str, object]
+    ) -> None:
         from functools import partial
 
         from rdzv._program import find_rdzv_bin
@@ -169,7 +209,7 @@ class _Launcher:
             self.descriptors.remove(descriptor)
             os.close(descriptor)
 
-    def wait(self, timeout):
+    def wait(self, timeout: float | None) -> int | None:
         """Waits for the end and returns the exit code; minus the number for a signal."""
         import signal
 
@@ -200,7 +240,7 @@ class _Launcher:
             raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
         return self.status
 
-    def close(self):
+    def close(self) -> None:
         """Ends whatever still runs, and closes the descriptors."""
         import signal
 
@@ -212,7 +252,7 @@ class _Launcher:
             os.close(descriptor)
         self.descriptors.clear()
 
-    def _collect(self):
+    def _collect(self) -> None:
         try:
             _, status = os.waitpid(self.pids[0], 0)
             self.status = os.waitstatus_to_exitcode(status)
@@ -224,7 +264,7 @@ class _Launcher:
             _readable(self.cleared, _CLEARED_WITHIN)
 
 
-def _readable(descriptor, timeout):
+def _readable(descriptor: int, timeout: float | None) -> bool:
     """Waits until a descriptor is readable or has come to its end; False after ``timeout`` seconds."""
     import select
 
@@ -233,22 +273,66 @@ def _readable(descriptor, timeout):
     return bool(poll.poll(None if timeout is None else min(timeout * 1000, 2**31 - 1)))
 
 
-def _signals_that_python_ignores():
+def _signals_that_python_ignores() -> list[int]:
     import signal
 
     return [signal.SIGPIPE, signal.SIGXFSZ]
 
 
-def _private_folder():
-    import time
+def _private_folder() -> tuple[str, int]:
+    """A new folder, and a descriptor that keeps it locked until it is closed, or this process ends."""
+    import fcntl
 
-    parent = os.environ.get("TMPDIR") or "/tmp"
-    folder = os.path.join(parent, f"rdzv-launch-{os.getpid()}-{os.urandom(4).hex()}-{time.monotonic_ns():x}")
-    os.mkdir(folder, 0o700)
-    return folder
+    parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+    _remove_abandoned(parent)
+    while True:
+        folder = os.path.join(parent, f"{_FOLDER}{os.getpid()}-{os.urandom(8).hex()}")
+        os.mkdir(folder, 0o700)
+        try:
+            descriptor = _opened(folder)
+        except FileNotFoundError:
+            # Another launch took it for an abandoned one.
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            # A file system without locks, on which nobody can take it for abandoned.
+            pass
+        if os.fstat(descriptor).st_nlink > 0:
+            return folder, descriptor
+        os.close(descriptor)
 
 
-def _worker_command():
+def _remove_abandoned(parent: str) -> None:
+    """Removes folders of callers that were killed: this user's, which nobody keeps locked."""
+    import fcntl
+    import shutil
+
+    try:
+        folders = [os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_FOLDER)]
+    except OSError:
+        return
+    for folder in folders:
+        try:
+            descriptor = _opened(folder)
+        except OSError:
+            # Gone by now, or another user's.
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # Its caller runs.
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _opened(folder: str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _worker_command() -> list[str]:
     if not sys.executable:
         raise Error("sys.executable is empty, so there is no interpreter for the workers")
     options = ["-u", "-P", *("-O" for _ in range(sys.flags.optimize))]
@@ -258,13 +342,13 @@ def _worker_command():
     return [sys.executable, *options, _entry.__file__]
 
 
-def _command(words, args):
+def _command(words: Sequence[str | os.PathLike[str]], args: tuple[object, ...]) -> list[str]:
     if not words or not all(isinstance(word, (str, os.PathLike)) for word in words):
         raise TypeError(f"fn is {words!r}: a command is a list of texts, the program first")
     return [*(os.fspath(word) for word in words), *(str(argument) for argument in args)]
 
 
-def _concluded(status, folder, report_path, title, ranks_file):
+def _concluded(status: int | None, folder: str, report_path: str, title: str, ranks_file: str | None) -> RunResult:
     import json
 
     try:
@@ -284,7 +368,7 @@ def _concluded(status, folder, report_path, title, ranks_file):
             values = dict.fromkeys(_ranks(ranks_file))
         result = RunResult(WorkerState.SUCCEEDED, values)
     elif outcome == "failed" and report["failures"]:
-        failures = {}
+        failures: dict[int, ProcessFailure] = {}
         for failure in report["failures"]:
             made = ProcessFailure._of_report(failure)
             failures.setdefault(made.rank, made)
@@ -302,7 +386,7 @@ def _concluded(status, folder, report_path, title, ranks_file):
     raise failed from (found if kind == "error" else None)
 
 
-def _ranks(events):
+def _ranks(events: str) -> list[int]:
     """The ranks of this node's workers in the last attempt, out of the file of events."""
     import json
 
@@ -311,7 +395,7 @@ def _ranks(events):
     return assigned[-1]["fields"]["ranks"] if assigned else []
 
 
-def _left(folder, restarts):
+def _left(folder: str, restarts: int) -> dict[int, tuple[str, Any]]:
     """What the workers of the last attempt left: by rank, a value or an exception."""
     attempts = [
         tuple(int(part) for part in name.split(".")) for name in os.listdir(folder) if name.replace(".", "").isdigit()
@@ -320,7 +404,7 @@ def _left(folder, restarts):
     if not attempts:
         return {}
     attempt = os.path.join(folder, "%d.%d" % max(attempts))
-    left = {}
+    left: dict[int, tuple[str, Any]] = {}
     for name in os.listdir(attempt):
         if name.isdigit():
             with open(os.path.join(attempt, name), "rb") as file:
@@ -328,7 +412,7 @@ def _left(folder, restarts):
     return left
 
 
-def _decoded(content):
+def _decoded(content: bytes) -> tuple[str, Any]:
     import io
     import marshal
 
@@ -351,7 +435,7 @@ def _decoded(content):
     return "error", None
 
 
-def _error_of(report):
+def _error_of(report: dict[str, Any]) -> Exception:
     text = report["error"] or "rdzv run ended without a word"
     name, _, words = text.partition(": ")
     if report["outcome"] == "error" and name.startswith("Rendezvous") and name.endswith("Error"):
@@ -364,7 +448,7 @@ def _error_of(report):
     return Error(text)
 
 
-def _check_flags(flags):
+def _check_flags(flags: Mapping[str, object]) -> None:
     for name in flags:
         if name in _FLAGS:
             continue
@@ -377,8 +461,8 @@ def _check_flags(flags):
         raise TypeError(f"launch() has no flag {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
-def _arguments(settings):
-    arguments = []
+def _arguments(settings: Mapping[str, object]) -> list[str]:
+    arguments: list[str] = []
     for name, value in settings.items():
         if value is None or value is False:
             continue
@@ -390,7 +474,7 @@ def _arguments(settings):
     return arguments
 
 
-def _text(name, value):
+def _text(name: str, value: object) -> str:
     if isinstance(value, dict):
         return ",".join(f"{key}={part}" for key, part in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -402,7 +486,7 @@ def _text(name, value):
     raise TypeError(f"{name} is {value!r}: it must be a text, a number, a list or a dict")
 
 
-def _nprocs(value):
+def _nprocs(value: int | str) -> int | str:
     if isinstance(value, str):
         if value not in ("auto", "cpu", "gpu", "xpu") and not value.isdigit():
             raise ValueError(f"nprocs is {value!r}: it must be a number, 'auto', 'cpu', 'gpu' or 'xpu'")
@@ -412,11 +496,11 @@ def _nprocs(value):
     return value
 
 
-def _nnodes(value):
+def _nnodes(value: int | str) -> int | str:
     return value if isinstance(value, str) else _count("nnodes", value)
 
 
-def _count(name, value):
+def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
     if value < 0:
@@ -424,7 +508,7 @@ def _count(name, value):
     return value
 
 
-def _seconds(timeout):
+def _seconds(timeout: float | timedelta | None) -> float | None:
     if timeout is None:
         return None
     seconds = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
@@ -435,7 +519,7 @@ def _seconds(timeout):
     return None if seconds == float("inf") else float(seconds)
 
 
-def _of_config(config):
+def _of_config(config: LaunchConfig) -> dict[str, object]:
     """The settings of a :class:`rdzv.elastic.LaunchConfig`, by flag."""
     from rdzv.elastic._config import settings_of
 

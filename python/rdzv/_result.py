@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from enum import Enum
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
 
 class WorkerState(str, Enum):
     """The state of a worker group, under the names of torchelastic.
@@ -167,7 +172,7 @@ class ProcessFailure:
         )
 
 
-class RunResult(Mapping):  # type: ignore[type-arg]
+class RunResult(Mapping[int, "Any"]):
     """The result of a run: a mapping from global rank to the value that the worker returned.
 
     Args:
@@ -190,13 +195,13 @@ class RunResult(Mapping):  # type: ignore[type-arg]
     def __init__(
         self,
         state: WorkerState,
-        return_values: "dict[int, object] | None" = None,
+        return_values: "dict[int, Any] | None" = None,
         failures: "dict[int, ProcessFailure] | None" = None,
     ):
         self.state = state
-        self.return_values = {} if return_values is None else return_values
-        self.failures = {} if failures is None else failures
-        self.report: "dict[str, object]" = {}
+        self.return_values: "dict[int, Any]" = {} if return_values is None else return_values
+        self.failures: "dict[int, ProcessFailure]" = {} if failures is None else failures
+        self.report: "dict[str, Any]" = {}
         self.restarts = 0
 
     def is_failed(self) -> bool:
@@ -225,10 +230,10 @@ class RunResult(Mapping):  # type: ignore[type-arg]
         """
         return {rank: failure.cause for rank, failure in self.failures.items()}
 
-    def __getitem__(self, rank: int) -> object:
+    def __getitem__(self, rank: int) -> "Any":
         return self.return_values[rank]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> "Iterator[int]":
         return iter(self.return_values)
 
     def __len__(self) -> int:

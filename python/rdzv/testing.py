@@ -3,14 +3,26 @@
 With pytest, :func:`run_workers` is also the fixture ``rdzv_workers``, which needs no import.
 """
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+    from typing import Any
+
 __all__ = ["run_workers"]
 
 
-def run_workers(fn, n, args=(), timeout=60.0, start="pickle"):
+def run_workers(
+    fn: "Callable[..., object] | str",
+    n: int,
+    args: "tuple[object, ...]" = (),
+    timeout: "float | timedelta | None" = 60.0,
+    start: str = "pickle",
+) -> "list[Any]":
     """Runs a function in ``n`` processes on this host, which share a store of their own.
 
     Args:
-        fn (callable): the function; its rank is :func:`rdzv.worker.rank`. It may be local, or a lambda.
+        fn (callable | str): the function, or ``"module:function"``; its rank is :func:`rdzv.worker.rank`. It may be local, or a lambda.
         n (int): number of processes, at least 1.
         args (tuple): arguments, which are pickled.
         timeout (float | timedelta | None): seconds that the whole may take. Default 60.
@@ -35,7 +47,7 @@ def run_workers(fn, n, args=(), timeout=60.0, start="pickle"):
 
     if _count("n", n) == 0:
         raise ValueError("n is 0: there must be a process")
-    settings = {"nproc_per_node": n, "nnodes": 1, "max_restarts": 0, "scheduler": "none", "shutdown_timeout": 5}
+    settings: "dict[str, object]" = {"nproc_per_node": n, "nnodes": 1, "max_restarts": 0, "scheduler": "none", "shutdown_timeout": 5}
     try:
         result = run(fn, args, settings, start=start, timeout=_seconds(timeout))
     except WorkerGroupFailed as failed:

@@ -20,8 +20,13 @@ __all__ = [
     "world_size",
 ]
 
-_store = None
-_pipe = None
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv import PrefixStore
+
+# With the process that they belong to.
+_store: "tuple[int, PrefixStore] | None" = None
+_pipe: "tuple[int, int] | None" = None
 
 
 def _variable(name: str) -> str:
@@ -189,14 +194,14 @@ def run_id() -> str:
     return _variable("TORCHELASTIC_RUN_ID")
 
 
-def store():  # type: ignore[no-untyped-def]
+def store() -> "PrefixStore":
     """The store that the workers of the job share: a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``.
 
     There is one per process, connected by the first call, and after a fork the child gets one of its own. Its keys
     lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt.
 
     Returns:
-        Store: a store with a timeout of 300 s.
+        PrefixStore: a store with a timeout of 300 s.
 
     Raises:
         RuntimeError: this process is no worker.

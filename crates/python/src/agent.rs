@@ -10,7 +10,7 @@
 //! during a rendezvous. It never attaches to the interpreter.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -26,8 +26,11 @@ use rdzv_agent::api::{
 use rdzv_agent::{Cause, Exit, MasterPort};
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Wall;
+use rdzv_store::Store;
 
 use crate::errors::exception;
+use crate::interrupt::store_call;
+use crate::store::{Kind, StoreObject};
 
 /// Longest time between two looks at Python's signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -113,6 +116,8 @@ pub(crate) struct Agent {
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
+    /// The store of the last round that was asked for, and its object.
+    store: Mutex<Option<(Arc<dyn Store>, Py<StoreObject>)>>,
 }
 
 #[pymethods]
@@ -130,6 +135,7 @@ impl Agent {
             agent: Mutex::new(Some(agent)),
             calls: Mutex::new(Some(calls)),
             role,
+            store: Mutex::new(None),
         })
     }
 
@@ -188,6 +194,24 @@ impl Agent {
     /// The worker group as it is now.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         snapshot(py, &(self.observer)())
+    }
+
+    /// The store of the round, one object for each round; None before the first. The first call of a round
+    /// connects.
+    fn store(&self, py: Python<'_>) -> PyResult<Option<Py<StoreObject>>> {
+        let Some(round) = (self.observer)().store else {
+            return Ok(None);
+        };
+        let store = store_call(py, || round.connect())?;
+        let mut last = lock(&self.store);
+        if let Some((known, object)) = &*last {
+            if Arc::ptr_eq(known, &store) {
+                return Ok(Some(object.clone_ref(py)));
+            }
+        }
+        let object = Py::new(py, StoreObject::new(Arc::clone(&store), Kind::Round))?;
+        *last = Some((store, object.clone_ref(py)));
+        Ok(Some(object))
     }
 }
 

@@ -6,6 +6,10 @@ from abc import ABC, abstractmethod
 from rdzv._result import ProcessFailure, RunResult, WorkerState
 from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._rdzv import Agent
+
 
 class ElasticAgent(ABC):
     """Manages the workers of one node, from the first rendezvous to the end of the run.
@@ -104,10 +108,10 @@ class SimpleElasticAgent(ElasticAgent):
         self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
         self._found: "RunResult | None" = None
         self._failed: "dict[int, ProcessFailure]" = {}
-        self._native = self._make_native()
+        self._native = self._worker_group._native = self._make_native()
         self._ran = False
 
-    def _make_native(self):  # type: ignore[no-untyped-def]
+    def _make_native(self) -> "Agent":
         from rdzv._rdzv import Agent
 
         spec = self._worker_group.spec
@@ -184,7 +188,7 @@ class SimpleElasticAgent(ElasticAgent):
         """
         self._check_role(role)
         if self._ran:
-            self._native = self._make_native()
+            self._native = self._worker_group._native = self._make_native()
         self._ran = True
         self._worker_group.state = WorkerState.INIT
         self._found, self._failed = None, {}
@@ -195,8 +199,8 @@ class SimpleElasticAgent(ElasticAgent):
             raise
         self._worker_group._update(self._native.snapshot())
         if ended["state"] == "SUCCEEDED":
-            values = {} if self._found is None else self._found.return_values
-            result = RunResult(WorkerState.SUCCEEDED, values)
+            found = self._found
+            result = RunResult(WorkerState.SUCCEEDED, None if found is None else found.return_values)
         else:
             result = RunResult(WorkerState(ended["state"]), {}, self._failures(ended))
         result.restarts = self._worker_group.restart_count
@@ -204,7 +208,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _failures(self, ended: "dict[str, object]") -> "dict[int, ProcessFailure]":
         """The failures by global rank, the first one first: those that the method found, if it found any."""
-        failures = {}
+        failures: "dict[int, ProcessFailure]" = {}
         rows = ended["failures"]
         assert isinstance(rows, list)
         for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != ended["first"]):

@@ -28,12 +28,14 @@ class LocalElasticAgent(ElasticAgent):
             only value that the launcher knows.
         log_line_prefix_template (str | None): prefix of teed lines.
         shutdown_timeout (int): seconds between the closing signal and SIGKILL.
-        health_check_server (object | None): not used; ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native one.
+        health_check_server (None): ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native one, and others are refused.
         uninterruptible_state_timeout (float | None): seconds that a worker may be in state D; ``None`` is what
             ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`` says.
 
     Raises:
         TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is of another library.
+        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None;
+            or another ``exit_barrier_timeout``.
 
     Example:
         >>> import math
@@ -64,6 +66,13 @@ class LocalElasticAgent(ElasticAgent):
         self._environment = {}
         if uninterruptible_state_timeout is not None:
             self._environment["TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"] = str(uninterruptible_state_timeout)
+        refuse_health_check_server(health_check_server)
+        for name, value in (("master_addr", spec.master_addr), ("master_port", spec.master_port)):
+            if value is not None:
+                raise ValueError(
+                    f"{name} of the specification is {value!r}: the native launcher chooses the place of the workers'"
+                    " store, so leave it None"
+                )
         if exit_barrier_timeout != 300:
             raise ValueError(f"exit_barrier_timeout is {exit_barrier_timeout} s: the native launcher waits 300 s")
         self._settings: "dict[str, object]" = {
@@ -192,6 +201,15 @@ def read_events(path: str, group: WorkerGroup) -> None:
             group.state, group.restart_count = WorkerState(fields["state"]), fields["restart_count"]
 
 
+def refuse_health_check_server(server: object) -> None:
+    """Refuses a server of the caller's, which would hear nothing of the launcher's process."""
+    if server is not None:
+        raise ValueError(
+            f"health_check_server is {server!r}: the native launcher has its own, which the variable"
+            " TORCHELASTIC_HEALTH_CHECK_PORT starts"
+        )
+
+
 def start_of(start_method: str) -> str:
     """How a function travels, by torch's name for how processes are started."""
     if start_method not in ("spawn", "fork", "forkserver"):
@@ -204,7 +222,7 @@ def start_of(start_method: str) -> str:
     return "pickle"
 
 
-def command_of(entrypoint: "Callable[..., object] | str | None") -> object:
+def command_of(entrypoint: "Callable[..., object] | str") -> "Callable[..., object] | list[str]":
     """What ``launch`` takes: a text is a program here."""
     return [entrypoint] if isinstance(entrypoint, str) else entrypoint
 
@@ -215,7 +233,10 @@ class elastic_launch:
     Args:
         config (LaunchConfig): how.
         entrypoint (callable | str | None): the function, or a program.
-        health_check_server (object | None): not used.
+        health_check_server (None): ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native one, and others are refused.
+
+    Raises:
+        ValueError: ``health_check_server`` is not None.
 
     Example:
         >>> import math
@@ -230,6 +251,7 @@ class elastic_launch:
         entrypoint: "Callable[..., object] | str | None",
         health_check_server: object = None,
     ):
+        refuse_health_check_server(health_check_server)
         self._config, self._entrypoint = config, entrypoint
 
     def __call__(self, *args: object) -> "dict[int, object]":
@@ -248,14 +270,14 @@ def launch_agent(
         config (LaunchConfig): how. An empty ``run_id`` becomes a random one.
         entrypoint (callable | str | None): the function, or a program.
         args (list[object]): its arguments.
-        health_check_server (object | None): not used.
+        health_check_server (None): ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native one, and others are refused.
 
     Returns:
         dict[int, object]: what the workers of this node returned, by global rank; None of a program.
 
     Raises:
         ChildFailedError: workers failed and no restart was left.
-        ValueError: the function cannot be imported. No process was started.
+        ValueError: the function cannot be imported, or ``health_check_server`` is not None. No process was started.
         Error: the launcher could not do its work.
 
     Example:
@@ -264,6 +286,7 @@ def launch_agent(
         >>> launch_agent(LaunchConfig(1, 1, 1), math.factorial, [3])
         {0: 6}
     """
+    refuse_health_check_server(health_check_server)
     if entrypoint is None:
         raise ValueError("entrypoint is None: give a function or a program")
     if not config.run_id:

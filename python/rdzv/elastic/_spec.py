@@ -6,6 +6,10 @@ from collections.abc import Callable
 from rdzv._result import WorkerState
 from rdzv.rendezvous._parameters import RendezvousParameters
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._rdzv import Agent, Store
+
 
 class WorkerSpec:
     """What the workers of one node are: one role, one entry point.
@@ -140,7 +144,6 @@ class WorkerGroup:
 
     Attributes:
         workers (list[Worker]): by local rank.
-        store (Store | None): the store that the agents of the round share, with a key space of the round's own.
         group_rank (int | None): the agent's number among those of the round.
         group_world_size (int | None): number of agents of the round.
         master_addr (str | None): host of the store of the workers.
@@ -157,13 +160,27 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec):
         self.spec = spec
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        self.store: object = None
+        # The native agent, which has the store of the round. It is absent where that is another process.
+        self._native: "Agent | None" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
         self.master_addr: "str | None" = None
         self.master_port: "int | None" = None
         self.restart_count = 0
         self.state = WorkerState.INIT
+
+    @property
+    def store(self) -> "Store | None":
+        """Store | None: the store that the agents of the round share, with a key space of the round's own.
+
+        There is one object for each round, connected by the first use; it ends with the round, except on a node that
+        is alone. None before the first round, and always of a :class:`LocalElasticAgent`, whose native agent is
+        another process.
+
+        Raises:
+            StoreError: the server of the round is gone.
+        """
+        return None if self._native is None else self._native.store()
 
     def _update(self, snapshot: "dict[str, object]") -> None:
         """Takes over what the native agent knows. Workers keep their ids while their places are the same."""

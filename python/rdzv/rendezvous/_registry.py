@@ -5,7 +5,8 @@ from collections.abc import Callable
 from rdzv.rendezvous._handler import NativeRendezvousHandler, RendezvousHandler
 from rdzv.rendezvous._parameters import RendezvousParameters
 
-RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+Handler = RendezvousHandler | NativeRendezvousHandler
+RendezvousHandlerCreator = Callable[[RendezvousParameters], Handler]
 
 
 class RendezvousHandlerRegistry:
@@ -38,14 +39,14 @@ class RendezvousHandlerRegistry:
         if self._creators.setdefault(backend, creator) is not creator:
             raise ValueError(f"the rendezvous backend {backend!r} has another creator already")
 
-    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+    def create_handler(self, params: RendezvousParameters) -> Handler:
         """Makes a handler.
 
         Args:
             params (RendezvousParameters): which backend, and its parameters.
 
         Returns:
-            RendezvousHandler: a new one.
+            RendezvousHandler | NativeRendezvousHandler: a new one.
 
         Raises:
             ValueError: no backend has that name.
@@ -74,14 +75,14 @@ for _name in ("c10d", "static", "etcd", "etcd-v2"):
     rendezvous_handler_registry.register(_name, NativeRendezvousHandler)
 
 
-def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+def get_rendezvous_handler(params: RendezvousParameters) -> Handler:
     """Makes the handler of a rendezvous.
 
     Args:
         params (RendezvousParameters): which backend, and its parameters.
 
     Returns:
-        RendezvousHandler: for :class:`rdzv.elastic.WorkerSpec`.
+        RendezvousHandler | NativeRendezvousHandler: for :class:`rdzv.elastic.WorkerSpec`.
 
     Raises:
         ValueError: no backend has that name.

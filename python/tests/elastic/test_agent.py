@@ -171,7 +171,8 @@ def test_ids_that_are_missing_end_the_run():
     assert not any(thread.is_alive() for thread in agent.threads)
 
 
-def test_two_agents_make_one_world():
+def on_two_nodes(work):
+    """The results of two agents, with one worker and with two."""
     import socket
 
     with socket.socket() as held:
@@ -180,9 +181,7 @@ def test_two_agents_make_one_world():
     results = {}
 
     def run(node):
-        agent = Threads(
-            spec(node + 1, rdzv_handler=handler(endpoint, nodes=2)), lambda agent, worker: worker.world_size
-        )
+        agent = Threads(spec(node + 1, rdzv_handler=handler(endpoint, nodes=2)), work)
         results[node] = agent.run()
 
     nodes = [threading.Thread(target=run, args=(node,)) for node in range(2)]
@@ -190,8 +189,43 @@ def test_two_agents_make_one_world():
         node.start()
     for node in nodes:
         node.join(60)
+    return results
+
+
+def test_two_agents_make_one_world():
+    results = on_two_nodes(lambda agent, worker: worker.world_size)
     merged = {**results[0], **results[1]}
     assert merged == {0: 3, 1: 3, 2: 3} and sorted(map(len, results.values())) == [1, 2]
+
+
+def test_agents_share_the_store_of_the_round():
+    def work(agent, worker):
+        store = agent.get_worker_group().store
+        assert isinstance(store, rdzv.Store) and repr(store) == "WorkerGroup.store"
+        store.set(f"of {worker.global_rank}", str(worker.global_rank))
+        assert b"2" == store.clone().get("of 2", timeout=30)
+        total = store.add("arrived", 1)
+        store.barrier("all", worker.world_size, timeout=30)
+        return total
+
+    results = on_two_nodes(work)
+    assert sorted([*results[0].values(), *results[1].values()]) == [1, 2, 3]
+
+
+def test_a_node_that_is_alone_has_a_store_for_each_round():
+    stores = []
+
+    def work(agent, worker):
+        group = agent.get_worker_group()
+        stores.append(group.store)
+        assert group.store is group.store and group.store.add("rounds", 1) == 1
+        if len(stores) == 1:
+            raise ValueError("once more")
+
+    agent = Threads(spec(1, max_restarts=1), work)
+    assert agent.get_worker_group().store is None
+    assert not agent.run().is_failed()
+    assert len(stores) == 2 and stores[0] is not stores[1]
 
 
 def test_a_rendezvous_that_nobody_else_joins_times_out():

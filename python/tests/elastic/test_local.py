@@ -56,6 +56,8 @@ def test_an_agent_runs_functions_and_shows_its_group():
     assert group.state is WorkerState.SUCCEEDED and (group.group_rank, group.group_world_size) == (0, 1)
     assert [worker.global_rank for worker in group.workers] == [0, 1] and group.master_addr == "127.0.0.1"
     assert all(isinstance(worker.id, int) for worker in group.workers)
+    # It is in the launcher's process.
+    assert group.store is None
 
 
 def test_a_failed_run_is_a_result_and_no_exception():
@@ -87,6 +89,15 @@ def test_what_the_native_launcher_does_not_know_is_refused():
         LocalElasticAgent(spec(), object())
     with pytest.raises(ValueError, match="300"):
         LocalElasticAgent(spec(), DefaultLogsSpecs(), exit_barrier_timeout=1)
+    for name, value in {"master_addr": "127.0.0.1", "master_port": 29500}.items():
+        with pytest.raises(ValueError, match=f"{name} of the specification is {value!r}"):
+            LocalElasticAgent(spec(**{name: value}), DefaultLogsSpecs())
+    with pytest.raises(ValueError, match="TORCHELASTIC_HEALTH_CHECK_PORT"):
+        LocalElasticAgent(spec(), DefaultLogsSpecs(), health_check_server=object())
+    with pytest.raises(ValueError, match="TORCHELASTIC_HEALTH_CHECK_PORT"):
+        elastic_launch(LaunchConfig(1, 1, 1), work, health_check_server=object())
+    with pytest.raises(ValueError, match="TORCHELASTIC_HEALTH_CHECK_PORT"):
+        launch_agent(LaunchConfig(1, 1, 1), work, [1], health_check_server=object())
     with pytest.raises(ValueError, match="start_method"):
         LocalElasticAgent(spec(), DefaultLogsSpecs(), start_method="thread")
     with pytest.raises(ValueError, match="none of role"):

@@ -55,6 +55,29 @@ def test_no_worker_outlives_a_caller_that_is_killed(tmp_path, number):
     assert caller.process.returncode == -number
 
 
+def test_the_folder_of_a_caller_that_was_killed_goes_with_the_next_launch(tmp_path, monkeypatch):
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folders))
+
+    def present():
+        return {path for path in folders.iterdir() if path.name.startswith("rdzv-call-")}
+
+    killed, running = Caller(tmp_path / "killed"), Caller(tmp_path / "running")
+    both = present()
+    assert len(both) == 2
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.await_end_of_all()
+    killed.process.communicate()
+    assert present() == both
+    assert rdzv.launch("math:factorial", (3,), nprocs=1)[0] == 6
+    # That of a caller that runs stays.
+    assert {path.name.split("-")[2] for path in present()} == {str(running.process.pid)}
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.communicate(timeout=30)[0] == "interrupted\n"
+    assert not present()
+
+
 def test_a_caller_that_is_killed_with_its_launcher_leaves_nothing(tmp_path):
     caller = Caller(tmp_path / "pids")
     keeper = next(pid for pid, command in descendants(caller.process.pid).items() if " run " in command)

@@ -12,16 +12,11 @@ import rdzv
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "python"
 
-# The native halves of classes of `rdzv._group` and `rdzv.elastic`, which no user sees.
+# The native halves of classes of `rdzv._group`, which no user sees.
 ALLOWED = """
 rdzv\\._rdzv\\.__all__
-rdzv\\._rdzv\\.(Agent|Group|Work).*
+rdzv\\._rdzv\\.(Group|Work).*
 """
-
-
-# The modules that these pages are about are not annotated throughout, so a strict check of their examples would
-# speak of the modules.
-NOT_YET = {"elastic", "launch", "rendezvous", "testing", "worker"}
 
 
 def check(tool, *arguments, folder):
@@ -42,8 +37,6 @@ def check(tool, *arguments, folder):
 def programs(tmp_path):
     """The examples of the documentation, as files."""
     for page in sorted(DOCS.glob("*.md")):
-        if page.stem in NOT_YET:
-            continue
         blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
         for number, block in enumerate(blocks):
             name = page.stem.replace("-", "_")
@@ -67,7 +60,8 @@ def test_the_stub_of_the_extension_is_true(tmp_path):
 
 
 def test_the_package_is_typed_strictly(tmp_path):
-    modules = ["rdzv", "rdzv._program", "rdzv._waits"]
+    modules = ["rdzv", "rdzv._call", "rdzv._entry", "rdzv._launch", "rdzv._program", "rdzv._waits", "rdzv.testing"]
+    modules += ["rdzv.elastic", "rdzv.rendezvous", "rdzv.worker"]
     check("mypy", "--strict", *(f"-m{module}" for module in modules), folder=tmp_path)
 
 

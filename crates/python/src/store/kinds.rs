@@ -265,7 +265,7 @@ pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
     Ok(match kind {
         Kind::File { .. } => Py::new(py, initializer(made, kind, FileStoreObject {}))?.into_any(),
         Kind::Hash => Py::new(py, initializer(made, kind, HashStoreObject {}))?.into_any(),
-        Kind::Foreign { .. } | Kind::Prefix { .. } | Kind::Tcp { .. } => {
+        Kind::Foreign { .. } | Kind::Prefix { .. } | Kind::Round | Kind::Tcp { .. } => {
             Py::new(py, StoreObject::new(made, kind))?.into_any()
         }
     })

@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     Hash,
     Prefix { prefix: String },
     Foreign { of: String },
+    /// The store of a round, which an agent has made.
+    Round,
 }
 
 impl Kind {
@@ -54,7 +56,7 @@ impl Kind {
             Self::File { .. } => "FileStore",
             Self::Hash => "HashStore",
             Self::Prefix { .. } => "PrefixStore",
-            Self::Foreign { .. } => "Store",
+            Self::Foreign { .. } | Self::Round => "Store",
         }
     }
 }
@@ -115,7 +117,7 @@ impl StoreObject {
             base = under.get();
         }
         let most = Limits::default().max_value_bytes;
-        if matches!(base.kind, Kind::Tcp { .. }) && value.len() > most {
+        if matches!(base.kind, Kind::Tcp { .. } | Kind::Round) && value.len() > most {
             return Err(PyValueError::new_err(format!(
                 "{name} has {} bytes, and a server takes at most {most}: cut it into several keys",
                 value.len()
@@ -782,6 +784,7 @@ impl StoreObject {
                 format!("PrefixStore({}, {under})", quoted(py, prefix)?)
             }
             Kind::Foreign { of } => format!("Store.of({of})"),
+            Kind::Round => "WorkerGroup.store".to_owned(),
         })
     }
 }
