@@ -92,6 +92,12 @@ class LogsSpecs:
 class DefaultLogsSpecs(LogsSpecs):
     """The one kind of :class:`LogsSpecs` that there is.
 
+    Args:
+        log_dir (str | None): folder in which a new one is made for each run; ``None`` is below ``TMPDIR``.
+        redirects (Std | dict[int, Std]): streams that go to files only, for all workers or by local rank.
+        tee (Std | dict[int, Std]): streams that go to files and, with a prefix, to the console.
+        local_ranks_filter (set[int] | None): local ranks whose output may reach the console; ``None`` is all.
+
     Example:
         >>> from rdzv.elastic import DefaultLogsSpecs
         >>> DefaultLogsSpecs().root_log_dir is None
