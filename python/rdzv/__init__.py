@@ -27,7 +27,11 @@ from rdzv._rdzv import (
 # Type checkers take this for true; the module `typing` would cost more than all else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rdzv import elastic, rendezvous, testing, worker
+    # This form says that they are meant for users.
+    from rdzv import elastic as elastic
+    from rdzv import rendezvous as rendezvous
+    from rdzv import testing as testing
+    from rdzv import worker as worker
     from rdzv._group import Group, Work, premul_sum
     from rdzv._launch import launch
     from rdzv._program import find_rdzv_bin
