@@ -203,9 +203,11 @@ def test_agents_share_the_store_of_the_round():
         store = agent.get_worker_group().store
         assert isinstance(store, rdzv.Store) and repr(store) == "WorkerGroup.store"
         store.set(f"of {worker.global_rank}", str(worker.global_rank))
-        assert b"2" == store.clone().get("of 2", timeout=30)
-        total = store.add("arrived", 1)
-        store.barrier("all", worker.world_size, timeout=30)
+        # A wait in the store itself would keep the other worker of the node from it.
+        with store.clone() as own:
+            assert own.get("of 2", timeout=30) == b"2"
+            total = own.add("arrived", 1)
+            own.barrier("all", worker.world_size, timeout=30)
         return total
 
     results = on_two_nodes(work)
