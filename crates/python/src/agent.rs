@@ -10,8 +10,8 @@
 //! during a rendezvous. It never attaches to the interpreter.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -55,6 +55,9 @@ enum Reply {
 
 /// A call, and where its reply goes.
 type Message = (Call, Sender<Result<Reply, SupervisorError>>);
+
+/// A store, and the object that Python has of it.
+type Known = (Arc<dyn Store>, Py<StoreObject>);
 
 /// Has the calling thread of `run` call Python.
 struct ProxySupervisor(Sender<Message>);
@@ -116,8 +119,8 @@ pub(crate) struct Agent {
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
-    /// The store of the last round that was asked for, and its object.
-    store: Mutex<Option<(Arc<dyn Store>, Py<StoreObject>)>>,
+    /// That of the last round that was asked for.
+    store: Mutex<Option<Known>>,
 }
 
 #[pymethods]
@@ -203,14 +206,17 @@ impl Agent {
             return Ok(None);
         };
         let store = store_call(py, || round.connect())?;
-        let mut last = lock(&self.store);
-        if let Some((known, object)) = &*last {
-            if Arc::ptr_eq(known, &store) {
-                return Ok(Some(object.clone_ref(py)));
-            }
-        }
         let object = Py::new(py, StoreObject::new(Arc::clone(&store), Kind::Round))?;
-        *last = Some((store, object.clone_ref(py)));
+        let mut last = lock(&self.store);
+        if let Some((known, object)) = &*last
+            && Arc::ptr_eq(known, &store)
+        {
+            return Ok(Some(object.clone_ref(py)));
+        }
+        let before = last.replace((store, object.clone_ref(py)));
+        drop(last);
+        // It may detach from the interpreter, so not under the lock.
+        drop(before);
         Ok(Some(object))
     }
 }

@@ -39,11 +39,21 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The class of a store, and what it was made of.
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
-    Tcp { host: String, port: u16 },
-    File { path: String, world_size: i64 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    File {
+        path: String,
+        world_size: i64,
+    },
     Hash,
-    Prefix { prefix: String },
-    Foreign { of: String },
+    Prefix {
+        prefix: String,
+    },
+    Foreign {
+        of: String,
+    },
     /// The store of a round, which an agent has made.
     Round,
 }
