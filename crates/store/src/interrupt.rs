@@ -1,7 +1,7 @@
 //! Ending a call that blocks, by the thread that is in it.
 //!
 //! A language with signal handlers of its own has to look at them while a thread waits here. So a call may
-//! be given a check, which is asked about ten times a second while the call blocks. [`slice`] and [`is_wanted`] are
+//! be given a check, which is asked about ten times a second while the call blocks. [`slice()`] and [`is_wanted`] are
 //! for stores of other crates.
 
 use std::cell::Cell;
