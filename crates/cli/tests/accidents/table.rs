@@ -27,8 +27,7 @@ screen.
 pub(crate) fn make(environment: &Path) {
     // Tracebacks of torchrun have its path in them.
     let link = Path::new("/tmp/venv");
-    let _ = fs::remove_file(link);
-    symlink(environment, link).unwrap();
+    symlink(environment, link).expect("/tmp/venv is there already: move it away, and run it again");
     let launchers = [Launcher::torchrun(link), Launcher::rdzv_with(link)];
     let mut table = String::from(
         "\n| accident | cause on torchrun's screen | its lines | cause on rdzv's | its lines | rdzv: rank or node, advice |\n\
