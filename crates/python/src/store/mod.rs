@@ -160,7 +160,7 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 
 #[pymethods]
 impl StoreObject {
-    /// Stores a value, and wakes whoever waits for its key.
+    /// Stores a value, and wakes the waiters of its key.
     ///
     /// Over TCP the server does not answer: a failure shows in the next call.
     ///

@@ -123,7 +123,7 @@ impl StoreServer {
 
     /// Returns the descriptor of the listening socket, to be passed on to a process that is started.
     ///
-    /// It belongs to the server: whoever closes it, or calls ``detach`` on a socket made of it, ends the server's
+    /// It belongs to the server: closing it, or calling ``detach`` on a socket made of it, ends the server's
     /// use of it. Python's ``subprocess`` takes it in ``pass_fds``.
     ///
     /// Returns:
