@@ -6,10 +6,14 @@ Importing this package loads no torch, numpy, asyncio or typing. Modules below i
 from rdzv._errors import (
     CollectiveError,
     CollectiveTimeout,
+    Deadline,
     Error,
     LaunchTimeout,
+    PeerLost,
     QueueEmpty,
     RankLost,
+    RemoteError,
+    RpcError,
     StoreError,
     StoreTimeout,
     WorkerGroupFailed,
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     # This form says that they are meant for users.
     from rdzv import elastic as elastic
     from rdzv import rendezvous as rendezvous
+    from rdzv import rpc as rpc
     from rdzv import testing as testing
     from rdzv import worker as worker
     from rdzv._group import Group, Work, premul_sum
@@ -39,14 +44,18 @@ if TYPE_CHECKING:
 __all__ = [
     "CollectiveError",
     "CollectiveTimeout",
+    "Deadline",
     "Error",
     "FileStore",
     "Group",
     "HashStore",
     "LaunchTimeout",
+    "PeerLost",
     "PrefixStore",
     "QueueEmpty",
     "RankLost",
+    "RemoteError",
+    "RpcError",
     "Store",
     "StoreError",
     "StoreServer",
@@ -70,6 +79,7 @@ if not TYPE_CHECKING:
         "launch": "rdzv._launch",
         "premul_sum": "rdzv._group",
         "rendezvous": "rdzv.rendezvous",
+        "rpc": "rdzv.rpc",
         "testing": "rdzv.testing",
         "torch": "rdzv.torch",
         "worker": "rdzv.worker",

@@ -203,3 +203,71 @@ class RankLost(CollectiveError, ConnectionError):
 
 for _of_group in (CollectiveError, CollectiveTimeout, RankLost):
     _of_group.__module__ = "rdzv"
+
+
+class RpcError(Error):
+    """A call, a reference or a group of workers failed.
+
+    Attributes:
+        kind (str): e.g. ``"NoSuchMethod"``, ``"PeerLost"``, ``"Deadline"``, ``"Protocol"``, ``"Remote"``.
+        worker (str | None): the name of the worker that it happened with.
+        method (str | None): the function that was called.
+        retryable (bool): whether the same call may succeed if it is made again.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        kind: str = "Internal",
+        worker: str | None = None,
+        method: str | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.worker = worker
+        self.method = method
+        self.retryable = retryable
+
+
+class Deadline(RpcError, TimeoutError):
+    """The time for a call, or for forming or leaving a group, was over."""
+
+
+class PeerLost(RpcError, ConnectionError):
+    """The connection to a worker was lost, or could not be made. Trying again may help."""
+
+
+class RemoteError(RpcError):
+    """The function that was called failed, with an exception that cannot be raised here as it was.
+
+    Attributes:
+        type_name (str): class of the exception, with its module.
+        text (str): its text.
+        traceback (str): the traceback on the callee; empty if there is none.
+        causes (tuple[str, ...]): texts of what caused it, the nearest first.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        kind: str = "Remote",
+        worker: str | None = None,
+        method: str | None = None,
+        retryable: bool = False,
+        type_name: str = "",
+        remote_text: str = "",
+        traceback: str = "",
+        causes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(text, kind=kind, worker=worker, method=method, retryable=retryable)
+        self.type_name = type_name
+        self.text = remote_text
+        self.traceback = traceback
+        self.causes = causes
+
+
+for _of_rpc in (RpcError, Deadline, PeerLost, RemoteError):
+    _of_rpc.__module__ = "rdzv"

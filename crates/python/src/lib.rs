@@ -18,6 +18,7 @@ mod group;
 mod handle;
 mod interrupt;
 mod memory;
+mod rpc;
 mod store;
 mod timeout;
 
@@ -32,6 +33,7 @@ fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<agent::Agent>()?;
     store::add_classes(module)?;
     group::add_classes(module)?;
+    rpc::add_classes(module)?;
     handle::register(module)
 }
 

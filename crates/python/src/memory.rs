@@ -18,21 +18,26 @@
 //! - M3: every bit pattern is a value of every [`Element`], so that bytes of anybody can be read as elements.
 //! - M4: only memory that the object gives for writing is written. While an operation has it, the program must not
 //!   touch it, as with every library that works on arrays without the interpreter's lock.
+//! - M5: memory that has come with a call is written by Python only if nobody else has it (see [`Received`]).
 
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::ptr::NonNull;
 
+use bytes::Bytes;
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDeviceType};
 use dlpark::python::{ImportRequest, ImportedDlpack};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyMemoryView};
+use rdzv_rpc::{Arena, Block, is_leased};
 use rdzv_collective::{Element, ElementType, ReceiveBuffer, ReduceOp, SendBuffer};
 
 /// The use that an operation makes of the memory of an argument.
@@ -565,6 +570,227 @@ impl Torch {
         types
             .find(|(known, _)| known.is(data_type))
             .map(|(_, kind)| *kind)
+    }
+}
+
+/// The bytes of an argument of a call, shared with whoever sends them: `bytes`, a `memoryview` of them in one piece, a
+/// tensor of torch, or a block of an arena. Few bytes are copied instead.
+pub(crate) fn shared_bytes(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    /// Fewer bytes are not worth an object that somebody else drops.
+    const FEW: usize = 4 << 10;
+    const ARGUMENT: Argument = Argument {
+        operation: "rpc",
+        name: "a part",
+    };
+    if let Ok(block) = object.cast::<ArenaBlock>() {
+        return Ok(block.get().0.clone());
+    }
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        let (start, length) = (bytes.as_bytes().as_ptr(), bytes.as_bytes().len());
+        return Ok(Shared::bytes(start.cast_mut(), length, object, FEW));
+    }
+    if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
+        let start = memory.start.as_ptr();
+        return Ok(Shared::bytes(start, memory.bytes, object, FEW));
+    }
+    if !object.is_instance_of::<PyMemoryView>() {
+        return Err(PyTypeError::new_err(format!(
+            "{ARGUMENT} must be bytes, a memoryview or a tensor, not {}",
+            object.get_type()
+        )));
+    }
+    let buffer = PyUntypedBuffer::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyValueError::new_err(format!("{ARGUMENT} is not contiguous")));
+    }
+    // The view keeps what it views exported, so this export may end.
+    let (start, length) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
+    Ok(Shared::bytes(start, length, object, FEW))
+}
+
+/// Memory of an object as the owner of bytes.
+struct Shared {
+    start: NonNull<u8>,
+    length: usize,
+    /// Given back from any thread: pyo3 defers that until somebody is attached.
+    _owner: Py<PyAny>,
+}
+
+// SAFETY: M1 says that the memory stays for any thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn bytes(start: *mut u8, length: usize, owner: &Bound<'_, PyAny>, few: usize) -> Bytes {
+        let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
+            return Bytes::new();
+        };
+        let shared = Self {
+            start,
+            length,
+            _owner: owner.clone().unbind(),
+        };
+        match length <= few {
+            true => Bytes::copy_from_slice(shared.as_ref()),
+            false => Bytes::from_owner(shared),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: M1, M3. M4: `rdzv.rpc` tells its users to leave the memory unchanged until the call is over.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+/// Memory that has come with a message, with the buffer protocol. It can be written unless it is leased from the
+/// sender.
+#[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
+pub(crate) struct Received {
+    bytes: Bytes,
+    read_only: bool,
+}
+
+impl Received {
+    /// M5: memory may be written if nobody else has it. Bytes that are unique have no other owner; what they were
+    /// received into is memory of this process, unless it is in an arena.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        /// Elements of every type are aligned so.
+        const ALIGN: usize = 16;
+        if is_leased(&bytes) || Arena::of(&bytes).is_some() {
+            return Self {
+                bytes,
+                read_only: true,
+            };
+        }
+        let good = bytes.is_unique() && bytes.as_ptr().addr().is_multiple_of(ALIGN);
+        let bytes = match good {
+            true => bytes,
+            false => Bytes::from(bytes.to_vec()),
+        };
+        Self {
+            bytes,
+            read_only: false,
+        }
+    }
+}
+
+#[pymethods]
+impl Received {
+    fn __len__(&self) -> usize {
+        self.bytes.len()
+    }
+
+    // SAFETY: Python calls it with a view to be filled in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let (start, length) = (this.bytes.as_ptr(), this.bytes.len());
+        // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
+        unsafe { fill(slf.as_any(), view, flags, start, length, this.read_only) }
+    }
+}
+
+/// The memory of a contiguous tensor of torch, with the buffer protocol.
+#[pyclass(frozen, name = "TensorMemory", module = "rdzv._rdzv")]
+pub(crate) struct TensorMemory(Memory);
+
+#[pymethods]
+impl TensorMemory {
+    #[new]
+    fn new(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+        const ARGUMENT: Argument = Argument {
+            operation: "rpc",
+            name: "tensor",
+        };
+        match Memory::of_tensor(tensor, ARGUMENT)? {
+            Some(memory) => Ok(Self(memory)),
+            None => Err(PyTypeError::new_err("it is no tensor of torch")),
+        }
+    }
+
+    // SAFETY: Python calls it with a view to be filled in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let memory = &slf.get().0;
+        // SAFETY: the view keeps a reference of this object, which keeps the tensor (M1).
+        unsafe {
+            fill(
+                slf.as_any(),
+                view,
+                flags,
+                memory.start.as_ptr(),
+                memory.bytes,
+                false,
+            )
+        }
+    }
+}
+
+/// A block of an arena, with the buffer protocol. Its owner writes it, and others read it.
+#[pyclass(frozen, name = "ArenaBlock", module = "rdzv._rdzv")]
+pub(crate) struct ArenaBlock(Bytes);
+
+impl ArenaBlock {
+    pub(crate) fn new(block: Block) -> Self {
+        Self(block.freeze())
+    }
+}
+
+#[pymethods]
+impl ArenaBlock {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    // SAFETY: Python calls it with a view to be filled in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = &slf.get().0;
+        // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by the process that made
+        // the arena, which is this one; that it is not written while it is lent is the promise of its owner.
+        unsafe { fill(slf.as_any(), view, flags, bytes.as_ptr(), bytes.len(), false) }
+    }
+}
+
+/// Fills a view of memory that `owner` keeps.
+///
+/// # Safety
+///
+/// The view can be written, and the memory is there as long as the owner; written, if it is not read-only.
+unsafe fn fill(
+    owner: &Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    start: *const u8,
+    length: usize,
+    read_only: bool,
+) -> PyResult<()> {
+    let length = ffi::Py_ssize_t::try_from(length)
+        .map_err(|_| PyValueError::new_err("it is too long for a buffer"))?;
+    // SAFETY: as for this function.
+    let filled = unsafe {
+        ffi::PyBuffer_FillInfo(
+            view,
+            owner.as_ptr(),
+            start.cast_mut().cast(),
+            length,
+            c_int::from(read_only),
+            flags,
+        )
+    };
+    match filled {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(owner.py())),
     }
 }
 

@@ -47,7 +47,8 @@ mod wire;
 
 pub use agent::{PeerTraffic, RpcAgentBuilder, Traffic};
 pub use call::handler::{
-    Argument, Blocking, Function, Handler, KeptHere, Offered, Output, Recognised, blocking, kept,
+    Argument, Blocking, Deferred, Function, Handler, KeptHere, Offered, Output, Recognised, Responder,
+    blocking, deferred, kept,
 };
 pub use call::methods::Methods;
 pub use channel::failure::Failure;
@@ -57,7 +58,7 @@ pub use options::RpcOptions;
 pub use payload::Payload;
 pub use rdzv_rpc_proto::frame::Limits;
 pub use rdzv_rpc_proto::worker::{BadName, WorkerId, WorkerInfo, WorkerName};
-pub use rdzv_shm::{Arena, Block};
+pub use rdzv_shm::{Arena, Block, is_leased};
 pub use rdzv_store::Store;
 pub use rref::{RRef, ReferenceCounters, ReferenceSettings, ValueMethod};
 pub use runtime::call::{CallOptions, Destination, Timeout};

@@ -50,7 +50,7 @@ mod sealed;
 mod sleeping;
 pub mod spin;
 
-pub use arena::{Arena, Block, Leases, Location};
+pub use arena::{Arena, Block, Leases, Location, is_leased};
 pub use buffer::{PeerBuffer, SharedBuffer};
 pub use error::ShmError;
 pub use pair::{Link, Offer};

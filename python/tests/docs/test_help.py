@@ -10,7 +10,7 @@ import pytest
 import rdzv
 
 # Modules whose public names are those of `__all__`.
-MODULES = ["rdzv", "rdzv.elastic", "rdzv.rendezvous", "rdzv.testing", "rdzv.torch", "rdzv.worker"]
+MODULES = ["rdzv", "rdzv.elastic", "rdzv.rendezvous", "rdzv.rpc", "rdzv.rpc.backend_registry", "rdzv.testing", "rdzv.torch", "rdzv.worker"]
 # One line is all that there is to say of them.
 SHORT = (property, Exception)
 

@@ -61,7 +61,7 @@ def test_the_stub_of_the_extension_is_true(tmp_path):
 
 def test_the_package_is_typed_strictly(tmp_path):
     modules = ["rdzv", "rdzv._call", "rdzv._entry", "rdzv._launch", "rdzv._program", "rdzv._waits", "rdzv.testing"]
-    modules += ["rdzv.elastic", "rdzv.rendezvous", "rdzv.worker"]
+    modules += ["rdzv.elastic", "rdzv.rendezvous", "rdzv.rpc", "rdzv.rpc.backend_registry", "rdzv.worker"]
     check("mypy", "--strict", *(f"-m{module}" for module in modules), folder=tmp_path)
 
 

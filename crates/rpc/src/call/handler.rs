@@ -16,6 +16,7 @@ use crate::runtime::codec;
 use crate::runtime::core::{CallContext, MethodBody};
 use crate::runtime::method::Method;
 use crate::runtime::run::{at_once, failed, steps};
+use crate::service::functions::Respond;
 
 /// A type that methods can have as their argument.
 pub trait Argument: DeserializeOwned + Send + 'static {}
@@ -137,6 +138,49 @@ pub fn kept<F>(function: F) -> KeptHere<F> {
     KeptHere(function)
 }
 
+/// A function in [`deferred`].
+#[derive(Debug, Clone)]
+pub struct Deferred<F>(F);
+
+/// A function that only takes calls, and must not block: whoever it hands the [`Responder`] to answers, on any
+/// thread. The agent has no threads for these calls, so it does not limit how many are worked on at a time.
+///
+/// Calls that are made in the name of such a call are made inside of [`CallContext::inside`].
+pub fn deferred<F>(function: F) -> Deferred<F> {
+    Deferred(function)
+}
+
+/// The one who answers a call of a function in [`deferred`]. Dropped without an answer, it fails the call.
+pub struct Responder<O> {
+    context: CallContext,
+    respond: Option<Respond>,
+    output: PhantomData<fn(O)>,
+}
+
+impl<O> fmt::Debug for Responder<O> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Responder({:?})", self.context)
+    }
+}
+
+impl<O: Serialize> Responder<O> {
+    /// Answers the call. An error is passed on as it is, with its kind.
+    pub fn respond(mut self, result: Result<O, RpcError>) {
+        let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
+        if let Some(respond) = self.respond.take() {
+            respond(answer);
+        }
+    }
+}
+
+impl<O> Drop for Responder<O> {
+    fn drop(&mut self) {
+        if let Some(respond) = self.respond.take() {
+            respond(Err(RpcError::stopping()));
+        }
+    }
+}
+
 /// How a handler was recognised; no value of it exists.
 #[derive(Debug)]
 pub struct Recognised<Kind, Function, Returned, Error>(
@@ -202,6 +246,47 @@ where
             let value = rref::wait_for_value(context.agent.core(), question, context.deadline)?;
             self.0.call(context, (value, argument)).map_err(failed)
         })
+    }
+}
+
+impl<F, A: Argument, O: Output> Handler<Method<A, O>, Recognised<Deferred<()>, (), O, ()>>
+    for Deferred<F>
+where
+    F: Fn(CallContext, A, Responder<O>) + Send + Sync + 'static,
+{
+    fn offer(self, method: Method<A, O>) -> Offered {
+        let function = Arc::new(self.0);
+        let hand_over = move |context: CallContext, payload, respond| {
+            let responder = Responder {
+                context: context.clone(),
+                respond: Some(respond),
+                output: PhantomData,
+            };
+            let decoded = codec::decode_argument::<A>(&context, &payload);
+            drop(payload);
+            match decoded {
+                Err(error) => responder.respond(Err(error)),
+                Ok((argument, arrived)) if arrived.is_known() => {
+                    function(context, argument, responder);
+                }
+                Ok((argument, arrived)) => {
+                    let function = Arc::clone(&function);
+                    let core = Arc::clone(context.agent.core());
+                    core.executor.spawn(async move {
+                        match arrived.await {
+                            Ok(()) => function(context, argument, responder),
+                            Err(error) => responder.respond(Err(error)),
+                        }
+                    });
+                }
+            }
+        };
+        Offered {
+            name: method.name(),
+            version: method.version(),
+            body: MethodBody::Deferred(Arc::new(hand_over)),
+            keep: None,
+        }
     }
 }
 

@@ -184,6 +184,15 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.local(Timeout::Default, "local_value()")
     }
 
+    /// [`local_value`](Self::local_value) with a timeout of its own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn local_value_within(&self, timeout: Timeout) -> Result<Arc<T>, RpcError> {
+        self.local(timeout, "local_value()")
+    }
+
     fn local(&self, timeout: Timeout, operation: &'static str) -> Result<Arc<T>, RpcError> {
         let (core, question) = self.question(operation)?;
         if !self.is_owner() {

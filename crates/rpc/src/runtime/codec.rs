@@ -170,6 +170,11 @@ impl AdoptReferences for Adopting<'_> {
 }
 
 impl Arrived {
+    /// Whether there is nothing to wait for.
+    pub(crate) fn is_known(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Blocks until the owners know of all.
     ///
     /// # Errors

@@ -44,6 +44,7 @@ use crate::runtime::peers::Peers;
 use crate::service::cancellation::Cancellation;
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
+use crate::service::place::{Place, inside};
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::link::LinkPoller;
@@ -156,6 +157,12 @@ impl CallContext {
     /// the same one.
     pub fn trace(&self) -> u128 {
         self.trace
+    }
+
+    /// Runs code in the name of this call, on a thread that is not the agent's: the calls that it makes belong to
+    /// this one, as those of functions do. It may block.
+    pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
+        inside(Place::Blocking, self.trace, run)
     }
 
     /// The caller, as the references know it.

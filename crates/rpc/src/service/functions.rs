@@ -16,6 +16,12 @@ pub(crate) type StartAsync<C> = Arc<dyn Fn(C, Payload) -> Running + Send + Sync>
 /// Runs a function that blocks.
 pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>;
 
+/// Takes the answer of a function, on any thread.
+pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
+
+/// Hands a call over to whoever answers it.
+pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
+
 /// The way in which a function is run.
 #[derive(Clone)]
 pub(crate) enum MethodBody<C> {
@@ -23,6 +29,8 @@ pub(crate) enum MethodBody<C> {
     Async(StartAsync<C>),
     /// On a thread of its own.
     Blocking(RunBlocking<C>),
+    /// On threads that are not the agent's.
+    Deferred(HandOver<C>),
 }
 
 /// A function that is offered.

@@ -35,6 +35,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use self::block::Block;
 use self::blocks::Blocks;
 pub use self::leases::Leases;
+pub use self::peer::is_leased;
 use crate::error::ShmError;
 use crate::sealed::{self, Memory, Pages};
 

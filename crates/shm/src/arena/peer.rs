@@ -4,12 +4,14 @@
     reason = "slices of mapped memory can only be made from raw pointers"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 
 use super::Location;
 use crate::error::ShmError;
@@ -30,6 +32,31 @@ struct Mapped {
     _liveness: Option<Arc<OwnedFd>>,
 }
 
+/// The arenas of peers that are mapped: address of the first byte, and of the one behind the last.
+static MAPPED: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+/// Whether these bytes are leased from a peer: they are mapped for reading only.
+pub fn is_leased(bytes: &Bytes) -> bool {
+    let address = bytes.as_ptr() as usize;
+    let mapped = MAPPED.read();
+    let before = mapped.range(..=address).next_back();
+    !bytes.is_empty() && before.is_some_and(|(_, end)| address < *end)
+}
+
+impl Mapped {
+    fn range(&self) -> (usize, usize) {
+        let start = self.memory.start() as usize;
+        (start, start + self.memory.length())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Before the memory is unmapped, and given to somebody else.
+        MAPPED.write().remove(&self.range().0);
+    }
+}
+
 impl PeerArena {
     /// The arena of this id and capacity that a peer passed, and the end of the liveness socket that tells it
     /// when it is used no more.
@@ -47,6 +74,8 @@ impl PeerArena {
             memory: sealed::open_to_read(descriptor, capacity)?,
             _liveness: liveness,
         };
+        let (start, end) = mapped.range();
+        MAPPED.write().insert(start, end);
         Ok(Self {
             id,
             mapped: Arc::new(mapped),

@@ -110,6 +110,20 @@ impl<S: Service> Server<S> {
                     drop(counted);
                 });
             }
+            MethodBody::Deferred(hand_over) => {
+                span.queue_over();
+                service.counters().runs();
+                self.runs(header.call, share, &cancellation, None);
+                let server = Arc::clone(self);
+                hand_over(
+                    context,
+                    job.payload,
+                    Box::new(move |answer| {
+                        span.over(&answer);
+                        server.finished(&header, line, answer);
+                    }),
+                );
+            }
             MethodBody::Blocking(_) => {
                 service.counters().runs();
                 self.runs(header.call, share, &cancellation, Some(job.payload));

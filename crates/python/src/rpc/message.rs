@@ -1,0 +1,152 @@
+//! What travels: a pickle, the memory beside it, and the references in it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rdzv_rpc::tensor::DataType;
+use rdzv_rpc::{Method, RRef, RpcError, Tensor, ValueMethod};
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::memory::{Received, shared_bytes};
+
+/// Calls a function of Python by its name.
+pub(super) const CALL: Method<Call, Reply> = Method::new("rdzv.python/call");
+
+/// Calls it, and keeps the result.
+pub(super) const REMOTE: Method<Call, Kept> = Method::new("rdzv.python/remote");
+
+/// A copy of a value that is kept.
+pub(super) const VALUE: ValueMethod<Kept, (), Reply> = ValueMethod::new("rdzv.python/value");
+
+/// Longest pickle that travels in the body; longer ones travel beside it, as memory that is not copied.
+const LONGEST_BODY: usize = 32 << 10;
+
+/// An object that is kept for references.
+pub(super) struct Kept(pub(super) Py<PyAny>);
+
+/// The pickle of a message.
+#[derive(Clone, Serialize, Deserialize)]
+enum Body {
+    Here(Inline),
+    Beside(Tensor),
+}
+
+/// Bytes in a body.
+#[derive(Clone)]
+struct Inline(Bytes);
+
+/// A request.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Call {
+    pub(super) function: String,
+    pub(super) content: Reply,
+}
+
+/// A pickle with what is beside it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Reply {
+    body: Body,
+    parts: Vec<Tensor>,
+    references: Vec<RRef<Kept>>,
+}
+
+/// The content of a message as Python has it: pickle, memory, references.
+pub(super) type Content<'py> = (
+    Bound<'py, PyAny>,
+    Vec<Received>,
+    Vec<super::reference::RpcReference>,
+);
+
+impl Reply {
+    /// What Python wants to send.
+    pub(super) fn new(
+        body: &Bound<'_, PyBytes>,
+        parts: &[Bound<'_, PyAny>],
+        references: &[PyRef<'_, super::reference::RpcReference>],
+    ) -> PyResult<Self> {
+        let bytes = body.as_bytes();
+        let body = match bytes.len() <= LONGEST_BODY {
+            true => Body::Here(Inline(Bytes::copy_from_slice(bytes))),
+            false => Body::Beside(tensor(shared_bytes(body.as_any())?)?),
+        };
+        let part = |part: &Bound<'_, PyAny>| tensor(shared_bytes(part)?);
+        let reference = |one: &PyRef<'_, super::reference::RpcReference>| one.rref();
+        Ok(Self {
+            body,
+            parts: parts.iter().map(part).collect::<PyResult<_>>()?,
+            references: references.iter().map(reference).collect::<PyResult<_>>()?,
+        })
+    }
+
+    /// What Python gets.
+    pub(super) fn into_python(self, py: Python<'_>) -> PyResult<Content<'_>> {
+        let body = match self.body {
+            Body::Here(Inline(bytes)) => PyBytes::new(py, &bytes).into_any(),
+            Body::Beside(tensor) => Bound::new(py, received(tensor)?)?.into_any(),
+        };
+        let parts = self.parts.into_iter().map(received);
+        let references = self.references.into_iter();
+        let references = references.map(super::reference::RpcReference::new);
+        Ok((body, parts.collect::<PyResult<_>>()?, references.collect()))
+    }
+}
+
+fn tensor(bytes: Bytes) -> PyResult<Tensor> {
+    let length = bytes.len();
+    Tensor::from_bytes(DataType::U8, [length], bytes).map_err(invalid)
+}
+
+fn received(tensor: Tensor) -> PyResult<Received> {
+    let range = tensor.meta().reach();
+    let bytes = tensor.storage().bytes(range).map_err(invalid)?;
+    drop(tensor);
+    Ok(Received::new(bytes))
+}
+
+fn invalid(error: RpcError) -> PyErr {
+    pyo3::exceptions::PyValueError::new_err(error.to_string())
+}
+
+impl Serialize for Inline {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Inline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfBytes;
+        impl Visitor<'_> for OfBytes {
+            type Value = Inline;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("bytes")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Inline, E> {
+                if bytes.len() > LONGEST_BODY {
+                    return Err(E::custom("a pickle of this length belongs beside the body"));
+                }
+                Ok(Inline(Bytes::copy_from_slice(bytes)))
+            }
+        }
+        deserializer.deserialize_bytes(OfBytes).map_err(D::Error::custom)
+    }
+}
+
+/// Never sent: it stays where it is.
+impl From<Py<PyAny>> for Kept {
+    fn from(object: Py<PyAny>) -> Self {
+        Self(object)
+    }
+}
+
+impl Kept {
+    pub(super) fn object(self: &Arc<Self>, py: Python<'_>) -> Py<PyAny> {
+        self.0.clone_ref(py)
+    }
+}

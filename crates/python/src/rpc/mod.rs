@@ -1,0 +1,528 @@
+//! Calls between workers: the agent below `rdzv.rpc`.
+//!
+//! No thread of Rust's attaches to the interpreter. Calls that come, and futures that are done, go into queues, which
+//! threads of Python's take from: those survive the end of the interpreter, and Python knows them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `mod.rs` | the agent |
+//! | `message.rs` | what travels |
+//! | `request.rs` | a call that has come |
+//! | `future.rs` | a call that was made |
+//! | `reference.rs` | references |
+//! | `queue.rs`, `one_time.rs` | the ways between the threads |
+//! | `pickle.rs` | what a pickle names, before it is read |
+//! | `errors.rs` | failures as exceptions |
+
+mod errors;
+mod future;
+mod message;
+mod one_time;
+mod pickle;
+mod queue;
+mod reference;
+mod request;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use rdzv_rpc::options::Keywords;
+use rdzv_rpc::{
+    Arena, CallContext, CallOptions, Destination, Methods, RemoteError, Responder, RpcAgent,
+    RpcError, RpcErrorKind, RpcOptions, Timeout, WorkerId, deferred, kept,
+};
+use rdzv_store::interruptible;
+
+use self::errors::of_rpc;
+use self::future::{Pending, Room, RpcFuture};
+use self::message::{CALL, Call, Content, Kept, REMOTE, Reply, VALUE};
+use self::one_time::one_time;
+use self::queue::Queue;
+use self::reference::RpcReference;
+use self::request::{RpcRequest, Work};
+use crate::handle::{Handle, end_with_interpreter, ended};
+use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::memory::{ArenaBlock, Received, TensorMemory};
+use crate::store::StoreObject;
+use crate::timeout::{FOREVER, timeout};
+
+/// The classes and functions of this folder.
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<AgentObject>()?;
+    module.add_class::<RpcFuture>()?;
+    module.add_class::<RpcReference>()?;
+    module.add_class::<RpcRequest>()?;
+    module.add_class::<Received>()?;
+    module.add_class::<ArenaObject>()?;
+    module.add_class::<ArenaBlock>()?;
+    module.add_class::<TensorMemory>()?;
+    module.add_function(wrap_pyfunction!(pickle::pickle_globals, module)?)
+}
+
+/// Longest time between two looks whether there is room for a call.
+const ROOM: Duration = Duration::from_millis(10);
+
+/// Longest time that a shutdown waits.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// The agent, and what its threads take from.
+struct Inner {
+    agent: RpcAgent,
+    jobs: Arc<Queue<(CallContext, Work)>>,
+    done: Arc<Queue<Py<PyAny>>>,
+    room: Arc<Room>,
+}
+
+/// An agent. Errors are those of `rdzv.rpc._errors`.
+#[pyclass(frozen, name = "RpcAgent", module = "rdzv._rdzv")]
+pub(crate) struct AgentObject {
+    handle: Handle<Arc<Inner>>,
+    live: u64,
+}
+
+/// A worker, as Python names it.
+#[derive(FromPyObject)]
+enum To {
+    Id(u32),
+    Name(String),
+}
+
+impl To {
+    fn destination(&self) -> Destination<'_> {
+        match self {
+            Self::Id(id) => Destination::Id(WorkerId(*id)),
+            Self::Name(name) => Destination::Name(name),
+        }
+    }
+}
+
+/// The timeout of a call: None is that of the agent, infinity none at all.
+fn call_timeout(value: Option<&Bound<'_, PyAny>>) -> PyResult<Timeout> {
+    Ok(match timeout("timeout", value)? {
+        None => Timeout::Default,
+        Some(FOREVER) => Timeout::Never,
+        Some(time) => Timeout::After(time),
+    })
+}
+
+fn methods(jobs: &Arc<Queue<(CallContext, Work)>>) -> Methods {
+    let (calls, keeps, sends) = (Arc::clone(jobs), Arc::clone(jobs), Arc::clone(jobs));
+    let stopping = || RemoteError {
+        type_name: "RuntimeError".to_owned(),
+        message: "the worker is shutting down".to_owned(),
+        ..RemoteError::default()
+    };
+    Methods::new()
+        .with(
+            CALL,
+            deferred(move |context: CallContext, call: Call, responder: Responder<Reply>| {
+                // What is not taken fails by being dropped.
+                let work = Work::Call(call.function, call.content, responder);
+                drop(calls.push((context, work)));
+            }),
+        )
+        .with(
+            REMOTE,
+            kept(move |context: CallContext, call: Call| {
+                let (sender, arrived) = one_time();
+                let work = Work::Keep(call.function, call.content, sender);
+                drop(keeps.push((context, work)));
+                async move { arrived.await.unwrap_or_else(|| Err(stopping())) }
+            }),
+        )
+        .with(
+            VALUE,
+            move |context: CallContext, value: Arc<Kept>, (): ()| {
+                let (sender, arrived) = one_time();
+                drop(sends.push((context, Work::Send(value, sender))));
+                async move { arrived.await.unwrap_or_else(|| Err(stopping())) }
+            },
+        )
+}
+
+impl AgentObject {
+    fn open(&self) -> PyResult<Arc<Inner>> {
+        self.handle.get()
+    }
+}
+
+impl Inner {
+    /// Ends everything at once.
+    fn stop(&self) {
+        self.jobs.close();
+        self.agent.stop();
+        self.done.close();
+    }
+
+    /// Begins a call, as soon as there is room for it. `None`: the wait of this thread has ended.
+    fn begin(
+        &self,
+        request: Option<&CallContext>,
+        to: &To,
+        call: &Call,
+        timeout: Timeout,
+    ) -> Option<rdzv_rpc::RpcFuture<Reply>> {
+        let begun = Instant::now();
+        let options = CallOptions::new().timeout(timeout).refuse_excess();
+        loop {
+            let make = || self.agent.call_with(options, to.destination(), CALL, call);
+            let mut future = match request {
+                Some(context) => context.inside(make),
+                None => make(),
+            };
+            if !future.is_done() {
+                return Some(future);
+            }
+            let time_is_over = match timeout {
+                Timeout::After(time) => begun.elapsed() >= time,
+                _ => false,
+            };
+            match future.wait_for(Duration::ZERO) {
+                Err(error) if error.kind == RpcErrorKind::Overloaded && !time_is_over => {}
+                _ => return Some(future),
+            }
+            self.room.wait(ROOM);
+            if is_to_end() {
+                return None;
+            }
+        }
+    }
+}
+
+/// Waits for a call in slices. `None`: the wait of this thread has ended.
+fn wait_for_call(mut future: rdzv_rpc::RpcFuture<Reply>) -> Option<Result<Reply, RpcError>> {
+    loop {
+        if !future.is_done() {
+            // It may be the end of the slice or of the call.
+            drop(future.wait_for(SLICE));
+        }
+        if future.is_done() {
+            return Some(future.wait());
+        }
+        if is_to_end() {
+            future.cancel();
+            return None;
+        }
+    }
+}
+
+#[pymethods]
+impl AgentObject {
+    #[new]
+    #[pyo3(signature = (name, rank, world_size, store, options))]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        store: Option<&Bound<'_, PyAny>>,
+        options: &str,
+    ) -> PyResult<Self> {
+        let words: Keywords = serde_json::from_str(options)
+            .map_err(|error| PyValueError::new_err(format!("the options: {error}")))?;
+        let options = RpcOptions::from_words(&words).map_err(|error| of_rpc(py, &error))?;
+        let jobs = Arc::default();
+        let mut builder = RpcAgent::builder(name)
+            .world_size(world_size)
+            .methods(methods(&jobs))
+            .options(options);
+        if let Some(rank) = rank {
+            builder = builder.rank(rank);
+        }
+        if let Some(store) = store {
+            builder = builder.store(StoreObject::of_argument(store)?);
+        }
+        let connected = detached(py, || interruptible(is_to_end, || builder.connect()))?;
+        let inner = Arc::new(Inner {
+            agent: connected.map_err(|error| of_rpc(py, &error))?,
+            jobs,
+            done: Arc::default(),
+            room: Arc::default(),
+        });
+        let last = Arc::downgrade(&inner);
+        let live = end_with_interpreter(move || {
+            if let Some(inner) = last.upgrade() {
+                inner.stop();
+            }
+        });
+        Ok(Self {
+            handle: Handle::new("RPC agent", inner),
+            live,
+        })
+    }
+
+    /// Waits for a call of another worker. None: the agent has stopped. The second value says that no other thread
+    /// waits.
+    fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
+        let jobs = Arc::clone(&self.open()?.jobs);
+        let next = jobs.next(py)?;
+        Ok(next.map(|((context, work), last)| (RpcRequest::new(py, context, work), last)))
+    }
+
+    /// Waits for a future that is done.
+    fn next_done(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, bool)>> {
+        let done = Arc::clone(&self.open()?.done);
+        done.next(py)
+    }
+
+    /// Ends the waits of the threads.
+    fn close_queues(&self) -> PyResult<()> {
+        let inner = self.open()?;
+        inner.jobs.close();
+        inner.done.close();
+        Ok(())
+    }
+
+    /// Calls a function, and waits for its result.
+    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
+    #[expect(clippy::too_many_arguments, reason = "they are a call")]
+    fn call_sync<'py>(
+        &self,
+        py: Python<'py>,
+        to: To,
+        function: String,
+        body: &Bound<'_, PyBytes>,
+        parts: Vec<Bound<'_, PyAny>>,
+        references: Vec<PyRef<'_, RpcReference>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        request: Option<PyRef<'_, RpcRequest>>,
+    ) -> PyResult<Content<'py>> {
+        let inner = self.open()?;
+        let timeout = call_timeout(timeout)?;
+        let content = Reply::new(body, &parts, &references)?;
+        let call = Call { function, content };
+        let context = request.as_deref().map(|request| request.context().clone());
+        let result = detached(py, || {
+            let future = inner.begin(context.as_ref(), &to, &call, timeout)?;
+            let result = wait_for_call(future);
+            inner.room.notify();
+            result
+        })?;
+        match result {
+            Some(Ok(reply)) => reply.into_python(py),
+            Some(Err(error)) => Err(of_rpc(py, &error)),
+            None => Err(of_rpc(py, &given_up())),
+        }
+    }
+
+    /// Calls a function.
+    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
+    #[expect(clippy::too_many_arguments, reason = "they are a call")]
+    fn call_async(
+        &self,
+        py: Python<'_>,
+        to: To,
+        function: String,
+        body: &Bound<'_, PyBytes>,
+        parts: Vec<Bound<'_, PyAny>>,
+        references: Vec<PyRef<'_, RpcReference>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        request: Option<PyRef<'_, RpcRequest>>,
+    ) -> PyResult<RpcFuture> {
+        let inner = self.open()?;
+        let timeout = call_timeout(timeout)?;
+        let content = Reply::new(body, &parts, &references)?;
+        let call = Call { function, content };
+        let context = request.as_deref().map(|request| request.context().clone());
+        let begun = detached(py, || inner.begin(context.as_ref(), &to, &call, timeout))?;
+        let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
+        let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
+        Ok(RpcFuture::new(py.detach(|| Pending::start(begun, room, done))))
+    }
+
+    /// Has a function called, and its result kept.
+    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
+    #[expect(clippy::too_many_arguments, reason = "they are a call")]
+    fn remote(
+        &self,
+        py: Python<'_>,
+        to: To,
+        function: String,
+        body: &Bound<'_, PyBytes>,
+        parts: Vec<Bound<'_, PyAny>>,
+        references: Vec<PyRef<'_, RpcReference>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        request: Option<PyRef<'_, RpcRequest>>,
+    ) -> PyResult<RpcReference> {
+        let inner = self.open()?;
+        let options = CallOptions::new().timeout(call_timeout(timeout)?);
+        let content = Reply::new(body, &parts, &references)?;
+        let call = Call { function, content };
+        let context = request.as_deref().map(|request| request.context().clone());
+        let made = detached(py, || {
+            let make = || inner.agent.remote_with(options, to.destination(), REMOTE, &call);
+            match context {
+                Some(context) => context.inside(make),
+                None => make(),
+            }
+        })?;
+        made.map(RpcReference::new)
+            .map_err(|error| of_rpc(py, &error))
+    }
+
+    /// A reference to an object of this worker.
+    fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
+        let inner = self.open()?;
+        let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept::from(value));
+        made.map(RpcReference::new)
+            .map_err(|error| of_rpc(py, &error))
+    }
+
+    /// Name and id of this worker.
+    #[getter]
+    fn me(&self) -> PyResult<(String, u32)> {
+        let me = self.open()?;
+        let me = me.agent.me();
+        Ok((me.name.to_string(), me.id.0))
+    }
+
+    #[getter]
+    fn is_static(&self) -> PyResult<bool> {
+        Ok(self.open()?.agent.is_static_group())
+    }
+
+    /// Name and id of a worker.
+    fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
+        let found = self.open()?.agent.worker(which.destination());
+        match found {
+            Ok(worker) => Ok((worker.name.to_string(), worker.id.0)),
+            Err(error) => Err(of_rpc(py, &error)),
+        }
+    }
+
+    /// Names and ids of all workers, by id.
+    fn workers(&self) -> PyResult<Vec<(String, u32)>> {
+        let workers = self.open()?.agent.workers().into_iter();
+        Ok(workers
+            .map(|worker| (worker.name.to_string(), worker.id.0))
+            .collect())
+    }
+
+    /// Seconds that calls may take which do not say so themselves; infinity for no limit.
+    #[getter]
+    fn timeout(&self) -> PyResult<f64> {
+        Ok(match self.open()?.agent.timeout() {
+            Timeout::After(time) => time.as_secs_f64(),
+            _ => f64::INFINITY,
+        })
+    }
+
+    fn set_timeout(&self, py: Python<'_>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+        let timeout = call_timeout(Some(timeout))?;
+        let set = self.open()?.agent.set_timeout(timeout);
+        set.map_err(|error| of_rpc(py, &error))
+    }
+
+    /// Counters, and the connections.
+    fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let inner = self.open()?;
+        let traffic = py.detach(|| inner.agent.traffic());
+        let references = inner.agent.references();
+        let dict = PyDict::new(py);
+        for (key, value) in [
+            ("calls", traffic.calls),
+            ("failures", traffic.failures),
+            ("served", traffic.served),
+            ("in_flight", traffic.in_flight),
+            ("running", traffic.running),
+            ("connections", traffic.connections),
+            ("num_owner_rrefs", references.num_owner_rrefs as u64),
+            ("num_forks", references.num_forks as u64),
+            ("num_pending_users", references.num_pending_users as u64),
+        ] {
+            dict.set_item(key, value)?;
+        }
+        let peers = PyDict::new(py);
+        for peer in traffic.peers {
+            peers.set_item(
+                peer.worker.name.as_str(),
+                (peer.transport, peer.reason, peer.reads_memory),
+            )?;
+        }
+        dict.set_item("peers", peers)?;
+        Ok(dict)
+    }
+
+    /// Shuts the agent down: gracefully at most within this time, or at once. Another thread does it, so that a
+    /// signal can end the wait; the agent is stopped then.
+    fn shutdown(
+        &self,
+        py: Python<'_>,
+        graceful: bool,
+        within: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
+        let inner = self.open()?;
+        let ends = Arc::clone(&inner);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("rdzv-shutdown".to_owned())
+            .spawn(move || {
+                let ended = match graceful {
+                    true => ends.agent.shutdown(within),
+                    false => {
+                        ends.agent.stop();
+                        Ok(())
+                    }
+                };
+                let _ = sender.send(ended);
+            })?;
+        let ended_so = detached(py, move || {
+            loop {
+                match receiver.recv_timeout(SLICE) {
+                    Ok(ended) => return Some(ended),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                    Err(mpsc::RecvTimeoutError::Timeout) if is_to_end() => return None,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                }
+            }
+        });
+        py.detach(|| inner.stop());
+        ended(self.live);
+        drop(self.handle.close(py));
+        match ended_so? {
+            Some(Err(error)) => Err(of_rpc(py, &error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn given_up() -> RpcError {
+    RpcError::new(RpcErrorKind::Cancelled, "the wait for the call was ended")
+}
+
+/// Memory that calls carry to other workers of the host without copying it.
+#[pyclass(frozen, name = "RpcArena", module = "rdzv._rdzv")]
+pub(crate) struct ArenaObject {
+    handle: Handle<Arena>,
+}
+
+#[pymethods]
+impl ArenaObject {
+    #[new]
+    fn new(bytes: usize) -> PyResult<Self> {
+        let arena = Arena::new(bytes).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self {
+            handle: Handle::new("Arena", arena),
+        })
+    }
+
+    #[getter]
+    fn free(&self) -> PyResult<usize> {
+        Ok(self.handle.get()?.free())
+    }
+
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        Ok(self.handle.get()?.capacity())
+    }
+
+    /// A block of this many bytes; None if the arena has no room for it.
+    fn allocate(&self, bytes: usize) -> PyResult<Option<ArenaBlock>> {
+        Ok(self.handle.get()?.allocate(bytes).map(ArenaBlock::new))
+    }
+}

@@ -1,0 +1,254 @@
+//! A look at a pickle before Python reads it: every name in it, and whether it is one that Python's own pickler writes.
+//!
+//! Only the operations of protocol 4 and 5 are known here. Old ones, which name things in ways that are hard to follow,
+//! and numbered places of the memo, which cost memory that was never sent, are refused. Nothing is built.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Values are not nested deeper.
+const DEPTH: usize = 1000;
+
+/// A value on the stack, as far as names are concerned.
+#[derive(Clone, Copy)]
+struct Value<'a> {
+    text: Option<&'a str>,
+    depth: usize,
+    /// A class or function itself, which nothing may be put into.
+    is_name: bool,
+}
+
+impl Value<'_> {
+    const PLAIN: Self = Value {
+        text: None,
+        depth: 1,
+        is_name: false,
+    };
+}
+
+/// A pickle that is being looked at.
+struct Scan<'a> {
+    left: &'a [u8],
+    stack: Vec<Value<'a>>,
+    marks: Vec<usize>,
+    memo: Vec<Value<'a>>,
+    names: Vec<(&'a str, &'a str)>,
+    buffers: usize,
+}
+
+type Scanned<T> = Result<T, &'static str>;
+
+/// The names of all classes and functions in a pickle, as pairs of module and name.
+///
+/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too deep, or if it
+/// wants another number of buffers.
+#[pyfunction]
+pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
+    let mut scan = Scan {
+        left: data,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: Vec::new(),
+        names: Vec::new(),
+        buffers: 0,
+    };
+    let refused = |why| PyValueError::new_err(format!("the pickle is refused: {why}"));
+    scan.run().map_err(refused)?;
+    if scan.buffers > buffers {
+        return Err(refused("it wants more buffers than came with it"));
+    }
+    let names = scan.names.into_iter();
+    Ok(names
+        .map(|(module, name)| (module.to_owned(), name.to_owned()))
+        .collect())
+}
+
+impl<'a> Scan<'a> {
+    fn run(&mut self) -> Scanned<()> {
+        if !matches!(self.left, [0x80, 4 | 5, ..]) {
+            return Err("it is not of protocol 4 or 5");
+        }
+        loop {
+            match self.byte()? {
+                0x80 => self.skip(1)?,           // PROTO
+                0x95 => drop(self.number(8)?),   // FRAME
+                b'.' => break,                   // STOP
+                b'N' | 0x88 | 0x89 => self.push(Value::PLAIN), // NONE, NEWTRUE, NEWFALSE
+                b'K' => self.plain(1)?,          // BININT1
+                b'M' => self.plain(2)?,          // BININT2
+                b'J' => self.plain(4)?,          // BININT
+                b'G' => self.plain(8)?,          // BINFLOAT
+                0x8a | b'C' => self.counted(1)?, // LONG1, SHORT_BINBYTES
+                0x8b | b'B' => self.counted(4)?, // LONG4, BINBYTES
+                0x8e | 0x96 => self.counted(8)?, // BINBYTES8, BYTEARRAY8
+                0x8c => self.text(1)?,           // SHORT_BINUNICODE
+                b'X' => self.text(4)?,           // BINUNICODE
+                0x8d => self.text(8)?,           // BINUNICODE8
+                b')' | b']' | b'}' | 0x8f => self.push(Value::PLAIN), // EMPTY_TUPLE, _LIST, _DICT, _SET
+                0x85 => self.fold(1)?,           // TUPLE1
+                0x86 => self.fold(2)?,           // TUPLE2
+                0x87 => self.fold(3)?,           // TUPLE3
+                b't' | 0x91 => {
+                    // TUPLE, FROZENSET
+                    let depth = self.cut_at_mark()?;
+                    self.push_deeper(depth)?;
+                }
+                b'a' => self.add_to_last(1)?, // APPEND
+                b's' => self.add_to_last(2)?, // SETITEM
+                b'e' | b'u' | 0x90 => {
+                    // APPENDS, SETITEMS, ADDITEMS
+                    let depth = self.cut_at_mark()?;
+                    self.deepen(depth)?;
+                }
+                b'(' => self.marks.push(self.stack.len()), // MARK
+                b'0' => drop(self.pop()?),                 // POP
+                b'1' => drop(self.cut_at_mark()?),             // POP_MARK
+                0x94 => self.memo.push(*self.stack.last().ok_or("nothing is there to be kept")?), // MEMOIZE
+                b'h' => self.recall(1)?,                   // BINGET
+                b'j' => self.recall(4)?,                   // LONG_BINGET
+                0x93 => self.name()?,                      // STACK_GLOBAL
+                b'R' | 0x81 => self.fold(2)?,              // REDUCE, NEWOBJ
+                0x92 => self.fold(3)?,                     // NEWOBJ_EX
+                b'b' => self.add_to_last(1)?,                // BUILD
+                0x97 => {
+                    // NEXT_BUFFER
+                    self.buffers += 1;
+                    self.push(Value::PLAIN);
+                }
+                0x98 => {} // READONLY_BUFFER
+                _ => return Err("it has an operation that Python's pickler does not write"),
+            }
+        }
+        match (self.left, &*self.stack, &*self.marks) {
+            ([], [_], []) => Ok(()),
+            ([_, ..], ..) => Err("bytes follow its end"),
+            _ => Err("it does not leave one value"),
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Scanned<&'a [u8]> {
+        let (taken, left) = self
+            .left
+            .split_at_checked(count)
+            .ok_or("it ends in the middle")?;
+        self.left = left;
+        Ok(taken)
+    }
+
+    fn skip(&mut self, count: usize) -> Scanned<()> {
+        self.take(count).map(drop)
+    }
+
+    fn byte(&mut self) -> Scanned<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self, bytes: usize) -> Scanned<usize> {
+        let mut number = [0; 8];
+        number[..bytes].copy_from_slice(self.take(bytes)?);
+        usize::try_from(u64::from_le_bytes(number)).map_err(|_| "a length is too large")
+    }
+
+    fn push(&mut self, value: Value<'a>) {
+        self.stack.push(value);
+    }
+
+    fn pop(&mut self) -> Scanned<Value<'a>> {
+        if self.marks.last().is_some_and(|mark| self.stack.len() <= *mark) {
+            return Err("it takes what stands before a mark");
+        }
+        self.stack.pop().ok_or("it takes what is not there")
+    }
+
+    fn plain(&mut self, bytes: usize) -> Scanned<()> {
+        self.skip(bytes)?;
+        self.push(Value::PLAIN);
+        Ok(())
+    }
+
+    fn counted(&mut self, bytes: usize) -> Scanned<()> {
+        let length = self.number(bytes)?;
+        self.plain(length)
+    }
+
+    fn text(&mut self, bytes: usize) -> Scanned<()> {
+        let length = self.number(bytes)?;
+        let text = std::str::from_utf8(self.take(length)?).ok();
+        self.push(Value {
+            text,
+            ..Value::PLAIN
+        });
+        Ok(())
+    }
+
+    /// The depth of what stands behind the last mark, which is taken away.
+    fn cut_at_mark(&mut self) -> Scanned<usize> {
+        let mark = self.marks.pop().ok_or("there is no mark")?;
+        let behind = self.stack.get(mark..).ok_or("a mark is beyond the stack")?;
+        let depth = behind.iter().map(|value| value.depth).max();
+        self.stack.truncate(mark);
+        Ok(depth.unwrap_or_default())
+    }
+
+    fn push_deeper(&mut self, depth: usize) -> Scanned<()> {
+        if depth >= DEPTH {
+            return Err("it is nested too deep");
+        }
+        self.push(Value {
+            depth: depth + 1,
+            ..Value::PLAIN
+        });
+        Ok(())
+    }
+
+    /// Makes one value of the last `count`.
+    fn fold(&mut self, count: usize) -> Scanned<()> {
+        let mut depth = 0;
+        for _ in 0..count {
+            depth = depth.max(self.pop()?.depth);
+        }
+        self.push_deeper(depth)
+    }
+
+    /// Puts the last `count` values into the one before.
+    fn add_to_last(&mut self, count: usize) -> Scanned<()> {
+        let mut depth = 0;
+        for _ in 0..count {
+            depth = depth.max(self.pop()?.depth);
+        }
+        self.deepen(depth)
+    }
+
+    fn deepen(&mut self, depth: usize) -> Scanned<()> {
+        if depth >= DEPTH {
+            return Err("it is nested too deep");
+        }
+        let last = self.stack.last_mut().ok_or("there is nothing to add to")?;
+        if last.is_name {
+            return Err("it changes a class or a function");
+        }
+        last.text = None;
+        last.depth = last.depth.max(depth + 1);
+        Ok(())
+    }
+
+    fn recall(&mut self, bytes: usize) -> Scanned<()> {
+        let number = self.number(bytes)?;
+        let value = self.memo.get(number).copied();
+        self.push(value.ok_or("it recalls what was not kept")?);
+        Ok(())
+    }
+
+    fn name(&mut self) -> Scanned<()> {
+        let (name, module) = (self.pop()?, self.pop()?);
+        let (Some(module), Some(name)) = (module.text, name.text) else {
+            return Err("it names something by what is no text");
+        };
+        self.names.push((module, name));
+        self.push(Value {
+            is_name: true,
+            ..Value::PLAIN
+        });
+        Ok(())
+    }
+}

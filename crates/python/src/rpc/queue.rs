@@ -1,0 +1,87 @@
+//! Things that wait for a thread of Python's.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+
+use crate::interrupt::detached;
+
+/// A queue that threads of Python take from. Whoever puts something in never waits for the interpreter.
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    items: VecDeque<T>,
+    /// Number of threads that wait for an item.
+    idle: usize,
+    closed: bool,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        let state = State {
+            items: VecDeque::new(),
+            idle: 0,
+            closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl<T: Send> Queue<T> {
+    /// Puts something in; gives it back if nobody will take it.
+    pub(super) fn push(&self, item: T) -> Result<(), T> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(item);
+        }
+        state.items.push_back(item);
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Waits for the next item, and says whether no thread is left that waits for one. `None`: the queue is closed.
+    pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<(T, bool)>> {
+        if let Some(taken) = self.try_next() {
+            return Ok(Some(taken));
+        }
+        detached(py, || {
+            let mut state = self.state.lock();
+            loop {
+                if let Some(item) = state.items.pop_front() {
+                    return Some((item, state.idle == 0));
+                }
+                if state.closed {
+                    return None;
+                }
+                state.idle += 1;
+                self.changed.wait(&mut state);
+                state.idle -= 1;
+            }
+        })
+    }
+
+    fn try_next(&self) -> Option<(T, bool)> {
+        // With the interpreter held, so only for a moment.
+        let mut state = self.state.try_lock()?;
+        let item = state.items.pop_front()?;
+        Some((item, state.idle == 0))
+    }
+
+    /// Ends all waits. What is in it is dropped.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let items = std::mem::take(&mut state.items);
+        drop(state);
+        self.changed.notify_all();
+        drop(items);
+    }
+}

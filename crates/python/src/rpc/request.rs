@@ -1,0 +1,177 @@
+//! A call that has come, for the thread of Python's that works on it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+use rdzv_rpc::{CallContext, RemoteError, Responder};
+
+use super::errors::{failure, kept_failure};
+use super::message::{Content, Kept, Reply};
+use super::one_time::Sender;
+use super::reference::RpcReference;
+
+/// The thing that is to be done.
+pub(super) enum Work {
+    Call(String, Reply, Responder<Reply>),
+    Keep(String, Reply, Sender<Result<Kept, RemoteError>>),
+    Send(Arc<Kept>, Sender<Result<Reply, RemoteError>>),
+}
+
+/// The one who waits for it.
+enum Caller {
+    Call(Responder<Reply>),
+    Keep(Sender<Result<Kept, RemoteError>>),
+    Send(Sender<Result<Reply, RemoteError>>),
+}
+
+/// A call of another worker. Dropped without an answer, it fails.
+#[pyclass(frozen, name = "RpcRequest", module = "rdzv._rdzv")]
+pub(crate) struct RpcRequest {
+    context: CallContext,
+    /// The name of the function; empty for a value that is to be sent.
+    #[pyo3(get)]
+    function: Py<PyString>,
+    content: Mutex<Option<Reply>>,
+    value: Option<Arc<Kept>>,
+    caller: Mutex<Option<Caller>>,
+}
+
+impl RpcRequest {
+    pub(super) fn new(py: Python<'_>, context: CallContext, work: Work) -> Self {
+        let (function, content, value, caller) = match work {
+            Work::Call(function, content, caller) => {
+                (function, Some(content), None, Caller::Call(caller))
+            }
+            Work::Keep(function, content, caller) => {
+                (function, Some(content), None, Caller::Keep(caller))
+            }
+            Work::Send(value, caller) => (String::new(), None, Some(value), Caller::Send(caller)),
+        };
+        Self {
+            context,
+            function: PyString::new(py, &function).unbind(),
+            content: Mutex::new(content),
+            value,
+            caller: Mutex::new(Some(caller)),
+        }
+    }
+
+    pub(super) fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    fn answer(&self, answer: impl FnOnce(Caller) -> PyResult<()>) -> PyResult<()> {
+        let caller = self.caller.lock().take();
+        match caller {
+            Some(caller) => answer(caller),
+            None => Err(PyRuntimeError::new_err("the call was answered before")),
+        }
+    }
+}
+
+fn other() -> PyErr {
+    PyRuntimeError::new_err("the call wants another kind of answer")
+}
+
+#[pymethods]
+impl RpcRequest {
+    /// Name and id of the caller.
+    #[getter]
+    fn caller(&self) -> (String, u32) {
+        let caller = self.context.caller();
+        (caller.name.to_string(), caller.id.0)
+    }
+
+    /// Whether nobody waits for the result any more.
+    #[getter]
+    fn is_cancelled(&self) -> bool {
+        self.context.cancellation().is_cancelled()
+    }
+
+    /// Whether the result is to be kept.
+    #[getter]
+    fn keeps(&self) -> bool {
+        matches!(&*self.caller.lock(), Some(Caller::Keep(_)))
+    }
+
+    /// Whether a copy of `value` is to be sent.
+    #[getter]
+    fn sends(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// Pickle, memory and references; can be taken once.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Content<'py>> {
+        match self.content.lock().take() {
+            Some(content) => content.into_python(py),
+            None => Err(PyRuntimeError::new_err("the call has no content, or it was taken")),
+        }
+    }
+
+    /// The value that is to be sent.
+    #[getter]
+    fn value(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.value.as_ref().map(|value| value.object(py))
+    }
+
+    #[pyo3(signature = (body, parts, references))]
+    fn reply(
+        &self,
+        py: Python<'_>,
+        body: &Bound<'_, PyBytes>,
+        parts: Vec<Bound<'_, PyAny>>,
+        references: Vec<PyRef<'_, RpcReference>>,
+    ) -> PyResult<()> {
+        let reply = Reply::new(body, &parts, &references)?;
+        self.answer(|caller| {
+            match caller {
+                Caller::Call(responder) => py.detach(|| responder.respond(Ok(reply))),
+                Caller::Send(sender) => py.detach(|| sender.send(Ok(reply))),
+                Caller::Keep(_) => return Err(other()),
+            }
+            Ok(())
+        })
+    }
+
+    /// Keeps the result.
+    fn keep(&self, py: Python<'_>, value: Py<PyAny>) -> PyResult<()> {
+        self.answer(|caller| match caller {
+            Caller::Keep(sender) => {
+                py.detach(|| sender.send(Ok(Kept(value))));
+                Ok(())
+            }
+            _ => Err(other()),
+        })
+    }
+
+    /// Answers with an error.
+    #[pyo3(signature = (kind, type_name, message, causes, details))]
+    fn fail(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        type_name: String,
+        message: String,
+        causes: Vec<String>,
+        details: Vec<u8>,
+    ) -> PyResult<()> {
+        let remote = RemoteError {
+            type_name,
+            message,
+            causes,
+            code: 0,
+            details,
+        };
+        self.answer(|caller| {
+            py.detach(|| match caller {
+                Caller::Call(responder) => responder.respond(Err(failure(kind, remote))),
+                Caller::Keep(sender) => sender.send(Err(kept_failure(kind, remote))),
+                Caller::Send(sender) => sender.send(Err(kept_failure(kind, remote))),
+            });
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,569 @@
+"""The agent of a process: its threads, the calls that come, and the calls that it makes."""
+
+from __future__ import annotations
+
+import abc
+import contextvars
+import json
+import logging
+import math
+import os
+import pickle
+import threading
+
+from rdzv import _rdzv
+from rdzv._errors import RpcError
+from rdzv.rpc import _errors, _functions, _values
+from rdzv.rpc._future import Future
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from rdzv import Store
+    from rdzv._rdzv import RpcReference, RpcRequest
+    from rdzv.rpc._rref import RRef
+
+_logger = logging.getLogger("rdzv.rpc")
+
+# Stands for the agent's own timeout. torch writes -1, which is accepted too.
+UNSET = -1.0
+
+# The call that this thread, task or callback works on.
+_request: contextvars.ContextVar[RpcRequest | None] = contextvars.ContextVar("rdzv.rpc.request", default=None)
+
+NO_AGENT = "RPC has not been initialized. Call rdzv.rpc.init_rpc first."
+
+
+class WorkerInfo:
+    """A worker of the group.
+
+    Args:
+        name (str): its name.
+        id (int): its rank.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> rpc.WorkerInfo("trainer", 1)
+        WorkerInfo(id=1, name=trainer)
+    """
+
+    __slots__ = ("_name", "_id")
+
+    def __init__(self, name: str, id: int) -> None:
+        self._name, self._id = name, id
+
+    @property
+    def name(self) -> str:
+        """str: the name of the worker."""
+        return self._name
+
+    @property
+    def id(self) -> int:
+        """int: the rank of the worker."""
+        return self._id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkerInfo) and (self._name, self._id) == (other._name, other._id)
+
+    def __hash__(self) -> int:
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"WorkerInfo(id={self._id}, name={self._name})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return WorkerInfo, (self._name, self._id)
+
+
+class RpcOptions:
+    """What can be chosen for the agent of a worker. Times are seconds.
+
+    Args:
+        num_worker_threads (int): functions that may run at a time. Default 16.
+        rpc_timeout (float): limit of a call that does not say so itself; ``math.inf`` for none. Default 60.
+        init_method (str): URL of the store where the workers meet. Default ``env://``.
+        device_maps (dict | None): PyTorch's; there are no devices yet, so only empty ones are accepted.
+        devices (list | None): the same.
+        functions (str): the policy of what others may call and send: ``"registered"``, ``"importable"`` (then with
+            ``packages``) or ``"any"``.
+        packages (list of str): packages whose functions and classes others may name.
+        token (str | bytes | None): secret of all workers, 16 bytes or more. Default: that of the job, if it has one.
+        tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM. Default: no TLS.
+        address (str | None): IP address of this host that the other workers reach. Default: loopback with a store on
+            this host.
+        message_limit (int | None): most bytes of a message, at least 64 KiB. Default 4 GiB. The same on all workers.
+        heartbeat_limit (float | None): how long nothing may be heard of another host. Default 5.
+        lease (float | None): how long a member of a dynamic group may be silent. Default 5. The same on all workers.
+        init_deadline (float | None): limit for forming or joining the group. Default 300.
+
+    Raises:
+        TypeError: an option is not known, or of a wrong type.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> rpc.RpcOptions(rpc_timeout=5.0).rpc_timeout
+        5.0
+    """
+
+    def __init__(
+        self,
+        *,
+        num_worker_threads: int = 16,
+        rpc_timeout: float = 60.0,
+        init_method: str = "env://",
+        device_maps: dict[str, Any] | None = None,
+        devices: list[Any] | None = None,
+        functions: str = "registered",
+        packages: Iterable[str] = (),
+        token: str | bytes | None = None,
+        tls: dict[str, str] | None = None,
+        address: str | None = None,
+        message_limit: int | None = None,
+        heartbeat_limit: float | None = None,
+        lease: float | None = None,
+        init_deadline: float | None = None,
+    ) -> None:
+        if functions not in ("registered", "importable", "any"):
+            raise ValueError(f'functions is {functions!r}: give "registered", "importable" or "any"')
+        packages = [packages] if isinstance(packages, str) else list(packages)
+        if (functions == "importable") != bool(packages):
+            raise ValueError('packages names what functions="importable" may import: give both, or none')
+        if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, (int, float)):
+            raise TypeError(f"rpc_timeout must be a number of seconds, not {type(rpc_timeout).__name__}")
+        if not rpc_timeout > 0:
+            raise ValueError(f"rpc_timeout is {rpc_timeout}: give a positive number of seconds, or math.inf for no limit")
+        self.num_worker_threads = num_worker_threads
+        self.rpc_timeout = rpc_timeout
+        self.init_method = init_method
+        self.device_maps = device_maps or {}
+        self.devices = devices or []
+        self.functions = functions
+        self.packages = packages
+        self.token = token.decode() if isinstance(token, bytes) else token
+        self.tls = tls
+        self.address = address
+        self.message_limit = message_limit
+        self.heartbeat_limit = heartbeat_limit
+        self.lease = lease
+        self.init_deadline = init_deadline
+
+    def _words(self) -> str:
+        """As the extension reads them."""
+        words: dict[str, object] = {
+            "num_worker_threads": self.num_worker_threads,
+            "rpc_timeout": None if math.isinf(self.rpc_timeout) else self.rpc_timeout,
+            "init_method": self.init_method,
+            "device_maps": self.device_maps,
+            "devices": self.devices,
+            "tls": self.tls and {key: os.fspath(file) for key, file in self.tls.items()},
+        }
+        optional = ("token", "address", "message_limit", "heartbeat_limit", "lease", "init_deadline")
+        words.update((key, value) for key in optional if (value := getattr(self, key)) is not None)
+        return json.dumps(words)
+
+    def __repr__(self) -> str:
+        shown = {key: value for key, value in vars(self).items() if value and key != "token"}
+        return f"RpcOptions({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+
+
+class Agent(abc.ABC):
+    """An agent of any make, as an init handler of :mod:`rdzv.rpc.backend_registry` returns it.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> issubclass(rpc.Agent, object)
+        True
+    """
+
+    @abc.abstractmethod
+    def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo: ...
+    @abc.abstractmethod
+    def get_worker_infos(self) -> list[WorkerInfo]: ...
+    @abc.abstractmethod
+    def send(self, to: WorkerInfo, message: tuple[Any, tuple[Any, ...], dict[str, Any]], timeout: float) -> Future[Any]: ...
+    @abc.abstractmethod
+    def start(self) -> None: ...
+    @abc.abstractmethod
+    def join(self, shutdown: bool = False, timeout: float = 0) -> None: ...
+    @abc.abstractmethod
+    def sync(self) -> None: ...
+    @abc.abstractmethod
+    def shutdown(self) -> None: ...
+    @abc.abstractmethod
+    def get_metrics(self) -> dict[str, str]: ...
+    @abc.abstractmethod
+    def get_debug_info(self) -> dict[str, str]: ...
+
+
+def _timeout(timeout: float | None) -> float | None:
+    """As the extension has it: None is the agent's own."""
+    if timeout is None:
+        raise ValueError("timeout is None: give seconds, math.inf for no limit, or leave it out")
+    return None if timeout == UNSET else timeout
+
+
+class RdzvAgent(Agent):
+    """The agent that rdzv brings along."""
+
+    def __init__(
+        self, name: str, rank: int | None, world_size: int | None, store: Store | None, options: RpcOptions
+    ) -> None:
+        self.options = options
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._done_threads = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
+        self._me = WorkerInfo(*self._native.me)
+        self._spawn()
+
+    # Threads ------------------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        """One more thread for calls, if there may be one."""
+        with self._lock:
+            if self._threads >= self.options.num_worker_threads:
+                return
+            self._threads += 1
+            number = self._threads
+        name = f"rpc:{self._me.name}:{number}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def _work(self) -> None:
+        # No frame of the extension is below this one, so that the end of the interpreter may stop it anywhere.
+        native, serve = self._native, self._serve
+        try:
+            while (taken := native.next_request()) is not None:
+                request, is_last = taken
+                if is_last:
+                    self._spawn()
+                serve(request)
+                del request, taken
+        except RuntimeError:
+            # The agent was shut down, or the interpreter ends.
+            pass
+
+    def _watch(self) -> None:
+        """Before a future is watched: there is a thread that tells of its end."""
+        if not self._done_threads:
+            self._spawn_done()
+
+    def _spawn_done(self) -> None:
+        with self._lock:
+            # One that waits for another must not keep that from being told.
+            if self._done_threads >= max(self.options.num_worker_threads, 2):
+                return
+            self._done_threads += 1
+            number = self._done_threads
+        name = f"rpc:{self._me.name}:done:{number}"
+        threading.Thread(target=self._tell, name=name, daemon=True).start()
+
+    def _tell(self) -> None:
+        native = self._native
+        try:
+            while (taken := native.next_done()) is not None:
+                settle, is_last = taken
+                if is_last:
+                    self._spawn_done()
+                try:
+                    settle()
+                except Exception:
+                    _logger.exception("the end of a call could not be told")
+                del settle, taken
+        except RuntimeError:
+            pass
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop for functions that are coroutines, on a thread of its own."""
+        with self._lock:
+            if self._loop is None:
+                import asyncio
+
+                loop = self._loop = asyncio.new_event_loop()
+                name = f"rpc:{self._me.name}:loop"
+                threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
+            return self._loop
+
+    # Calls that come ------------------------------------------------------------------------------------------------
+
+    def _serve(self, request: RpcRequest) -> None:
+        before = _request.set(request)
+        try:
+            if request.sends:
+                self._answer(request, request.value)
+                return
+            entry = _functions.resolve(request.function) if request.function else None
+            content = request.take()
+            if not content[0]:
+                args, kwargs = (), {}
+            else:
+                try:
+                    loaded = _values.load(*content)
+                except (pickle.UnpicklingError, ValueError) as error:
+                    if _values.policy.mode == "any":
+                        raise
+                    _logger.warning("a call of %s was refused: %s", request.caller[0], error)
+                    raise _errors.Refused("Protocol", str(error)) from None
+                if entry is None:
+                    call, args, kwargs = loaded
+                    if _values.policy.mode != "any" or not callable(call):
+                        raise _errors.Refused("NoSuchMethod", "only the policy any admits callables that have no name")
+                    entry = _functions.Entry(call)
+                else:
+                    args, kwargs = loaded
+            if entry is None:
+                raise _errors.Refused("NoSuchMethod", "the call names no function")
+            if entry.is_coroutine:
+                self._run_coroutine(request, entry, args, kwargs)
+                return
+            if not entry.blocking:
+                self._event_loop().call_soon_threadsafe(self._run, request, entry, args, kwargs)
+                return
+            self._run(request, entry, args, kwargs)
+        except BaseException as error:  # noqa: BLE001, it is the result
+            _errors.fail(request, error)
+        finally:
+            _request.reset(before)
+
+    def _run(self, request: RpcRequest, entry: _functions.Entry, args: Any, kwargs: Any) -> None:
+        try:
+            result = entry.call(*args, **kwargs)
+            if _functions.is_async_execution(entry.call):
+                self._answer_later(request, result)
+            else:
+                self._answer(request, result)
+        except BaseException as error:  # noqa: BLE001, it is the result
+            _errors.fail(request, error)
+
+    def _run_coroutine(self, request: RpcRequest, entry: _functions.Entry, args: Any, kwargs: Any) -> None:
+        import asyncio
+
+        def end(done: Any) -> None:
+            try:
+                self._answer(request, done.result())
+            except BaseException as error:  # noqa: BLE001, it is the result
+                _errors.fail(request, error)
+
+        asyncio.run_coroutine_threadsafe(entry.call(*args, **kwargs), self._event_loop()).add_done_callback(end)
+
+    def _answer_later(self, request: RpcRequest, future: Any) -> None:
+        if not callable(getattr(future, "add_done_callback", None)):
+            kind = type(future)
+            raise TypeError(
+                "Functions decorated with @rpc.functions.async_execution must return a rdzv.rpc.Future object, but got "
+                f"{kind.__module__}.{kind.__qualname__}"
+            )
+
+        def end(done: Any) -> None:
+            try:
+                self._answer(request, done.value() if hasattr(done, "value") else done.result())
+            except BaseException as error:  # noqa: BLE001, it is the result
+                _errors.fail(request, error)
+
+        future.add_done_callback(end)
+
+    def _answer(self, request: RpcRequest, result: object) -> None:
+        if request.keeps:
+            # The value of another reference would be kept by two owners.
+            request.keep(result)
+            return
+        try:
+            content = _values.dump(result)
+        except Exception as error:
+            kind = type(result)
+            name = request.function or "the value of a reference"
+            text = f"the result of {name}, a {kind.__module__}.{kind.__qualname__}, cannot be sent: {error}"
+            raise TypeError(text) from error
+        request.reply(*content)
+
+    # Calls that are made --------------------------------------------------------------------------------------------
+
+    def _outgoing(self, func: Any, args: Any, kwargs: Any) -> tuple[str, bytes, list[Any], list[RpcReference]]:
+        if not callable(func):
+            raise TypeError("function should be callable.")
+        name = _functions.name_of(func)
+        args = () if args is None else tuple(args)
+        kwargs = kwargs or {}
+        if name is not None and not args and not kwargs:
+            return name, b"", [], []
+        message = (args, kwargs) if name is not None else (func, args, kwargs)
+        try:
+            return (name or "", *_values.dump(message))
+        except Exception as error:
+            raise _not_sent(func, name, args, kwargs, error) from error
+
+    def _to(self, to: str | int | WorkerInfo) -> str | int:
+        if isinstance(to, WorkerInfo):
+            return to.id
+        if isinstance(to, (str, int)) and not isinstance(to, bool):
+            return to
+        raise ValueError(f"Cannot get WorkerInfo from name {to}")
+
+    def call_sync(self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None) -> Any:
+        name, body, parts, references = self._outgoing(func, args, kwargs)
+        content = self._native.call_sync(
+            self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
+        )
+        return _values.load(*content)
+
+    def call_async(
+        self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None
+    ) -> Future[Any]:
+        name, body, parts, references = self._outgoing(func, args, kwargs)
+        call = self._native.call_async(
+            self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
+        )
+        return Future._of(call, self._watch)
+
+    def call_remote(
+        self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None
+    ) -> RRef[Any]:
+        from rdzv.rpc._rref import RRef
+
+        name, body, parts, references = self._outgoing(func, args, kwargs)
+        native = self._native.remote(
+            self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
+        )
+        return RRef._of(native)
+
+    # As agents of any make ------------------------------------------------------------------------------------------
+
+    def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
+        if name_or_id is None:
+            return self._me
+        if isinstance(name_or_id, WorkerInfo):
+            name_or_id = name_or_id.id
+        return WorkerInfo(*self._native.worker(self._to(name_or_id)))
+
+    def get_worker_infos(self) -> list[WorkerInfo]:
+        return [WorkerInfo(*worker) for worker in self._native.workers()]
+
+    def send(self, to: WorkerInfo, message: tuple[Any, tuple[Any, ...], dict[str, Any]], timeout: float) -> Future[Any]:
+        return self.call_async(to, *message, timeout)
+
+    def start(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def join(self, shutdown: bool = False, timeout: float = 0) -> None:
+        """Waits until nothing is in flight and the group may part; the agent has ended afterwards."""
+        try:
+            self._native.shutdown(True, math.inf if timeout == 0 else timeout)
+        finally:
+            self._end_loop()
+
+    def shutdown(self) -> None:
+        try:
+            self._native.shutdown(False, None)
+        except RuntimeError:
+            # It has ended already.
+            pass
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+
+    def get_metrics(self) -> dict[str, str]:
+        traffic = self._native.traffic()
+        return {f"agent.{key}": str(value) for key, value in traffic.items() if key != "peers"}
+
+    def get_debug_info(self) -> dict[str, str]:
+        traffic = self._native.traffic()
+        info = {f"agent.{key}": str(value) for key, value in traffic.items() if key != "peers"}
+        info["agent.thread_pool_size"] = str(self.options.num_worker_threads)
+        for name, (transport, reason, _) in traffic["peers"].items():
+            info[f"agent.transport.{name}"] = f"{transport}: {reason}"
+        return info
+
+
+def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Exception) -> Exception:
+    """Which argument cannot be sent, and why."""
+    if isinstance(error, ValueError):
+        return type(error)(str(error))
+    if name is None:
+        try:
+            _values.dump(func)
+        except Exception as failed:
+            return TypeError(
+                f"{func!r} cannot be sent: functions travel by name, so it has to be one of a module, or registered "
+                f"with @rpc.function(name=...) ({failed})"
+            )
+    where = _path([("args", args), ("kwargs", kwargs)])
+    return TypeError(f"{where} cannot be sent: {error}")
+
+
+def _path(items: list[tuple[str, Any]]) -> str:
+    """The path to the innermost part that cannot be pickled."""
+    for path, value in items:
+        try:
+            _values.dump(value)
+        except Exception:
+            inner: list[tuple[str, Any]] = []
+            if isinstance(value, (list, tuple)):
+                inner = [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+            elif isinstance(value, dict):
+                inner = [(f"{path}[{key!r}]", one) for key, one in value.items()]
+            return _path(inner) or path
+    return ""
+
+
+_agent: Agent | None = None
+_starting = threading.Lock()
+
+
+def current() -> RdzvAgent:
+    agent = _agent
+    if not isinstance(agent, RdzvAgent):
+        raise RuntimeError(NO_AGENT)
+    return agent
+
+
+def install(agent: Agent | None) -> None:
+    global _agent
+    _agent = agent
+    if isinstance(agent, RdzvAgent):
+        _values.policy = _values.Policy(agent.options.functions, agent.options.packages)
+
+
+def any_agent() -> Agent | None:
+    return _agent
+
+
+def _after_fork() -> None:
+    # The agent is the parent's; the child may have one of its own.
+    global _agent, _starting
+    _left.append(_agent)
+    _agent = None
+    _starting = threading.Lock()
+
+
+# What a child has from its parent. It is not dropped.
+_left: list[Agent | None] = []
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    agent = _agent
+    if isinstance(agent, RdzvAgent):
+        try:
+            agent._native.close_queues()
+        except RuntimeError:
+            pass
+
+
+def _register_exit() -> None:
+    import atexit
+
+    atexit.register(_at_exit)
+
+
+_register_exit()

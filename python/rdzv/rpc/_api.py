@@ -1,0 +1,381 @@
+"""The functions of ``rdzv.rpc``."""
+
+from __future__ import annotations
+
+import warnings
+
+from rdzv.rpc import _agent, backend_registry
+from rdzv.rpc._agent import NO_AGENT, UNSET, Agent, RpcOptions, WorkerInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, ParamSpec, TypeVar
+
+    from rdzv import Store
+    from rdzv.rpc._future import Future
+    from rdzv.rpc._rref import RRef
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+def init_rpc(
+    name: str,
+    backend: backend_registry.BackendType | None = None,
+    rank: int = -1,
+    world_size: int | None = None,
+    rpc_backend_options: Any = None,
+    *,
+    store: Store | None = None,
+) -> None:
+    """Makes this process a worker that calls others and is called.
+
+    With a world size this returns when all workers are there; without one, when this worker has joined the others.
+
+    Args:
+        name (str): its name: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. No other worker has it.
+        backend (BackendType | None): who makes the agent. Default: the one whose options these are, else ``RDZV``.
+        rank (int): its rank, which is its id. Default: that of the init method, ``RANK`` with ``env://``.
+        world_size (int | None): number of workers of a static group. Default and 0: a dynamic group, or what
+            ``WORLD_SIZE`` says, if this is a worker of ``rdzv run``.
+        rpc_backend_options (RpcOptions | None): what else can be chosen.
+        store (Store | None): where the workers meet. Default: the store that ``init_method`` names.
+
+    Raises:
+        TypeError: ``backend`` is no member of ``BackendType``, or the options are of no known type.
+        RuntimeError: this process has an agent already.
+        RpcError: the name is bad or taken, or the group could not be formed; nothing is left then.
+        Deadline: workers did not come; the text names them.
+
+    Example:
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> rpc.get_worker_info()
+        WorkerInfo(id=0, name=alone)
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+    options = rpc_backend_options
+    if backend is not None and not backend_registry.is_member(backend):
+        raise TypeError("Argument backend must be a member of BackendType")
+    if backend is None and options is not None:
+        backend = _inferred(options)
+    if backend is None:
+        backend = backend_registry.BackendType.RDZV
+    if options is None:
+        options = backend_registry.construct_rpc_backend_options(backend)
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
+    if world_size is not None and (isinstance(world_size, bool) or not isinstance(world_size, int)):
+        raise TypeError(f"world_size must be an int, not {type(world_size).__name__}")
+    if not _agent._starting.acquire(blocking=False):
+        raise RuntimeError("RPC is already initialized")
+    try:
+        if _agent.any_agent() is not None:
+            raise RuntimeError("RPC is already initialized")
+        agent = backend_registry.init_backend(
+            backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=options
+        )
+        backend_registry.check_agent(agent)
+        agent.start()
+        _agent.install(agent)
+    finally:
+        _agent._starting.release()
+
+
+def _inferred(options: object) -> backend_registry.BackendType:
+    for backend in backend_registry.BackendType:
+        default = backend_registry.construct_rpc_backend_options(backend)
+        if isinstance(options, type(default)):
+            if backend.name != "RDZV":
+                warnings.warn(f"the backend {backend.name} was chosen because these are its options", stacklevel=3)
+            return backend
+    raise TypeError(f"Could not infer backend for options {options}")
+
+
+def shutdown(graceful: bool = True, timeout: float = 0) -> None:
+    """Ends the agent of this process.
+
+    Args:
+        graceful (bool): wait until the calls of this worker are over, and in a static group until all workers shut
+            down. False: end at once; calls on their way fail.
+        timeout (float): seconds that this waits at most; 0 for no limit.
+
+    Raises:
+        Deadline: calls were not over, or workers had not come; the text names them. The agent has ended all the same.
+        RuntimeError: there is no agent.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> rpc.shutdown()
+        Traceback (most recent call last):
+        RuntimeError: RPC has not been initialized. Call rdzv.rpc.init_rpc first.
+    """
+    agent = _agent.any_agent()
+    if agent is None:
+        raise RuntimeError(NO_AGENT)
+    try:
+        if graceful:
+            agent.join(shutdown=True, timeout=timeout)
+    finally:
+        try:
+            agent.shutdown()
+        finally:
+            _agent.install(None)
+
+
+def _anybody() -> Agent:
+    agent = _agent.any_agent()
+    if agent is None:
+        raise RuntimeError(NO_AGENT)
+    return agent
+
+
+def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
+    """A worker of the group.
+
+    Args:
+        name (str | int | None): its name or rank. Default: this worker.
+
+    Returns:
+        WorkerInfo: name and rank.
+
+    Raises:
+        RpcError: nobody has this name; the text has those that there are.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> def rank_of(name: str) -> int:
+        ...     return rpc.get_worker_info(name).id
+    """
+    return _anybody().get_worker_info(name)
+
+
+def rpc_sync(
+    to: str | int | WorkerInfo,
+    func: Callable[..., R],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> R:
+    """Calls a function on a worker, and waits for its result.
+
+    Arrays and tensors in arguments and results are not copied into the message: leave them unchanged until the result
+    is there.
+
+    Args:
+        to (str | int | WorkerInfo): the worker, by name or rank.
+        func (callable): the function, which the worker has under the same name.
+        args (tuple): its arguments.
+        kwargs (dict | None): its keyword arguments.
+        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+
+    Returns:
+        object: what the function returns.
+
+    Raises:
+        Exception: what the function raised, with the traceback of the callee as a note.
+        RemoteError: the same, where the exception cannot be raised here.
+        Deadline: the time was over.
+        PeerLost: the worker is lost.
+        RpcError: it has no such function, or refused the call; ``kind`` says why.
+        TypeError: an argument cannot be sent; nothing was sent.
+
+    Example:
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> add = rpc.function(lambda a, b: a + b, name="example.add")
+        >>> rpc.rpc_sync("alone", add, args=(1, 2))
+        3
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+    agent = _agent._agent
+    if type(agent) is _agent.RdzvAgent:
+        return agent.call_sync(to, func, args, kwargs, timeout)  # type: ignore[no-any-return]
+    return rpc_async(to, func, args, kwargs, timeout).wait()
+
+
+def rpc_async(
+    to: str | int | WorkerInfo,
+    func: Callable[..., R],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> Future[R]:
+    """Calls a function on a worker, and goes on.
+
+    Args:
+        to (str | int | WorkerInfo): the worker, by name or rank.
+        func (callable): the function.
+        args (tuple): its arguments.
+        kwargs (dict | None): its keyword arguments.
+        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+
+    Returns:
+        Future: of the result; it can be awaited.
+
+    Raises:
+        TypeError: an argument cannot be sent; nothing was sent.
+
+    Example:
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> multiply = rpc.function(lambda a, b: a * b, name="example.multiply")
+        >>> rpc.rpc_async("alone", multiply, args=(6, 7)).wait()
+        42
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+    agent = _anybody()
+    if isinstance(agent, _agent.RdzvAgent):
+        return agent.call_async(to, func, args, kwargs, timeout)
+    return agent.send(agent.get_worker_info(to), (func, tuple(args or ()), dict(kwargs or {})), timeout)
+
+
+def remote(
+    to: str | int | WorkerInfo,
+    func: Callable[..., R],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> RRef[R]:
+    """Has a worker call a function and keep the result.
+
+    Args:
+        to (str | int | WorkerInfo): the worker, by name or rank.
+        func (callable): the function, or a class.
+        args (tuple): its arguments.
+        kwargs (dict | None): its keyword arguments.
+        timeout (float): seconds until the worker has taken the call. Default: the agent's.
+
+    Returns:
+        RRef: a reference to the result, at once. What goes wrong is told by it.
+
+    Raises:
+        TypeError: an argument cannot be sent; nothing was sent.
+
+    Example:
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> square = rpc.function(lambda a: a * a, name="example.square")
+        >>> rpc.remote("alone", square, args=(3,)).to_here()
+        9
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+    return _agent.current().call_remote(to, func, args, kwargs, timeout)
+
+
+async def call(
+    to: str | int | WorkerInfo, func: Callable[P, R], *args: Any, timeout: float = UNSET, **kwargs: Any
+) -> R:
+    """Calls a function on a worker, from a coroutine.
+
+    Args:
+        to (str | int | WorkerInfo): the worker, by name or rank.
+        func (callable): the function.
+        *args (object): its arguments.
+        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        **kwargs (object): its keyword arguments.
+
+    Returns:
+        object: what the function returns.
+
+    Raises:
+        Exception: as :func:`rpc_sync`.
+
+    Example:
+        >>> import asyncio
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> subtract = rpc.function(lambda a, b: a - b, name="example.subtract")
+        >>> asyncio.run(rpc.call("alone", subtract, 3, b=1, timeout=5.0))
+        2
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+    return await rpc_async(to, func, args, kwargs, timeout)
+
+
+def get_rpc_timeout() -> float:
+    """The limit of calls that do not say so themselves.
+
+    Returns:
+        float: seconds; ``math.inf`` for none.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> def seconds() -> float:
+        ...     return rpc.get_rpc_timeout()
+    """
+    return _agent.current()._native.timeout
+
+
+def set_rpc_timeout(timeout: float) -> None:
+    """Changes it, for calls made from now on.
+
+    Args:
+        timeout (float): seconds; ``math.inf`` for none.
+
+    Raises:
+        ValueError: it is not positive.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> def be_quick() -> None:
+        ...     rpc.set_rpc_timeout(1.0)
+    """
+    _agent.current()._native.set_timeout(timeout)
+
+
+def caller() -> WorkerInfo | None:
+    """The worker whose call this thread, task or callback works on.
+
+    Returns:
+        WorkerInfo | None: None outside of a call.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> print(rpc.caller())
+        None
+    """
+    request = _agent._request.get()
+    return None if request is None else WorkerInfo(*request.caller)
+
+
+def is_cancelled() -> bool:
+    """Whether nobody waits for the result of the call that this thread works on: its time is over, or it was given up.
+
+    Returns:
+        bool: False outside of a call.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> rpc.is_cancelled()
+        False
+    """
+    request = _agent._request.get()
+    return request is not None and request.is_cancelled
+
+
+def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOptions:
+    return RpcOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
+
+
+def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: Any) -> Agent:
+    if not isinstance(rpc_backend_options, RpcOptions):
+        raise TypeError(f"`rpc_backend_options` must be an RpcOptions, not {type(rpc_backend_options).__name__}")
+    return _agent.RdzvAgent(
+        name, None if rank < 0 else rank, world_size or None, store, rpc_backend_options
+    )
+
+
+backend_registry.register_backend("TENSORPIPE", _construct, _init)
+backend_registry.register_backend("RDZV", _construct, _init)

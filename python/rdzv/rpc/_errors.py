@@ -1,0 +1,127 @@
+"""Failures of calls as exceptions, and exceptions as failures of calls."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+from rdzv._errors import Deadline, PeerLost, RemoteError, RpcError
+from rdzv.rpc import _values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._rdzv import RpcRequest
+
+_CLASSES = {"Deadline": Deadline, "PeerLost": PeerLost}
+# Causes of causes, at most.
+_DEPTH = 16
+
+
+class Refused(Exception):
+    """A call that is not carried out; the caller gets an error of this kind."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def made(
+    kind: str,
+    message: str,
+    worker: tuple[str, int] | None,
+    method: str | None,
+    retryable: bool,
+    remote: tuple[str, str, list[str], bytes] | None,
+) -> BaseException:
+    """The exception for a failed call. The extension calls it."""
+    name = worker[0] if worker else None
+    where = f"worker {name} (rank {worker[1]})" if worker else "a worker"
+    if remote is None:
+        text = f"{where}: {message}" if worker else message
+        cls = _CLASSES.get(kind, RpcError)
+        return cls(text, kind=kind, worker=name, method=method, retryable=retryable)
+    type_name, text, causes, details = remote
+    stack, chain = _details(details)
+    error: BaseException | None = None
+    for pickled in reversed(chain):
+        raised = _exception(pickled)
+        if raised is None:
+            error = None
+            continue
+        raised.__cause__ = error
+        error = raised
+    if error is not None and chain and chain[0]:
+        error.add_note(f"raised on {where}:\n{stack.rstrip()}")
+        return error
+    shown = f"{type_name}: {text}" if text else type_name
+    for cause in causes:
+        shown += f"\n  caused by: {cause}"
+    return RemoteError(
+        f"on {where}: {shown}" + (f"\n\n{stack.rstrip()}" if stack else ""),
+        worker=name,
+        method=method,
+        type_name=type_name,
+        remote_text=text,
+        traceback=stack,
+        causes=tuple(causes),
+    )
+
+
+def _details(details: bytes) -> tuple[str, list[bytes]]:
+    """Traceback, and the pickles of the exception and its causes."""
+    if not details:
+        return "", []
+    try:
+        stack, chain = _values.load_plain(details)
+        if isinstance(stack, str) and all(isinstance(one, bytes) for one in chain):
+            return stack, list(chain)
+    except Exception:  # noqa: BLE001, it comes from another process
+        pass
+    return "", []
+
+
+def _exception(pickled: bytes) -> BaseException | None:
+    try:
+        error = _values.load(pickled, [], [])
+    except Exception:  # noqa: BLE001, it comes from another process
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def fail(request: RpcRequest, error: BaseException) -> None:
+    """Answers a call with an exception."""
+    if isinstance(error, Refused):
+        request.fail(error.kind, "", str(error), [], b"")
+        return
+    stack = "".join(traceback.format_exception(error))
+    chain: list[bytes] = []
+    causes: list[str] = []
+    at: BaseException | None = error
+    while at is not None and len(chain) < _DEPTH:
+        chain.append(_pickled(at))
+        if at is not error:
+            causes.append(f"{type(at).__name__}: {at}")
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    details = pickle.dumps((stack, chain), protocol=5)
+    request.fail("Remote", name, _text(error), causes, details)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001, of a class of the user's
+        return f"<its text cannot be made: {broken!r}>"
+
+
+def _pickled(error: BaseException) -> bytes:
+    """The exception without its traceback; empty if it cannot be pickled, or not be read again."""
+    if not isinstance(error, Exception):
+        return b""
+    try:
+        pickled = pickle.dumps(error, protocol=5)
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001, of a class of the user's
+        return b""
+    return pickled

@@ -1,0 +1,402 @@
+"""Results that are not there yet."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from typing import Generic, TypeVar
+
+from rdzv._errors import Deadline, RpcError
+from rdzv.rpc import _values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from rdzv._rdzv import RpcFuture
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_logger = logging.getLogger("rdzv.rpc")
+
+
+class Future(Generic[T]):
+    """The result of a call, when it is there. It can be awaited, on any event loop of asyncio.
+
+    One that is made by hand gets its result by :meth:`set_result`, for functions of
+    :func:`rdzv.rpc.functions.async_execution`.
+
+    Example:
+        >>> from rdzv import rpc
+        >>> future = rpc.Future()
+        >>> doubled = future.then(lambda done: 2 * done.value())
+        >>> future.set_result(21)
+        >>> doubled.wait()
+        42
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._asked = False
+        self._callbacks: list[tuple[contextvars.Context, Callable[[Future[T]], object]]] = []
+        self._waiters: list[threading.Lock] = []
+        # Of a call.
+        self._call: RpcFuture | None = None
+        self._watched: Callable[[], None] | None = None
+
+    @classmethod
+    def _of(cls, call: RpcFuture, watched: Callable[[], None]) -> Future[Any]:
+        """The future of a call. `watched` is called before the first time that a thread has to tell of its end."""
+        future: Future[Any] = cls()
+        future._call, future._watched = call, watched
+        return future
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Waits for the result.
+
+        Args:
+            timeout (float | None): seconds that this waits at most; the call goes on afterwards. Default: as long as
+                it takes, which the timeout of the call bounds.
+
+        Returns:
+            object: the result.
+
+        Raises:
+            Deadline: the time was over.
+            Exception: what the call failed with.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_result("ready")
+            >>> future.wait()
+            'ready'
+        """
+        if not self._is_done:
+            call = self._call
+            if call is not None:
+                if not call.wait(timeout):
+                    raise self._late(timeout)
+                self._settle()
+            else:
+                self._block(timeout)
+        try:
+            return self.value()
+        finally:
+            # The exception, which this future has, has this frame: without a cycle it goes when nobody wants it.
+            del self
+
+    def _block(self, timeout: float | None) -> None:
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._lock:
+            if self._is_done:
+                return
+            self._waiters.append(waiter)
+        if not waiter.acquire(timeout=-1 if timeout is None else timeout):
+            raise self._late(timeout)
+
+    def _late(self, timeout: float | None) -> Deadline:
+        return Deadline(f"the result was not there within {timeout} s; wait again, or longer", kind="Deadline")
+
+    def done(self) -> bool:
+        """Whether the result is there.
+
+        Returns:
+            bool: True also if the call has failed.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Future().done()
+            False
+        """
+        return self._is_done or (self._call is not None and self._call.is_done)
+
+    def value(self) -> T:
+        """The result, which has to be there.
+
+        Returns:
+            object: the result.
+
+        Raises:
+            RuntimeError: it is not there yet.
+            Exception: what the call failed with.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_result(1)
+            >>> future.value()
+            1
+        """
+        if not self._is_done:
+            if self._call is None or not self._call.is_done:
+                raise RuntimeError("the result is not there yet: wait() for it")
+            self._settle()
+        self._asked = True
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self
+        return self._value  # type: ignore[no-any-return]
+
+    def exception(self) -> BaseException | None:
+        """What the call failed with; waits for its end.
+
+        Returns:
+            BaseException | None: the exception; None if it has succeeded.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_exception(KeyError("weights"))
+            >>> future.exception()
+            KeyError('weights')
+        """
+        try:
+            self.wait()
+        except BaseException as error:  # noqa: BLE001, it is the result
+            if not self._is_done or error is not self._error:
+                raise
+        return self._error
+
+    def then(self, callback: Callable[[Future[T]], U]) -> Future[U]:
+        """Goes on with the result as soon as it is there.
+
+        Args:
+            callback (callable): gets this future, which is done. It runs on a thread of the agent; at once, if the
+                result is there.
+
+        Returns:
+            Future: of what the callback returns or raises.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_result(2)
+            >>> future.then(lambda done: done.value() + 1).wait()
+            3
+        """
+        after: Future[U] = Future()
+
+        def run(done: Future[T]) -> None:
+            try:
+                value = callback(done)
+            except BaseException as error:  # noqa: BLE001, it is the result
+                after._finish(None, error)
+            else:
+                after._finish(value, None)
+
+        self.add_done_callback(run)
+        return after
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Has a function called when the result is there. What it raises is logged.
+
+        Args:
+            callback (callable): gets this future. It runs on a thread of the agent, in the context of this call; at
+                once, if the result is there.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.add_done_callback(lambda done: print(done.value()))
+            >>> future.set_result("ready")
+            ready
+        """
+        watch = False
+        with self._lock:
+            if not self._is_done:
+                watch = self._call is not None and not self._callbacks
+                self._callbacks.append((contextvars.copy_context(), callback))
+                callback = None  # type: ignore[assignment]
+        if callback is not None:
+            self._run(contextvars.copy_context(), callback)
+        elif watch and self._call is not None:
+            if self._watched is not None:
+                self._watched()
+            self._call.watch(self._settle)
+
+    def _run(self, context: contextvars.Context, callback: Callable[[Future[T]], object]) -> None:
+        try:
+            context.run(callback, self)
+        except Exception:
+            _logger.exception("a callback of a future failed")
+
+    def set_result(self, result: T) -> None:
+        """Sets the result of a future that was made by hand.
+
+        Args:
+            result (object): the result.
+
+        Raises:
+            RuntimeError: it has one, or is that of a call.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_result(5)
+        """
+        self._set(result, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Has a future that was made by hand fail.
+
+        Args:
+            exception (BaseException): what it fails with.
+
+        Raises:
+            RuntimeError: it has a result, or is that of a call.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_exception(ValueError("no weights"))
+        """
+        if not isinstance(exception, BaseException):
+            raise TypeError(f"{exception!r} is no exception")
+        self._set(None, exception)
+
+    def _set(self, value: Any, error: BaseException | None) -> None:
+        if self._call is not None:
+            raise RuntimeError("this is the future of a call, which brings its result itself")
+        if not self._finish(value, error):
+            raise RuntimeError("the future has a result already")
+
+    def _finish(self, value: Any, error: BaseException | None) -> bool:
+        with self._lock:
+            if self._is_done:
+                return False
+            return self._finish_locked(value, error)
+
+    def _finish_locked(self, value: Any, error: BaseException | None) -> bool:
+        self._value, self._error = value, error
+        self._is_done = True
+        callbacks, self._callbacks = self._callbacks, []
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.release()
+        if callbacks:
+            self._lock.release()
+            try:
+                for context, callback in callbacks:
+                    self._run(context, callback)
+            finally:
+                self._lock.acquire()
+        return True
+
+    def _settle(self) -> None:
+        """Takes the result of the call, which is over."""
+        with self._lock:
+            if self._is_done or self._call is None:
+                return
+            try:
+                content = self._call.take()
+                value = None if content is None else _values.load(*content)
+            except BaseException as error:  # noqa: BLE001, it is the result
+                self._finish_locked(None, error)
+            else:
+                self._finish_locked(value, None)
+
+    def cancel(self) -> bool:
+        """Gives the call up. Its function is told, if it has begun, and not begun otherwise.
+
+        Returns:
+            bool: whether it had no result yet.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Future().cancel()
+            True
+        """
+        if self._call is not None:
+            before = self._call.is_done
+            self._call.cancel()
+            return not before
+        return self._finish(None, RpcError("the future was cancelled", kind="Cancelled"))
+
+    def future(self) -> concurrent.futures.Future[T]:
+        """The same as a future of ``concurrent.futures``.
+
+        Returns:
+            concurrent.futures.Future: which ends as this one does.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> future = rpc.Future()
+            >>> future.set_result(1)
+            >>> future.future().result()
+            1
+        """
+        import concurrent.futures
+
+        other: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def end(done: Future[T]) -> None:
+            if not other.set_running_or_notify_cancel():
+                return
+            error = done.exception()
+            if error is not None:
+                done._asked = True
+                other.set_exception(error)
+            else:
+                other.set_result(done.value())
+
+        self.add_done_callback(end)
+        return other
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        def told(_: object) -> None:
+            try:
+                loop.call_soon_threadsafe(end)
+            except RuntimeError:
+                # The loop was closed, and nobody waits any more.
+                pass
+
+        self.add_done_callback(told)
+        try:
+            yield from arrived.__await__()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self.value()
+
+    def __del__(self) -> None:
+        # While the interpreter ends, or after an __init__ that failed, there may be nothing left.
+        try:
+            call = self._call
+            if call is None or self._asked:
+                return
+            error = self._error
+            if error is None and not self._is_done and call.is_done and call.has_failed:
+                try:
+                    call.take()
+                except BaseException as failed:  # noqa: BLE001, it is reported
+                    error = failed
+            if error is not None:
+                _logger.error("a call failed, and nobody asked for its result: %s", error)
+        except Exception:  # noqa: BLE001, S110
+            pass
+
+    def __repr__(self) -> str:
+        return f"<rdzv.rpc.Future, {'done' if self.done() else 'not done'}>"
+
+
+Future.__module__ = "rdzv.rpc"

@@ -1,0 +1,238 @@
+"""References to values that stay on the worker that has them."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from rdzv.rpc import _agent, _functions
+from rdzv.rpc._agent import UNSET, WorkerInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from rdzv._rdzv import RpcReference
+    from rdzv.rpc._future import Future
+
+T = TypeVar("T")
+
+
+class RRef(Generic[T]):
+    """A reference to a value on some worker. It may be in the arguments and the result of any call; the value lives
+    until its last reference is dropped.
+
+    Args:
+        value (object): a value of this worker.
+        type_hint (type | None): as in torch; not used.
+
+    Raises:
+        RuntimeError: there is no agent.
+
+    Example:
+        >>> from rdzv import StoreServer, TCPStore, rpc
+        >>> server = StoreServer()
+        >>> rpc.init_rpc("alone", rank=0, world_size=1, store=TCPStore(server.host, server.port))
+        >>> rpc.RRef([1, 2]).to_here()
+        [1, 2]
+        >>> rpc.shutdown()
+        >>> server.close()
+    """
+
+    _rdzv_reference: RpcReference
+
+    def __init__(self, value: T, type_hint: type | None = None) -> None:
+        self._rdzv_reference = _agent.current()._native.own(value)
+
+    @classmethod
+    def _of(cls, native: RpcReference) -> RRef[Any]:
+        rref: RRef[Any] = object.__new__(cls)
+        rref._rdzv_reference = native
+        return rref
+
+    def is_owner(self) -> bool:
+        """Whether the value is on this worker.
+
+        Returns:
+            bool: True on the owner.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def on_owner(rref: rpc.RRef) -> bool:
+            ...     return rref.is_owner()
+        """
+        return self._rdzv_reference.is_owner
+
+    def owner(self) -> WorkerInfo:
+        """The worker that has the value.
+
+        Returns:
+            WorkerInfo: its name and rank.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def rank(rref: rpc.RRef) -> int:
+            ...     return rref.owner().id
+        """
+        return WorkerInfo(*self._rdzv_reference.owner)
+
+    def owner_name(self) -> str:
+        """The name of the worker that has the value.
+
+        Returns:
+            str: its name.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def where(rref: rpc.RRef) -> str:
+            ...     return rref.owner_name()
+        """
+        return self._rdzv_reference.owner[0]
+
+    def confirmed_by_owner(self) -> bool:
+        """Whether the owner knows of this reference.
+
+        Returns:
+            bool: always True on the owner itself.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def is_known(rref: rpc.RRef) -> bool:
+            ...     return rref.confirmed_by_owner()
+        """
+        return self._rdzv_reference.confirmed_by_owner
+
+    def to_here(self, timeout: float = UNSET) -> T:
+        """A copy of the value; on the owner the value itself. Waits until there is one.
+
+        Args:
+            timeout (float): seconds. Default: the agent's.
+
+        Returns:
+            object: the value.
+
+        Raises:
+            Exception: what the function failed with that should have made it.
+            Deadline: the time was over.
+            PeerLost: the owner is lost.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def copy(rref: rpc.RRef) -> object:
+            ...     return rref.to_here(timeout=5.0)
+        """
+        limit = _agent._timeout(timeout)
+        if self._rdzv_reference.is_owner:
+            return self._rdzv_reference.local_value(self._limit(limit))  # type: ignore[no-any-return]
+        return self._fetch(timeout).wait()
+
+    def _fetch(self, timeout: float = UNSET) -> Future[T]:
+        from rdzv.rpc._future import Future
+
+        agent = _agent.current()
+        call = self._rdzv_reference.fetch(agent._native, _agent._timeout(timeout), _agent._request.get())
+        return Future._of(call, agent._watch)
+
+    def _limit(self, limit: float | None) -> float:
+        return _agent.current()._native.timeout if limit is None else limit
+
+    def local_value(self) -> T:
+        """The value itself, on its owner. Waits until there is one.
+
+        Returns:
+            object: the value.
+
+        Raises:
+            RpcError: this worker is not the owner.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def value(rref: rpc.RRef) -> object:
+            ...     return rref.local_value()
+        """
+        return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
+
+    def rpc_sync(self, timeout: float = UNSET) -> Any:
+        """A proxy whose methods are called on the owner, and waited for.
+
+        Args:
+            timeout (float): seconds of each call. Default: the agent's.
+
+        Returns:
+            object: has the methods of the value.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def length(rref: rpc.RRef) -> int:
+            ...     return rref.rpc_sync().__len__()
+        """
+        return _Proxy(self, _agent.RdzvAgent.call_sync, timeout)
+
+    def rpc_async(self, timeout: float = UNSET) -> Any:
+        """A proxy whose methods are called on the owner, and give futures.
+
+        Args:
+            timeout (float): seconds of each call. Default: the agent's.
+
+        Returns:
+            object: has the methods of the value.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def push(rref: rpc.RRef, gradient: object) -> rpc.Future:
+            ...     return rref.rpc_async().push(gradient)
+        """
+        return _Proxy(self, _agent.RdzvAgent.call_async, timeout)
+
+    def remote(self, timeout: float = UNSET) -> Any:
+        """A proxy whose methods are called on the owner, and give references to what they return.
+
+        Args:
+            timeout (float): seconds until the owner has taken each call. Default: the agent's.
+
+        Returns:
+            object: has the methods of the value.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> def layer(rref: rpc.RRef) -> rpc.RRef:
+            ...     return rref.remote().layer(0)
+        """
+        return _Proxy(self, _agent.RdzvAgent.call_remote, timeout)
+
+    def __repr__(self) -> str:
+        return f"{'OwnerRRef' if self.is_owner() else 'UserRRef'}({self._rdzv_reference!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a reference travels in calls only: it cannot be pickled elsewhere")
+
+
+RRef.__module__ = "rdzv.rpc"
+
+
+class _Proxy:
+    def __init__(self, rref: RRef[Any], call: Callable[..., Any], timeout: float) -> None:
+        self._rref, self._call, self._timeout = rref, call, timeout
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in ("__reduce_ex__", "__getstate__", "__setstate__", "_rdzv_reference"):
+            raise AttributeError(name)
+
+        def method(*args: object, **kwargs: object) -> Any:
+            rref = self._rref
+            return self._call(
+                _agent.current(), rref.owner_name(), _invoke, (rref, name, args, kwargs), None, self._timeout
+            )
+
+        return method
+
+
+@_functions.function(name="rdzv.rpc.method")
+def _invoke(rref: RRef[Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not rref.is_owner():
+        raise ValueError("the reference is to a value of another worker")
+    found = _functions.method(rref.local_value(), name)
+    result = found(*args, **kwargs)
+    if _functions.is_async_execution(found):
+        return result.wait()
+    return result

@@ -1,0 +1,230 @@
+"""Makers of agents, by name, with the signatures of ``torch.distributed.rpc.backend_registry``.
+
+``BackendType`` is one class for the life of the process, so a member that somebody has stays one when others are
+registered. It is not an ``enum.Enum``, which cannot grow.
+"""
+
+from __future__ import annotations
+
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import MappingProxyType
+    from typing import Any, NamedTuple
+
+    class BackendValue(NamedTuple):
+        construct_rpc_backend_options_handler: Callable[..., Any]
+        init_backend_handler: Callable[..., Any]
+
+else:
+    from collections import namedtuple
+    from types import MappingProxyType
+
+    BackendValue = namedtuple("BackendValue", ["construct_rpc_backend_options_handler", "init_backend_handler"])
+    BackendValue.__doc__ = """The two functions of a backend.
+
+    Args:
+        construct_rpc_backend_options_handler (callable): makes options.
+        init_backend_handler (callable): makes an agent.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import BackendType
+        >>> BackendType.RDZV.value._fields
+        ('construct_rpc_backend_options_handler', 'init_backend_handler')
+    """
+
+__all__ = [
+    "BackendType",
+    "BackendValue",
+    "backend_registered",
+    "construct_rpc_backend_options",
+    "init_backend",
+    "register_backend",
+]
+
+_lock = threading.Lock()
+_members: dict[str, BackendType] = {}
+
+
+class _Members(type):
+    """Has the backends as attributes, and can be iterated, the latest first."""
+
+    def __getattr__(cls, name: str) -> BackendType:
+        member = _members.get(name)
+        if member is None:
+            raise AttributeError(f"there is no backend {name!r}; there are {', '.join(_members)}")
+        return member
+
+    def __getitem__(cls, name: str) -> BackendType:
+        return _members[name]
+
+    def __iter__(cls) -> Iterator[BackendType]:
+        return iter(list(_members.values())[::-1])
+
+    def __len__(cls) -> int:
+        return len(_members)
+
+    def __contains__(cls, member: object) -> bool:
+        return is_member(member)
+
+    def __dir__(cls) -> list[str]:
+        return [*super().__dir__(), *_members]
+
+    @property
+    def __members__(cls) -> MappingProxyType[str, BackendType]:
+        return MappingProxyType(_members)
+
+
+class BackendType(metaclass=_Members):
+    """The backends: ``BackendType.RDZV``, ``BackendType["RDZV"]``, iteration, ``len``, ``in``.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import BackendType
+        >>> BackendType.RDZV, BackendType["RDZV"] is BackendType.RDZV, BackendType.RDZV in BackendType
+        (BackendType.RDZV, True, True)
+    """
+
+    __slots__ = ("_name", "_value")
+    if TYPE_CHECKING:
+        RDZV: BackendType
+        TENSORPIPE: BackendType
+
+    def __new__(cls) -> BackendType:
+        raise TypeError("backends are made by register_backend")
+
+    @property
+    def name(self) -> str:
+        """str: the name under which it was registered."""
+        return self._name
+
+    @property
+    def value(self) -> BackendValue:
+        """BackendValue: its two functions."""
+        return self._value
+
+    _name: str
+    _value: BackendValue
+
+    def __repr__(self) -> str:
+        return f"BackendType.{self._name}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _named, (self._name,)
+
+
+def _named(name: str) -> BackendType:
+    return BackendType[name]
+
+
+def is_member(value: object) -> bool:
+    return isinstance(value, BackendType)
+
+
+def backend_registered(backend_name: str) -> bool:
+    """Whether there is a backend of this name.
+
+    Args:
+        backend_name (str): the name, compared exactly.
+
+    Returns:
+        bool: True if it was registered.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import backend_registered
+        >>> backend_registered("RDZV"), backend_registered("rdzv")
+        (True, False)
+    """
+    return backend_name in _members
+
+
+def register_backend(
+    backend_name: str,
+    construct_rpc_backend_options_handler: Callable[..., Any],
+    init_backend_handler: Callable[..., Any],
+) -> BackendType:
+    """Registers a maker of agents.
+
+    Args:
+        backend_name (str): its name.
+        construct_rpc_backend_options_handler (callable): ``(rpc_timeout, init_method, **kwargs)``, returns options.
+        init_backend_handler (callable): called with the keywords ``store``, ``name``, ``rank``, ``world_size`` and
+            ``rpc_backend_options``; returns a :class:`rdzv.rpc.Agent`.
+
+    Returns:
+        BackendType: the new member.
+
+    Raises:
+        RuntimeError: the name is taken.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import register_backend
+        >>> register_backend("RDZV", dict, dict)
+        Traceback (most recent call last):
+        RuntimeError: RPC backend RDZV: already registered
+    """
+    member = object.__new__(BackendType)
+    member._name = backend_name
+    member._value = BackendValue(construct_rpc_backend_options_handler, init_backend_handler)
+    with _lock:
+        if backend_name in _members:
+            raise RuntimeError(f"RPC backend {backend_name}: already registered")
+        _members[backend_name] = member
+    return member
+
+
+def construct_rpc_backend_options(
+    backend: BackendType, rpc_timeout: float = 60.0, init_method: str = "env://", **kwargs: Any
+) -> Any:
+    """Makes the options of a backend.
+
+    Args:
+        backend (BackendType): the backend.
+        rpc_timeout (float): seconds that a call may take. Default 60.
+        init_method (str): URL of the store. Default ``env://``.
+        **kwargs (object): what the backend knows beside these.
+
+    Returns:
+        object: the options.
+
+    Raises:
+        TypeError: the backend does not know a keyword.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import BackendType, construct_rpc_backend_options
+        >>> construct_rpc_backend_options(BackendType.RDZV, num_worker_threads=4).num_worker_threads
+        4
+    """
+    return backend.value.construct_rpc_backend_options_handler(rpc_timeout, init_method, **kwargs)
+
+
+def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
+    """Has a backend make an agent.
+
+    Args:
+        backend (BackendType): the backend.
+        *args (object): passed on.
+        **kwargs (object): passed on.
+
+    Returns:
+        Agent: what the backend returns.
+
+    Example:
+        >>> from rdzv.rpc.backend_registry import init_backend, register_backend
+        >>> echo = register_backend("ECHO", dict, lambda **keywords: keywords)
+        >>> init_backend(echo, name="worker")
+        {'name': 'worker'}
+    """
+    return backend.value.init_backend_handler(*args, **kwargs)
+
+
+def check_agent(agent: object) -> None:
+    """Refuses what an init handler has returned, if it is no agent."""
+    from rdzv.rpc._agent import Agent
+
+    if isinstance(agent, Agent):
+        return
+    missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]
+    if missing:
+        raise TypeError(f"the backend made a {type(agent).__name__}, which is no agent: it has no {', '.join(missing)}")

@@ -1,0 +1,176 @@
+"""Functions and classes that workers of the tests offer."""
+
+import asyncio
+import dataclasses
+import os
+import threading
+import time
+
+from rdzv import rpc
+
+
+@rpc.function
+def nothing():
+    return None
+
+
+@rpc.function
+def add(a, b=0):
+    return a + b
+
+
+@rpc.function
+def echo(value):
+    return value
+
+
+@rpc.function
+def double(value):
+    return value * 2
+
+
+@rpc.function
+def lent(array):
+    return float(array.sum()), array.flags.writeable
+
+
+@rpc.function
+def fill(array, value):
+    array[:] = value
+    return array
+
+
+@rpc.function
+def fail(kind, text):
+    raise {"value": ValueError, "key": KeyError, "exit": SystemExit, "own": Own}[kind](text)
+
+
+@rpc.function
+def fail_because():
+    try:
+        raise KeyError("weights")
+    except KeyError as error:
+        raise ValueError("cannot load") from error
+
+
+class Own(Exception):
+    """Not registered, so nobody may unpickle it."""
+
+
+@rpc.function
+def unpicklable():
+    return threading.Lock()
+
+
+@rpc.function
+def slow(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if rpc.is_cancelled():
+            flags["cancelled"] = True
+            return "cancelled"
+        time.sleep(0.005)
+    return "slept"
+
+
+flags = {}
+
+
+@rpc.function
+def flag(name):
+    return flags.get(name)
+
+
+@rpc.function
+def who():
+    return rpc.caller().name, rpc.get_worker_info().name
+
+
+@rpc.function
+def chain(names):
+    """Calls on along the names."""
+    if not names:
+        return [rpc.get_worker_info().name]
+    return [rpc.get_worker_info().name, *rpc.rpc_sync(names[0], chain, args=(names[1:],))]
+
+
+@rpc.function
+async def later(value):
+    await asyncio.sleep(0.01)
+    return value
+
+
+@rpc.function
+async def calls_on(to, value):
+    return await rpc.call(to, later, value)
+
+
+@rpc.function
+@rpc.functions.async_execution
+def add_elsewhere(to, a, b):
+    return rpc.rpc_async(to, add, args=(a, b)).then(lambda done: done.wait() + 1000)
+
+
+@rpc.function
+@rpc.functions.async_execution
+def no_future():
+    return 1
+
+
+@rpc.function
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+@rpc.function
+class Counter:
+    def __init__(self, start=0):
+        self.value = start
+
+    def add(self, amount):
+        self.value += amount
+        return self.value
+
+    def get(self):
+        return self.value
+
+    def _secret(self):
+        return "secret"
+
+
+@rpc.function
+def value_of(rref):
+    return rref.to_here()
+
+
+@rpc.function
+def keep(rref):
+    flags["kept"] = rref
+
+
+@rpc.function
+def add_to(rref, amount):
+    return rref.rpc_sync().add(amount)
+
+
+@rpc.function
+def die():
+    os._exit(9)
+
+
+@rpc.function
+def pid():
+    return os.getpid()
+
+
+@rpc.function
+def counters():
+    import rdzv.rpc._agent as agents
+
+    return agents.current()._native.traffic()
+
+
+def not_registered():
+    flags["ran"] = True

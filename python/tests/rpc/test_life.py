@@ -1,0 +1,237 @@
+"""Ends: of a callee, a caller, a process, an interpreter; signals, forks, and a great many calls.
+
+RDZV_TEST_ROUNDS says how often each accident happens; a few times if nothing is said.
+"""
+
+import os
+import resource
+import signal
+import threading
+import time
+
+import numpy
+import pytest
+from ranks import Program
+from rpc import served
+from rpc.peers import group, until
+
+import rdzv
+from rdzv import rpc
+
+ROUNDS = int(os.environ.get("RDZV_TEST_ROUNDS", "2"))
+CALLS = int(os.environ.get("RDZV_TEST_CALLS", "20000"))
+
+ALONE = """
+    import os, signal, sys, threading, time
+    import rdzv
+    from rdzv import rpc
+
+    server = rdzv.StoreServer()
+    rpc.init_rpc("alone", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
+
+    @rpc.function
+    def slow(seconds):
+        time.sleep(seconds)
+
+    @rpc.function
+    def nothing():
+        pass
+"""
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_callee_that_is_killed_ends_its_calls_at_once(number):
+    def caller():
+        futures = [rpc.rpc_async("w1", served.slow, args=(60,)) for _ in range(5)]
+        kept = rpc.remote("w1", served.Counter)
+        until(kept.confirmed_by_owner, "the reference does not come")
+        begun = time.monotonic()
+        with pytest.raises(rpc.PeerLost, match="w1") as raised:
+            rpc.rpc_sync("w1", served.die)
+        assert raised.value.retryable and isinstance(raised.value, ConnectionError)
+        for future in futures:
+            with pytest.raises(rpc.PeerLost):
+                future.wait()
+        with pytest.raises(rpc.RpcError):
+            kept.to_here(timeout=5)
+        assert time.monotonic() - begun < 10
+
+    group([caller, lambda: time.sleep(60)], graceful=False, expect={1})
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_references_of_a_dead_worker_are_given_back(number):
+    def owner():
+        until(lambda: served.counters()["num_owner_rrefs"] >= 20, "nobody keeps anything")
+        until(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
+
+    def holder():
+        kept = [rpc.remote("w0", served.Counter, args=(number,)) for number in range(20)]
+        until(lambda: all(rref.confirmed_by_owner() for rref in kept), "they are not confirmed")
+        until(lambda: rpc.rpc_sync("w0", served.counters)["num_owner_rrefs"] >= 20, "they are not there")
+        os._exit(9)
+
+    group([owner, holder], world_size=0, options={"lease": 0.5}, graceful=False, expect={1})
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize(
+    "in_flight",
+    [
+        "rpc.rpc_async('alone', slow, args=(60,))",
+        "threading.Thread(target=rpc.rpc_sync, args=('alone', slow, (60,)), daemon=True).start(); time.sleep(0.05)",
+        "kept = [rpc.remote('alone', nothing), rpc.rpc_async('alone', nothing).then(lambda done: time.sleep(60))]",
+        "rpc.rpc_sync('alone', nothing); sys.exit(0)",
+        "rpc.shutdown()",
+    ],
+)
+def test_the_interpreter_ends_with_calls_in_flight(in_flight, number):
+    with Program(ALONE + f"\n    print('begins', flush=True)\n    {in_flight}\n    begun = time.monotonic()\n") as program:
+        assert program.line() == "begins"
+        begun = time.monotonic()
+        code, out, err = program.end()
+        assert code == 0, err
+        assert time.monotonic() - begun < 5
+        assert "Fatal" not in err and "panic" not in err, err
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "rpc.rpc_sync('alone', slow, args=(60,))",
+        "rpc.rpc_async('alone', slow, args=(60,)).wait()",
+        "rpc.remote('alone', slow, args=(60,)).to_here()",
+        "rpc.Future().wait()",
+    ],
+)
+def test_control_c_ends_a_wait(wait, number):
+    source = ALONE + f"""
+    print(os.getpid(), flush=True)
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    rpc.rpc_sync("alone", nothing)
+    print("good", flush=True)
+    """
+    with Program(source) as program:
+        pid = int(program.line())
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGINT)
+        begun = time.monotonic()
+        assert program.line() == "interrupted"
+        assert time.monotonic() - begun < 2
+        assert program.line() == "good"
+        code, _, err = program.end()
+        assert code == 0 and "Fatal" not in err, err
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_forked_child_leaves_the_agent_alone(number):
+    def caller():
+        rref = rpc.remote("w1", served.Counter)
+        future = rpc.rpc_async("w1", served.slow, args=(0.2,))
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with pytest.raises(RuntimeError, match="has not been initialized"):
+                    rpc.rpc_sync("w1", served.nothing)
+                with pytest.raises(RuntimeError, match="does not cross a fork"):
+                    future.wait()
+                del rref, future
+                with rdzv.StoreServer() as server:
+                    store = rdzv.TCPStore(server.host, server.port)
+                    rpc.init_rpc("child", rank=0, world_size=1, store=store)
+                    assert rpc.rpc_sync("child", served.add, args=(1, 2)) == 3
+                    rpc.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert future.wait() == "slept" and rref.rpc_sync().add(1) == 1
+
+    group([caller, lambda: None])
+
+
+def test_calls_do_not_make_a_worker_grow():
+    def caller():
+        array = numpy.ones(1 << 10)
+
+        def some(count):
+            for number in range(count // 4):
+                rpc.rpc_sync("w1", served.nothing)
+                rpc.rpc_async("w1", served.add, args=(number, 1)).wait()
+                rpc.rpc_sync("w1", served.echo, args=(array,))
+                rpc.remote("w1", served.nothing).to_here()
+
+        some(4000)
+        until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
+        before = memory(os.getpid()), memory(rpc.rpc_sync("w1", served.pid))
+        some(CALLS)
+        until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
+        after = memory(os.getpid()), memory(rpc.rpc_sync("w1", served.pid))
+        return before, after
+
+    before, after = group([caller, lambda: None])[0]
+    for early, late in zip(before, after):
+        assert late - early < 8 << 20, f"{early} bytes became {late} in {CALLS} calls"
+
+
+def memory(pid):
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_many_threads_call_at_once():
+    def caller():
+        failed = []
+
+        def some():
+            try:
+                for number in range(200):
+                    assert rpc.rpc_sync("w1", served.add, args=(number, 1)) == number + 1
+            except BaseException as error:  # noqa: BLE001, raised below
+                failed.append(error)
+
+        threads = [threading.Thread(target=some) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed, failed
+
+    group([caller, lambda: None])
+
+
+def test_more_than_may_be_in_flight_waits_for_room():
+    def caller():
+        futures = [rpc.rpc_async("w1", served.slow, args=(0.01,)) for _ in range(600)]
+        assert {future.wait() for future in futures} == {"slept"}
+
+    group([caller, lambda: None])
+
+
+def test_a_graceful_shutdown_waits_for_what_is_in_flight():
+    def caller():
+        future = rpc.rpc_async("w1", served.slow, args=(0.5,))
+        rpc.shutdown()
+        assert future.wait() == "slept"
+        with rdzv.StoreServer() as server:
+            rpc.init_rpc("w0", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
+            rpc.shutdown()
+
+    group([caller, lambda: None])
+
+
+def test_nobody_waits_for_a_future_that_failed_and_it_is_told(caplog):
+    with rdzv.StoreServer() as server:
+        rpc.init_rpc("w0", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
+        try:
+            future = rpc.rpc_async("w0", served.fail, args=("value", "unheard"))
+            until(future.done, "it does not end")
+            del future
+            assert "nobody asked for its result: unheard" in caplog.text
+        finally:
+            rpc.shutdown()
