@@ -9,7 +9,8 @@ from __future__ import annotations
 from rdzv._errors import Deadline, PeerLost, RemoteError, RpcError
 from rdzv.rpc import backend_registry as backend_registry
 from rdzv.rpc import functions as functions
-from rdzv.rpc._agent import UNSET, Agent, RpcOptions, WorkerInfo
+from rdzv.rpc._agent import UNSET as UNSET
+from rdzv.rpc._agent import Agent, RpcOptions, WorkerInfo
 from rdzv.rpc._api import (
     call,
     caller,
@@ -40,7 +41,6 @@ __all__ = [
     "RemoteError",
     "RpcError",
     "RpcOptions",
-    "UNSET",
     "WorkerInfo",
     "call",
     "caller",

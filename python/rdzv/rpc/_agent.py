@@ -179,23 +179,123 @@ class Agent(abc.ABC):
     """
 
     @abc.abstractmethod
-    def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo: ...
+    def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
+        """A worker of the group.
+
+        Args:
+            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: the agent's own.
+
+        Returns:
+            WorkerInfo: name and rank.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.get_worker_info.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def get_worker_infos(self) -> list[WorkerInfo]: ...
+    def get_worker_infos(self) -> list[WorkerInfo]:
+        """All workers of the group.
+
+        Returns:
+            list[WorkerInfo]: names and ranks.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.get_worker_infos.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def send(self, to: WorkerInfo, message: tuple[Any, tuple[Any, ...], dict[str, Any]], timeout: float) -> Future[Any]: ...
+    def send(
+        self, to: WorkerInfo, message: tuple[Any, tuple[Any, ...], dict[str, Any]], timeout: float
+    ) -> Future[Any]:
+        """Calls a function on a worker.
+
+        Args:
+            to (WorkerInfo): the worker.
+            message (tuple): function, arguments and keyword arguments.
+            timeout (float): seconds; ``UNSET`` for the agent's own limit.
+
+        Returns:
+            Future: of the result.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.send.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Begins to serve. ``init_rpc`` calls it once.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.start.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def join(self, shutdown: bool = False, timeout: float = 0) -> None: ...
+    def join(self, shutdown: bool = False, timeout: float = 0) -> None:
+        """Waits until the calls of all workers are over.
+
+        Args:
+            shutdown (bool): whether the agent is to end afterwards.
+            timeout (float): seconds that this waits at most; 0 for no limit.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.join.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def sync(self) -> None: ...
+    def sync(self) -> None:
+        """Waits for what the agent has begun itself.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.sync.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """Ends the agent at once; does nothing if it has ended.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.shutdown.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def get_metrics(self) -> dict[str, str]: ...
+    def get_metrics(self) -> dict[str, str]:
+        """Numbers of the agent.
+
+        Returns:
+            dict[str, str]: values by name.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.get_metrics.__isabstractmethod__
+            True
+        """
+
     @abc.abstractmethod
-    def get_debug_info(self) -> dict[str, str]: ...
+    def get_debug_info(self) -> dict[str, str]:
+        """What helps to find a fault.
+
+        Returns:
+            dict[str, str]: values by name.
+
+        Example:
+            >>> from rdzv import rpc
+            >>> rpc.Agent.get_debug_info.__isabstractmethod__
+            True
+        """
 
 
 def _timeout(timeout: float | None) -> float | None:

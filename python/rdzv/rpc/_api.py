@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from typing import overload
 
 from rdzv.rpc import _agent, backend_registry
 from rdzv.rpc._agent import NO_AGENT, UNSET, Agent, RpcOptions, WorkerInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, ParamSpec, TypeVar
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from typing import Any, TypeVar
 
     from rdzv import Store
     from rdzv.rpc._future import Future
     from rdzv.rpc._rref import RRef
 
-    P = ParamSpec("P")
     R = TypeVar("R")
 
 
@@ -153,13 +153,29 @@ def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
     return _anybody().get_worker_info(name)
 
 
+@overload
+def rpc_sync(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Coroutine[Any, Any, R]],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> R: ...
+@overload
 def rpc_sync(
     to: str | int | WorkerInfo,
     func: Callable[..., R],
     args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
-) -> R:
+) -> R: ...
+def rpc_sync(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Any],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> Any:
     """Calls a function on a worker, and waits for its result.
 
     Arrays and tensors in arguments and results are not copied into the message: leave them unchanged until the result
@@ -195,17 +211,33 @@ def rpc_sync(
     """
     agent = _agent._agent
     if type(agent) is _agent.RdzvAgent:
-        return agent.call_sync(to, func, args, kwargs, timeout)  # type: ignore[no-any-return]
+        return agent.call_sync(to, func, args, kwargs, timeout)
     return rpc_async(to, func, args, kwargs, timeout).wait()
 
 
+@overload
+def rpc_async(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Coroutine[Any, Any, R]],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> Future[R]: ...
+@overload
 def rpc_async(
     to: str | int | WorkerInfo,
     func: Callable[..., R],
     args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
-) -> Future[R]:
+) -> Future[R]: ...
+def rpc_async(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Any],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> Any:
     """Calls a function on a worker, and goes on.
 
     Args:
@@ -237,13 +269,29 @@ def rpc_async(
     return agent.send(agent.get_worker_info(to), (func, tuple(args or ()), dict(kwargs or {})), timeout)
 
 
+@overload
+def remote(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Coroutine[Any, Any, R]],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> RRef[R]: ...
+@overload
 def remote(
     to: str | int | WorkerInfo,
     func: Callable[..., R],
     args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
-) -> RRef[R]:
+) -> RRef[R]: ...
+def remote(
+    to: str | int | WorkerInfo,
+    func: Callable[..., Any],
+    args: Sequence[Any] | None = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float = UNSET,
+) -> Any:
     """Has a worker call a function and keep the result.
 
     Args:
@@ -272,9 +320,21 @@ def remote(
     return _agent.current().call_remote(to, func, args, kwargs, timeout)
 
 
+@overload
 async def call(
-    to: str | int | WorkerInfo, func: Callable[P, R], *args: Any, timeout: float = UNSET, **kwargs: Any
-) -> R:
+    to: str | int | WorkerInfo,
+    func: Callable[..., Coroutine[Any, Any, R]],
+    *args: Any,
+    timeout: float = UNSET,
+    **kwargs: Any,
+) -> R: ...
+@overload
+async def call(
+    to: str | int | WorkerInfo, func: Callable[..., R], *args: Any, timeout: float = UNSET, **kwargs: Any
+) -> R: ...
+async def call(
+    to: str | int | WorkerInfo, func: Callable[..., Any], *args: Any, timeout: float = UNSET, **kwargs: Any
+) -> Any:
     """Calls a function on a worker, from a coroutine.
 
     Args:

@@ -302,7 +302,8 @@ class Future(Generic[T]):
                 content = self._call.take()
                 value = None if content is None else _values.load(*content)
             except BaseException as error:  # noqa: BLE001, it is the result
-                self._finish_locked(None, error)
+                # This frame in its traceback would be a cycle.
+                self._finish_locked(None, error.with_traceback(None))
             else:
                 self._finish_locked(value, None)
 
