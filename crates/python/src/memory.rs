@@ -37,8 +37,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView};
-use rdzv_rpc::{Arena, Block, is_leased};
 use rdzv_collective::{Element, ElementType, ReceiveBuffer, ReduceOp, SendBuffer};
+use rdzv_rpc::{Arena, Block, is_leased};
 
 /// The use that an operation makes of the memory of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -601,7 +601,9 @@ pub(crate) fn shared_bytes(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     }
     let buffer = PyUntypedBuffer::get(object)?;
     if !buffer.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!("{ARGUMENT} is not contiguous")));
+        return Err(PyValueError::new_err(format!(
+            "{ARGUMENT} is not contiguous"
+        )));
     }
     // The view keeps what it views exported, so this export may end.
     let (start, length) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
@@ -758,7 +760,16 @@ impl ArenaBlock {
         let bytes = &slf.get().0;
         // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by the process that made
         // the arena, which is this one; that it is not written while it is lent is the promise of its owner.
-        unsafe { fill(slf.as_any(), view, flags, bytes.as_ptr(), bytes.len(), false) }
+        unsafe {
+            fill(
+                slf.as_any(),
+                view,
+                flags,
+                bytes.as_ptr(),
+                bytes.len(),
+                false,
+            )
+        }
     }
 }
 

@@ -47,8 +47,8 @@ mod wire;
 
 pub use agent::{PeerTraffic, RpcAgentBuilder, Traffic};
 pub use call::handler::{
-    Argument, Blocking, Deferred, Function, Handler, KeptHere, Offered, Output, Recognised, Responder,
-    blocking, deferred, kept,
+    Argument, Blocking, Deferred, Function, Handler, KeptHere, Offered, Output, Recognised,
+    Responder, blocking, deferred, kept,
 };
 pub use call::methods::Methods;
 pub use channel::failure::Failure;

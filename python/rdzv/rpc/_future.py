@@ -364,14 +364,14 @@ class Future(Generic[T]):
             if not arrived.done():
                 arrived.set_result(None)
 
-        def told(_: object) -> None:
+        def notify(_: object) -> None:
             try:
                 loop.call_soon_threadsafe(end)
             except RuntimeError:
                 # The loop was closed, and nobody waits any more.
                 pass
 
-        self.add_done_callback(told)
+        self.add_done_callback(notify)
         try:
             yield from arrived.__await__()
         except asyncio.CancelledError:

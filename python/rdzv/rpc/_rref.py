@@ -130,7 +130,7 @@ class RRef(Generic[T]):
         from rdzv.rpc._future import Future
 
         agent = _agent.current()
-        call = self._rdzv_reference.fetch(agent._native, _agent._timeout(timeout), _agent._request.get())
+        call = agent._native.fetch(self._rdzv_reference, _agent._timeout(timeout), _agent._request.get())
         return Future._of(call, agent._watch)
 
     def _limit(self, limit: float | None) -> float:

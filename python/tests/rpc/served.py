@@ -30,7 +30,7 @@ def double(value):
 
 
 @rpc.function
-def lent(array):
+def sum_of(array):
     return float(array.sum()), array.flags.writeable
 
 

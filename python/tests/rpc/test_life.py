@@ -66,6 +66,7 @@ def test_references_of_a_dead_worker_are_given_back(number):
         until(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
 
     def holder():
+        until(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the owner does not come")
         kept = [rpc.remote("w0", served.Counter, args=(number,)) for number in range(20)]
         until(lambda: all(rref.confirmed_by_owner() for rref in kept), "they are not confirmed")
         assert rpc.rpc_sync("w0", served.counters)["num_owner_rrefs"] >= 20
@@ -107,8 +108,8 @@ def test_the_interpreter_ends_with_calls_in_flight(in_flight, number):
 )
 def test_control_c_ends_a_wait(wait, number):
     source = ALONE + f"""
-    print(os.getpid(), flush=True)
     try:
+        print(os.getpid(), flush=True)
         {wait}
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -225,7 +226,7 @@ def test_a_graceful_shutdown_waits_for_what_is_in_flight():
     group([caller, lambda: None])
 
 
-def test_nobody_waits_for_a_future_that_failed_and_it_is_told(caplog):
+def test_a_failed_future_that_nobody_waits_for_is_logged(caplog):
     with rdzv.StoreServer() as server:
         rpc.init_rpc("w0", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
         try:

@@ -55,7 +55,16 @@ pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
     let made = py
         .import("rdzv.rpc._errors")
         .and_then(|module| module.getattr("made"))
-        .and_then(|made| made.call1((kind, message, worker, error.method.clone(), error.is_retryable(), remote)));
+        .and_then(|made| {
+            made.call1((
+                kind,
+                message,
+                worker,
+                error.method.clone(),
+                error.is_retryable(),
+                remote,
+            ))
+        });
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 use rdzv_rpc::{RpcError, RpcFuture as Call};
 
 use super::errors::of_rpc;
-use super::message::{Content, Reply};
+use super::message::Reply;
 use super::queue::Queue;
+use super::reference::{Content, incoming};
 use crate::handle::Origin;
 use crate::interrupt::{SLICE, detached, is_to_end};
 use crate::timeout::{FOREVER, timeout};
@@ -198,7 +199,7 @@ impl RpcFuture {
         let result = self.pending()?.state.lock().result.take();
         match result {
             None => Ok(None),
-            Some(Ok(reply)) => reply.into_python(py).map(Some),
+            Some(Ok(reply)) => incoming(py, reply).map(Some),
             Some(Err(error)) => Err(of_rpc(py, &error)),
         }
     }

@@ -1,4 +1,4 @@
-//! What travels: a pickle, the memory beside it, and the references in it.
+//! Messages: a pickle, the memory beside it, and the references in it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,19 +54,15 @@ pub(super) struct Reply {
     references: Vec<RRef<Kept>>,
 }
 
-/// The content of a message as Python has it: pickle, memory, references.
-pub(super) type Content<'py> = (
-    Bound<'py, PyAny>,
-    Vec<Received>,
-    Vec<super::reference::RpcReference>,
-);
+/// The content of a message: pickle, memory, references.
+pub(super) type Parts<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RRef<Kept>>);
 
 impl Reply {
-    /// What Python wants to send.
+    /// A message of Python's.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],
-        references: &[PyRef<'_, super::reference::RpcReference>],
+        references: Vec<RRef<Kept>>,
     ) -> PyResult<Self> {
         let bytes = body.as_bytes();
         let body = match bytes.len() <= LONGEST_BODY {
@@ -74,24 +70,21 @@ impl Reply {
             false => Body::Beside(tensor(shared_bytes(body.as_any())?)?),
         };
         let part = |part: &Bound<'_, PyAny>| tensor(shared_bytes(part)?);
-        let reference = |one: &PyRef<'_, super::reference::RpcReference>| one.rref();
         Ok(Self {
             body,
             parts: parts.iter().map(part).collect::<PyResult<_>>()?,
-            references: references.iter().map(reference).collect::<PyResult<_>>()?,
+            references,
         })
     }
 
-    /// What Python gets.
-    pub(super) fn into_python(self, py: Python<'_>) -> PyResult<Content<'_>> {
+    /// The message as Python reads it.
+    pub(super) fn into_parts(self, py: Python<'_>) -> PyResult<Parts<'_>> {
         let body = match self.body {
             Body::Here(Inline(bytes)) => PyBytes::new(py, &bytes).into_any(),
             Body::Beside(tensor) => Bound::new(py, received(tensor)?)?.into_any(),
         };
         let parts = self.parts.into_iter().map(received);
-        let references = self.references.into_iter();
-        let references = references.map(super::reference::RpcReference::new);
-        Ok((body, parts.collect::<PyResult<_>>()?, references.collect()))
+        Ok((body, parts.collect::<PyResult<_>>()?, self.references))
     }
 }
 
@@ -134,7 +127,9 @@ impl<'de> Deserialize<'de> for Inline {
                 Ok(Inline(Bytes::copy_from_slice(bytes)))
             }
         }
-        deserializer.deserialize_bytes(OfBytes).map_err(D::Error::custom)
+        deserializer
+            .deserialize_bytes(OfBytes)
+            .map_err(D::Error::custom)
     }
 }
 

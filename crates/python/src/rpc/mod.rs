@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the agent |
-//! | `message.rs` | what travels |
+//! | `message.rs` | messages |
 //! | `request.rs` | a call that has come |
 //! | `future.rs` | a call that was made |
 //! | `reference.rs` | references |
@@ -39,10 +39,10 @@ use rdzv_store::interruptible;
 
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
-use self::message::{CALL, Call, Content, Kept, REMOTE, Reply, VALUE};
+use self::message::{CALL, Call, Kept, REMOTE, Reply, VALUE};
 use self::one_time::one_time;
 use self::queue::Queue;
-use self::reference::RpcReference;
+use self::reference::{Content, RpcReference, incoming, outgoing};
 use self::request::{RpcRequest, Work};
 use crate::handle::{Handle, end_with_interpreter, ended};
 use crate::interrupt::{SLICE, detached, is_to_end};
@@ -119,11 +119,13 @@ fn methods(jobs: &Arc<Queue<(CallContext, Work)>>) -> Methods {
     Methods::new()
         .with(
             CALL,
-            deferred(move |context: CallContext, call: Call, responder: Responder<Reply>| {
-                // What is not taken fails by being dropped.
-                let work = Work::Call(call.function, call.content, responder);
-                drop(calls.push((context, work)));
-            }),
+            deferred(
+                move |context: CallContext, call: Call, responder: Responder<Reply>| {
+                    // What is not taken fails by being dropped.
+                    let work = Work::Call(call.function, call.content, responder);
+                    drop(calls.push((context, work)));
+                },
+            ),
         )
         .with(
             REMOTE,
@@ -293,7 +295,7 @@ impl AgentObject {
     ) -> PyResult<Content<'py>> {
         let inner = self.open()?;
         let timeout = call_timeout(timeout)?;
-        let content = Reply::new(body, &parts, &references)?;
+        let content = outgoing(body, &parts, &references)?;
         let call = Call { function, content };
         let context = request.as_deref().map(|request| request.context().clone());
         let result = detached(py, || {
@@ -303,7 +305,7 @@ impl AgentObject {
             result
         })?;
         match result {
-            Some(Ok(reply)) => reply.into_python(py),
+            Some(Ok(reply)) => incoming(py, reply),
             Some(Err(error)) => Err(of_rpc(py, &error)),
             None => Err(of_rpc(py, &given_up())),
         }
@@ -325,13 +327,15 @@ impl AgentObject {
     ) -> PyResult<RpcFuture> {
         let inner = self.open()?;
         let timeout = call_timeout(timeout)?;
-        let content = Reply::new(body, &parts, &references)?;
+        let content = outgoing(body, &parts, &references)?;
         let call = Call { function, content };
         let context = request.as_deref().map(|request| request.context().clone());
         let begun = detached(py, || inner.begin(context.as_ref(), &to, &call, timeout))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
         let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
-        Ok(RpcFuture::new(py.detach(|| Pending::start(begun, room, done))))
+        Ok(RpcFuture::new(
+            py.detach(|| Pending::start(begun, room, done)),
+        ))
     }
 
     /// Has a function called, and its result kept.
@@ -350,11 +354,15 @@ impl AgentObject {
     ) -> PyResult<RpcReference> {
         let inner = self.open()?;
         let options = CallOptions::new().timeout(call_timeout(timeout)?);
-        let content = Reply::new(body, &parts, &references)?;
+        let content = outgoing(body, &parts, &references)?;
         let call = Call { function, content };
         let context = request.as_deref().map(|request| request.context().clone());
         let made = detached(py, || {
-            let make = || inner.agent.remote_with(options, to.destination(), REMOTE, &call);
+            let make = || {
+                inner
+                    .agent
+                    .remote_with(options, to.destination(), REMOTE, &call)
+            };
             match context {
                 Some(context) => context.inside(make),
                 None => make(),
@@ -370,6 +378,25 @@ impl AgentObject {
         let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept::from(value));
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
+    }
+
+    /// Asks the owner of a reference for a copy of the object.
+    #[pyo3(signature = (reference, timeout, request))]
+    fn fetch(
+        &self,
+        reference: PyRef<'_, RpcReference>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        request: Option<PyRef<'_, RpcRequest>>,
+    ) -> PyResult<RpcFuture> {
+        let inner = self.open()?;
+        let (rref, timeout) = (reference.rref()?, call_timeout(timeout)?);
+        let make = || rref.rpc_async(VALUE, &(), timeout);
+        let call = match request {
+            Some(request) => request.context().inside(make),
+            None => make(),
+        };
+        let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
+        Ok(RpcFuture::new(Pending::start(call, room, done)))
     }
 
     /// Name and id of this worker.

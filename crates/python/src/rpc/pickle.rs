@@ -70,24 +70,24 @@ impl<'a> Scan<'a> {
         }
         loop {
             match self.byte()? {
-                0x80 => self.skip(1)?,           // PROTO
-                0x95 => drop(self.number(8)?),   // FRAME
-                b'.' => break,                   // STOP
-                b'N' | 0x88 | 0x89 => self.push(Value::PLAIN), // NONE, NEWTRUE, NEWFALSE
-                b'K' => self.plain(1)?,          // BININT1
-                b'M' => self.plain(2)?,          // BININT2
-                b'J' => self.plain(4)?,          // BININT
-                b'G' => self.plain(8)?,          // BINFLOAT
-                0x8a | b'C' => self.counted(1)?, // LONG1, SHORT_BINBYTES
-                0x8b | b'B' => self.counted(4)?, // LONG4, BINBYTES
-                0x8e | 0x96 => self.counted(8)?, // BINBYTES8, BYTEARRAY8
-                0x8c => self.text(1)?,           // SHORT_BINUNICODE
-                b'X' => self.text(4)?,           // BINUNICODE
-                0x8d => self.text(8)?,           // BINUNICODE8
+                0x80 => self.skip(1)?,                                // PROTO
+                0x95 => drop(self.number(8)?),                        // FRAME
+                b'.' => break,                                        // STOP
+                b'N' | 0x88 | 0x89 => self.push(Value::PLAIN),        // NONE, NEWTRUE, NEWFALSE
+                b'K' => self.plain(1)?,                               // BININT1
+                b'M' => self.plain(2)?,                               // BININT2
+                b'J' => self.plain(4)?,                               // BININT
+                b'G' => self.plain(8)?,                               // BINFLOAT
+                0x8a | b'C' => self.counted(1)?,                      // LONG1, SHORT_BINBYTES
+                0x8b | b'B' => self.counted(4)?,                      // LONG4, BINBYTES
+                0x8e | 0x96 => self.counted(8)?,                      // BINBYTES8, BYTEARRAY8
+                0x8c => self.text(1)?,                                // SHORT_BINUNICODE
+                b'X' => self.text(4)?,                                // BINUNICODE
+                0x8d => self.text(8)?,                                // BINUNICODE8
                 b')' | b']' | b'}' | 0x8f => self.push(Value::PLAIN), // EMPTY_TUPLE, _LIST, _DICT, _SET
-                0x85 => self.fold(1)?,           // TUPLE1
-                0x86 => self.fold(2)?,           // TUPLE2
-                0x87 => self.fold(3)?,           // TUPLE3
+                0x85 => self.fold(1)?,                                // TUPLE1
+                0x86 => self.fold(2)?,                                // TUPLE2
+                0x87 => self.fold(3)?,                                // TUPLE3
                 b't' | 0x91 => {
                     // TUPLE, FROZENSET
                     let depth = self.cut_at_mark()?;
@@ -102,14 +102,16 @@ impl<'a> Scan<'a> {
                 }
                 b'(' => self.marks.push(self.stack.len()), // MARK
                 b'0' => drop(self.pop()?),                 // POP
-                b'1' => drop(self.cut_at_mark()?),             // POP_MARK
-                0x94 => self.memo.push(*self.stack.last().ok_or("nothing is there to be kept")?), // MEMOIZE
+                b'1' => drop(self.cut_at_mark()?),         // POP_MARK
+                0x94 => self
+                    .memo
+                    .push(*self.stack.last().ok_or("nothing is there to be kept")?), // MEMOIZE
                 b'h' => self.recall(1)?,                   // BINGET
                 b'j' => self.recall(4)?,                   // LONG_BINGET
                 0x93 => self.name()?,                      // STACK_GLOBAL
                 b'R' | 0x81 => self.fold(2)?,              // REDUCE, NEWOBJ
                 0x92 => self.fold(3)?,                     // NEWOBJ_EX
-                b'b' => self.add_to_last(1)?,                // BUILD
+                b'b' => self.add_to_last(1)?,              // BUILD
                 0x97 => {
                     // NEXT_BUFFER
                     self.buffers += 1;
@@ -154,7 +156,11 @@ impl<'a> Scan<'a> {
     }
 
     fn pop(&mut self) -> Scanned<Value<'a>> {
-        if self.marks.last().is_some_and(|mark| self.stack.len() <= *mark) {
+        if self
+            .marks
+            .last()
+            .is_some_and(|mark| self.stack.len() <= *mark)
+        {
             return Err("it takes what stands before a mark");
         }
         self.stack.pop().ok_or("it takes what is not there")

@@ -1,20 +1,19 @@
 //! References to objects on other workers.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use rdzv_rpc::{RRef, RpcErrorKind, Timeout};
 
+use super::call_timeout;
 use super::errors::of_rpc;
-use super::future::{Pending, RpcFuture};
-use super::message::{Kept, VALUE};
-use super::request::RpcRequest;
-use super::{AgentObject, call_timeout};
+use super::message::{Kept, Reply};
 use crate::handle::Origin;
 use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::memory::Received;
 
 /// The native half of a reference. In a forked child it is left alone.
 #[pyclass(frozen, name = "RpcReference", module = "rdzv._rdzv")]
@@ -34,8 +33,29 @@ impl RpcReference {
     pub(super) fn rref(&self) -> PyResult<RRef<Kept>> {
         self.origin.check("RRef")?;
         let rref = self.rref.as_ref();
-        rref.cloned().ok_or_else(|| PyRuntimeError::new_err("the reference is gone"))
+        rref.cloned()
+            .ok_or_else(|| PyRuntimeError::new_err("the reference is gone"))
     }
+}
+
+/// The content of a message as Python has it: pickle, memory, references.
+pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
+
+/// A message of Python's.
+pub(super) fn outgoing(
+    body: &Bound<'_, PyBytes>,
+    parts: &[Bound<'_, PyAny>],
+    references: &[PyRef<'_, RpcReference>],
+) -> PyResult<Reply> {
+    let references = references.iter().map(|one| one.rref());
+    Reply::new(body, parts, references.collect::<PyResult<_>>()?)
+}
+
+/// A message for Python.
+pub(super) fn incoming(py: Python<'_>, reply: Reply) -> PyResult<Content<'_>> {
+    let (body, parts, references) = reply.into_parts(py)?;
+    let references = references.into_iter().map(RpcReference::new);
+    Ok((body, parts, references.collect()))
 }
 
 impl Drop for RpcReference {
@@ -84,7 +104,9 @@ impl RpcReference {
         let found = detached(py, || {
             loop {
                 let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                let slice = SLICE.min(left.unwrap_or(SLICE)).max(Duration::from_micros(1));
+                let slice = SLICE
+                    .min(left.unwrap_or(SLICE))
+                    .max(Duration::from_micros(1));
                 match rref.local_value_within(slice.into()) {
                     Err(error) if error.kind == RpcErrorKind::Deadline => {
                         if is_to_end() || left.is_some_and(|left| left.is_zero()) {
@@ -99,23 +121,5 @@ impl RpcReference {
             Ok(value) => Ok(value.object(py)),
             Err(error) => Err(of_rpc(py, &error)),
         }
-    }
-
-    /// Asks the owner for a copy of the object.
-    #[pyo3(signature = (agent, timeout, request))]
-    fn fetch(
-        &self,
-        agent: &AgentObject,
-        timeout: Option<&Bound<'_, PyAny>>,
-        request: Option<PyRef<'_, RpcRequest>>,
-    ) -> PyResult<RpcFuture> {
-        let inner = agent.open()?;
-        let (rref, timeout) = (self.rref()?, call_timeout(timeout)?);
-        let make = || rref.rpc_async(VALUE, &(), timeout);
-        let call = match request {
-            Some(request) => request.context().inside(make),
-            None => make(),
-        };
-        Ok(RpcFuture::new(Pending::start(call, Arc::clone(&inner.room), Arc::clone(&inner.done))))
     }
 }

@@ -9,9 +9,9 @@ use pyo3::types::{PyBytes, PyString};
 use rdzv_rpc::{CallContext, RemoteError, Responder};
 
 use super::errors::{failure, kept_failure};
-use super::message::{Content, Kept, Reply};
+use super::message::{Kept, Reply};
 use super::one_time::Sender;
-use super::reference::RpcReference;
+use super::reference::{Content, RpcReference, incoming, outgoing};
 
 /// The thing that is to be done.
 pub(super) enum Work {
@@ -106,8 +106,10 @@ impl RpcRequest {
     /// Pickle, memory and references; can be taken once.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Content<'py>> {
         match self.content.lock().take() {
-            Some(content) => content.into_python(py),
-            None => Err(PyRuntimeError::new_err("the call has no content, or it was taken")),
+            Some(content) => incoming(py, content),
+            None => Err(PyRuntimeError::new_err(
+                "the call has no content, or it was taken",
+            )),
         }
     }
 
@@ -125,7 +127,7 @@ impl RpcRequest {
         parts: Vec<Bound<'_, PyAny>>,
         references: Vec<PyRef<'_, RpcReference>>,
     ) -> PyResult<()> {
-        let reply = Reply::new(body, &parts, &references)?;
+        let reply = outgoing(body, &parts, &references)?;
         self.answer(|caller| {
             match caller {
                 Caller::Call(responder) => py.detach(|| responder.respond(Ok(reply))),
