@@ -65,6 +65,8 @@ settings! {
     exit_barrier_timeout: Duration = barrier::EXIT_BARRIER_TIMEOUT;
     /// The notice to workers that the scheduler will take their node away; none.
     preemption: Option<PreemptionPlan> = None;
+    /// The command that has to succeed before this node joins a round; none.
+    node_check: Option<NodeCheckPlan> = None;
     /// How long the node rests between the end of its workers and the next rendezvous; not at all.
     settle_delay: Duration = Duration::ZERO;
     /// The exit codes (minus the numbers of signals) of failures after which no restart is tried;
@@ -190,6 +192,18 @@ pub struct PreemptionPlan {
     pub grace: Duration,
     /// The file that is there from the notice on: Unix time in seconds at which the grace ends.
     pub file: Option<PathBuf>,
+}
+
+/// The check of a node before it joins a round, the first one and every other.
+///
+/// A node that fails it leaves the others ([`AgentError::NodeCheck`](crate::AgentError::NodeCheck)), which go on
+/// without it, or with a node in reserve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCheckPlan {
+    /// A command line for `sh`.
+    pub command: String,
+    /// The time in which it has to end. Then it is killed, and has failed.
+    pub timeout: Duration,
 }
 
 /// The port of the workers' store.

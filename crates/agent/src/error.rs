@@ -23,6 +23,14 @@ pub enum AgentError {
         /// As the user wrote it.
         program: String,
     },
+    /// The check of this node failed, so it has left the others.
+    #[error("this node withdraws, because its check `{command}` failed: {reason}")]
+    NodeCheck {
+        /// The command line.
+        command: String,
+        /// The end of it, and its last line.
+        reason: String,
+    },
     /// A worker could not be started.
     #[error("start the worker with local rank {local_rank}, '{program}': {source}")]
     Spawn {
@@ -116,6 +124,7 @@ impl AgentError {
             Self::Store(_) => "DistStoreError",
             Self::Plan(_) => "ValueError",
             Self::PeerFailed { .. }
+            | Self::NodeCheck { .. }
             | Self::KeeperLost
             | Self::Supervisor(_)
             | Self::Unrecoverable { .. } => "RuntimeError",

@@ -35,6 +35,7 @@ mod host_name;
 mod keeper;
 mod logs;
 mod memory;
+mod node_check;
 pub mod observe;
 mod outcome;
 mod output_relay;
@@ -58,8 +59,8 @@ mod worker;
 pub const TORCHELASTIC: &str = "torchelastic";
 
 pub use config::{
-    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, PreemptionPlan,
-    RankSelection, RendezvousPlan, StreamSelection, WorkerPreview, preview,
+    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, NodeCheckPlan,
+    PreemptionPlan, RankSelection, RendezvousPlan, StreamSelection, WorkerPreview, preview,
 };
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};

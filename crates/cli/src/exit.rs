@@ -5,6 +5,7 @@
 //! | 0 | the work was done: all workers exited with 0, the server was told to end, help was shown |
 //! | 1 | workers failed (whatever their codes were), a handled signal ended the run, the run could not be set up |
 //! | 2 | the command line is wrong: a flag, or the value of one |
+//! | 77 | the check of this node (`--node-check`) failed, so it has left the others |
 //! | by signal | a signal came before workers were started, or one that is not handled |
 //!
 //! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. As `torchrun`
@@ -75,6 +76,7 @@ pub(crate) enum ExitCodes {
 pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) -> u8 {
     match (codes, outcome) {
         (_, Outcome::Succeeded) => Exit::Success.code(),
+        (_, Outcome::Error(AgentError::NodeCheck { .. })) => NODE_UNFIT,
         // Nothing had begun: the signal itself ends the launcher, and this is how a shell puts it.
         (
             ExitCodes::Worker,
@@ -95,6 +97,9 @@ pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) 
         (ExitCodes::Worker, Outcome::Error(error)) => of_error(error, verdict),
     }
 }
+
+/// The exit code of a node whose check failed; `EX_NOPERM` of `sysexits.h`.
+const NODE_UNFIT: u8 = 77;
 
 fn first_failure(verdict: &Verdict) -> u8 {
     let exit = verdict.first().and_then(|first| first.evidence.exit);

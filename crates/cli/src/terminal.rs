@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rdzv_agent::{write_own_lines, write_own_output};
 use rdzv_console::Line;
+use rdzv_console::line::LABEL;
 use rdzv_core::env::{NO_COLOR, TERM};
 use rustix::termios::tcgetwinsize;
 
@@ -26,6 +27,9 @@ use crate::exit::Exit;
 
 /// Limit of the bytes that wait to be written. Lines beyond it are lost, and counted.
 const MOST_WAITING: usize = 4 << 20;
+
+/// The name of this node, once its lines have it.
+static NODE: OnceLock<String> = OnceLock::new();
 
 static QUEUE: OnceLock<Sender<Command>> = OnceLock::new();
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -46,13 +50,38 @@ pub(crate) struct LineWriter;
 
 impl io::Write for LineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        queue(write_own_lines, bytes);
+        match NODE.get() {
+            Some(node) => queue(write_own_lines, &with_node(bytes, node)),
+            None => queue(write_own_lines, bytes),
+        }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// From here on lines of our own name this node: `rdzv n2: …`. For jobs of several nodes whose output comes to one
+/// place.
+pub(crate) fn name_node(node: &str) {
+    let _ = NODE.set(node.to_owned());
+}
+
+/// The lines with the name of the node behind the label of rdzv.
+fn with_node(bytes: &[u8], node: &str) -> Vec<u8> {
+    let label = LABEL.as_bytes();
+    let mut named = Vec::with_capacity(bytes.len() + node.len() + 1);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        match line.strip_prefix(label) {
+            Some(text) => {
+                named.extend_from_slice(format!("rdzv {node}: ").as_bytes());
+                named.extend_from_slice(text);
+            }
+            None => named.extend_from_slice(line),
+        }
+    }
+    named
 }
 
 fn queue(write: Write, bytes: &[u8]) {
@@ -219,6 +248,13 @@ pub(crate) fn show(text: &str) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_ours_name_the_node_and_others_stay() {
+        let lines = b"rdzv: first\n    rdzv: quoted\nrdzv: last";
+        let named = with_node(lines, "n2");
+        assert_eq!(named, b"rdzv n2: first\n    rdzv: quoted\nrdzv n2: last");
+    }
 
     #[test]
     fn colours_are_for_terminals_that_have_them_and_people_who_want_them() {

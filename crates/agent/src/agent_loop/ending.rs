@@ -174,7 +174,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             (Ending::Devices(text), _) => failed(Some(text.clone())),
             // A node that could not join, or has lost what the others meet at, does not speak for
             // them.
-            (Ending::Broken, Outcome::Error(AgentError::Rendezvous(_))) => LeaveReason::Left,
+            (
+                Ending::Broken,
+                Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),
+            ) => LeaveReason::Left,
             (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
             (
                 Ending::Broken

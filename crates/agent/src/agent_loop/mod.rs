@@ -353,7 +353,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         });
         self.supervisor.forget();
         self.failures.forget();
-        self.rendezvous.join();
+        match self.config.node_check.clone() {
+            Some(plan) => self.rendezvous.check(plan),
+            None => self.rendezvous.join(),
+        }
     }
 
     fn assigned(&mut self, workers: &[WorkerRanks], round: Round, restart_count: u32) {
@@ -410,6 +413,13 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     fn answered(&mut self, answer: Answer) -> Option<GroupInput> {
         Some(match answer {
             Answer::Joined(joined) => self.joined(joined),
+            // Unless it was stopped meanwhile.
+            Answer::Fit => {
+                if self.ending.is_none() {
+                    self.rendezvous.join();
+                }
+                return None;
+            }
             Answer::NotNeeded(reason) => {
                 warn!("[{}] {reason}", self.config.role);
                 GroupInput::NotNeeded

@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 
 use crate::error::system;
 use crate::health::{Liveness, Watched};
-use crate::{AgentConfig, AgentError, MasterPort, RendezvousPlan, host};
+use crate::{AgentConfig, AgentError, MasterPort, NodeCheckPlan, RendezvousPlan, host, node_check};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
@@ -56,6 +56,8 @@ fn in_memory() -> RoundStore {
 pub(crate) enum Answer {
     /// To [`RendezvousHandle::join`]: for [`RendezvousHandle::joined`].
     Joined(Result<Joined, AgentError>),
+    /// To [`RendezvousHandle::check`]: this node may join.
+    Fit,
     /// To [`RendezvousHandle::join`]: the job has ended without this node; why, in words.
     NotNeeded(String),
     /// To [`RendezvousHandle::assign`].
@@ -181,6 +183,17 @@ impl RendezvousHandle {
             liveness: config.liveness.clone(),
             watched: Vec::new(),
         }
+    }
+
+    /// Runs the check of this node. Instead of [`Answer::Fit`], the error of a join comes if it fails.
+    pub(crate) fn check(&self, plan: NodeCheckPlan) {
+        let answers = self.answers.clone();
+        tokio::task::spawn_local(async move {
+            let _ = answers.send(match node_check::check(&plan).await {
+                Ok(()) => Answer::Fit,
+                Err(error) => Answer::Joined(Err(error)),
+            });
+        });
     }
 
     /// Finds the other agents.

@@ -13,6 +13,7 @@ use rdzv_console::Role;
 use rdzv_console::failure::{self, Failed};
 use rdzv_console::line::headed;
 use rdzv_console::preemption;
+use rdzv_console::speaker::{self, End, Part};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -73,6 +74,8 @@ pub(super) struct Report {
     /// The form of everything that is said.
     face: Face,
     preemption: PreemptionArgs,
+    /// Whether the output of all nodes comes to one place.
+    is_shared: bool,
 }
 
 impl Report {
@@ -96,6 +99,7 @@ impl Report {
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
             preemption: arguments.preemption.clone(),
+            is_shared: arguments.scheduled.place.is_some(),
         })
     }
 
@@ -194,7 +198,15 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
 fn say_the_end(ended: &Ended, report: &Report) {
     let form = Form::of_stderr();
     let story = &ended.story;
+    let part = match report.is_shared {
+        true => speaker::part(end_here(ended), story.rank()),
+        false => Part::Full,
+    };
     let lines = match &ended.outcome {
+        _ if part == Part::Nothing => Vec::new(),
+        Outcome::Failed { .. } | Outcome::Error(_) if part == Part::Sentence => {
+            failure::first(&ended.failed(report), form.width)
+        }
         Outcome::Succeeded => story.success().lines(form.width),
         Outcome::Signalled {
             workers_started: false,
@@ -214,6 +226,27 @@ fn say_the_end(ended: &Ended, report: &Report) {
         }
     };
     say(&lines, form);
+}
+
+/// The end of the job, as far as it is said by one of its nodes.
+fn end_here(ended: &Ended) -> End {
+    let verdict = &ended.report.verdict;
+    match &ended.outcome {
+        Outcome::Succeeded
+        | Outcome::Signalled { .. }
+        | Outcome::Preempted { in_order: true, .. } => End::InOrder,
+        Outcome::Preempted { .. } => End::Here,
+        Outcome::Failed { .. } | Outcome::Error(_) => match verdict.first() {
+            _ if verdict.here || is_of_the_agent(ended) => End::Here,
+            Some(first) if first.cause.kind() == NODE_LOST => End::NodeLost,
+            _ => End::Elsewhere {
+                is_said: matches!(
+                    &ended.outcome,
+                    Outcome::Error(AgentError::PeerFailed { .. })
+                ),
+            },
+        },
+    }
 }
 
 /// Whether the run failed by an error of this agent, and not by a failure of a worker or node.

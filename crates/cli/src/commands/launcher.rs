@@ -24,7 +24,7 @@ use crate::face::Face;
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::story::Story;
 use crate::observe::{event_sinks, log};
-use crate::terminal::{Form, complain, finish_lines, say, show, start_lines};
+use crate::terminal::{Form, complain, finish_lines, name_node, say, show, start_lines};
 use crate::trust;
 
 /// Starts this program again as the agent, and ends as it does.
@@ -117,12 +117,23 @@ fn launch(
         ..called
     };
     let arguments = arguments.run;
+    let place = arguments.scheduled.place.as_ref();
+    if let (Face::Rdzv, Some(place)) = (face, place) {
+        name_node(&place.node);
+    }
+    let is_one_of_many = place.is_some_and(|place| place.task > 0);
     let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
         let launch = resolve(&arguments, &called, environment, &ThisHost);
         let launch = launch.map_err(|refusal| refusal.with_origin(&settings))?;
         for note in &launch.notes {
             match note {
+                // Another node says the same at the same place.
+                Note::Warning(text) | Note::Either { plain: text, .. }
+                    if face == Face::Rdzv && is_one_of_many =>
+                {
+                    info!("{text}");
+                }
                 Note::Warning(text) => warn!("{text}"),
                 Note::Info(text) => info!("{text}"),
                 Note::Either { torchrun, .. } if face == Face::Torchrun => warn!("{torchrun}"),

@@ -7,11 +7,13 @@
 //! | `subcommands` | the flags of all others, `rdzv env`; [`crate::demo`] is `rdzv demo` |
 //! | `store_command` | `rdzv store` |
 //! | `verdict` | `rdzv verdict` |
+//! | `check` | `rdzv check` |
 //! | `help` | `rdzv help TOPIC` |
 //! | `link` | `rdzv link` |
 //! | `manual` | `rdzv man` |
 //! | `completions` | `rdzv completions`, `--print-completion` |
 
+mod check;
 mod completions;
 mod conclude;
 mod help;

@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use rdzv_core::env;
 
+use super::check::{self, CheckArgs};
 use super::link::{self, LinkArgs};
 use super::manual::{self, ManArgs};
 use super::store_command::{self, StoreArgs};
@@ -49,6 +50,7 @@ enum OwnCommand {
     /// Make a job token, by which the processes of a job know one another
     Token(TokenArgs),
     Verdict(VerdictArgs),
+    Check(CheckArgs),
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
@@ -100,6 +102,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::Store(arguments) => store_command::run(&arguments),
         OwnCommand::Token(arguments) => trust::make_token(&arguments),
         OwnCommand::Verdict(arguments) => verdict::run(&arguments),
+        OwnCommand::Check(arguments) => check::run(&arguments),
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),

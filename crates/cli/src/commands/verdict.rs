@@ -20,8 +20,8 @@ use crate::terminal::{complain, show};
 /// lost has left no file, and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
-    /// The reports, as in `report-*.json`
-    #[arg(required = true, value_name = "FILE")]
+    /// The reports, as in `report-*.json`, or directories with nothing else
+    #[arg(required = true, value_name = "FILE|DIRECTORY")]
     files: Vec<PathBuf>,
 }
 
@@ -61,7 +61,11 @@ pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
         });
         report.map_err(|error| format!("{}: {error}", path.display()))
     };
-    let reports: Result<Vec<Report>, String> = arguments.files.iter().map(read).collect();
+    let files: Result<Vec<Vec<PathBuf>>, String> = arguments.files.iter().map(of_path).collect();
+    let reports = files.and_then(|files| {
+        let reports: Result<Vec<Report>, String> = files.iter().flatten().map(read).collect();
+        reports
+    });
     match reports.and_then(|reports| decide(&reports)) {
         Ok((sentence, code)) => {
             show(&format!("{sentence}\n"));
@@ -71,6 +75,23 @@ pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
             complain(&format!("rdzv verdict: {error}"));
             Exit::Usage.into()
         }
+    }
+}
+
+/// The file, or all files whose names end in `.json` in the directory.
+fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
+    if !path.is_dir() {
+        return Ok(vec![path.clone()]);
+    }
+    let entries = fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<PathBuf> = files
+        .filter(|file| file.extension().is_some_and(|ends| ends == "json"))
+        .collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("there is no report in {}", path.display())),
+        false => Ok(files),
     }
 }
 

@@ -3,8 +3,8 @@
 use super::context::{Environment, Machine};
 use super::resolve::Launch;
 use super::{
-    entrypoint, hang_detection, observers, preemption, rendezvous_explanation, restarts,
-    worker_count, worker_output, worker_variables,
+    entrypoint, hang_detection, node_check, observers, preemption, rendezvous_explanation,
+    restarts, worker_count, worker_output, worker_variables,
 };
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
@@ -27,6 +27,7 @@ pub(crate) fn explain(
         &launch.count,
     );
     rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
+    node_check::explain(&mut draft, plan.node_check.as_ref());
     restarts::explain(&mut draft, plan, environment);
     preemption::explain(
         &mut draft,

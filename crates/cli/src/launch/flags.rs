@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::entrypoint::CommandArgs;
 use super::hang_detection::HangArgs;
+use super::node_check::NodeCheckArgs;
 use super::observers::ObserveArgs;
 use super::preemption::PreemptionArgs;
 use super::rendezvous_choice::{RendezvousArgs, StaticArgs};
@@ -149,9 +150,25 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) scheduler: String,
 
+    /// Nodes in reserve, of those of --nnodes or of the Slurm step
+    ///
+    /// The job runs on the others, and begins without waiting for these. They have no workers until another node is
+    /// lost or withdraws. Needs a dynamic rendezvous, and a number of nodes instead of MIN:MAX. Under Slurm: `srun --no-kill
+    /// --kill-on-bad-exit=0`, and `rdzv verdict` for the result of the job, see docs/slurm.md.
+    #[arg(
+        long,
+        value_name = "K",
+        default_value = "0",
+        help_heading = "Before a run"
+    )]
+    pub(super) spares: u32,
+
     /// The settings that the scheduler gives.
     #[arg(skip)]
     pub(crate) scheduled: Scheduled,
+
+    #[command(flatten, next_help_heading = "Before a run")]
+    pub(super) node_check: NodeCheckArgs,
 
     #[command(flatten, next_help_heading = "Workers that hang")]
     pub(super) hang: HangArgs,

@@ -15,6 +15,7 @@
 //! | `worker_output` | files and console |
 //! | `restarts` | restarts, grace, signals |
 //! | `preemption` | the notice of a scheduler that takes the nodes away |
+//! | `node_check` | the command that has to succeed before this node joins |
 //! | `hang_detection` | workers that hang |
 //! | `observers` | events, status, health |
 //! | `results` | report file and exit code |
@@ -28,6 +29,7 @@ mod entrypoint;
 mod explain;
 mod flags;
 mod hang_detection;
+mod node_check;
 mod observers;
 mod preemption;
 mod rendezvous_choice;

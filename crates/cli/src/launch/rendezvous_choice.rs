@@ -303,6 +303,11 @@ impl RendezvousChoice<'_> {
         }
     }
 
+    /// Whether each node has a rank that is given, or is alone.
+    pub(super) fn has_fixed_nodes(&self) -> bool {
+        self.alone() || self.arguments.rdzv_backend == "static"
+    }
+
     /// Whether the run has an id that tells it from others.
     pub(super) fn has_run_id(&self) -> bool {
         self.arguments.rdzv_id.is_some()

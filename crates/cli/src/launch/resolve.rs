@@ -55,6 +55,7 @@ pub(crate) fn resolve(
         notes: Vec::new(),
     };
     let nodes = arguments.count.nodes()?;
+    let nodes = nodes.without_spares(arguments.spares)?;
     if arguments.max_restarts < 0 {
         let raised = assertion("max_restarts must be >= 0".to_owned());
         return Err(raised
@@ -69,6 +70,10 @@ pub(crate) fn resolve(
         fixed: &arguments.fixed,
         nodes: &nodes,
     };
+    if arguments.spares > 0 && choice.has_fixed_nodes() {
+        let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
+        return Err(Refusal::argument("--spares", problem));
+    }
     choice.warn(&mut context);
     for warning in &arguments.scheduled.warnings {
         context.warn(warning);
@@ -126,6 +131,7 @@ pub(crate) fn resolve(
         .hang
         .resolve(&entrypoint, &context, &mut workers_environment)?;
     let restarts = arguments.restart.resolve()?;
+    let node_check = arguments.node_check.resolve()?;
     let preemption = arguments.preemption.resolve(shutdown_timeout, &context)?;
     let given = environment.filled(env::RDZV_DEADLINE);
     let deadline = match given {
@@ -174,6 +180,7 @@ pub(crate) fn resolve(
         identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
         logs,
         preemption,
+        node_check,
         settle_delay: restarts.settle_delay,
         non_retryable: restarts.non_retryable,
         capture_stderr: !arguments.report.bare_stderr,

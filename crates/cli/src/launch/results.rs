@@ -1,6 +1,8 @@
 //! The results of a run: the report file, and the exit code.
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,7 +18,8 @@ pub(crate) struct ReportArgs {
     /// Which failure was the first of the job, on which node and rank and why, with traceback and
     /// the last lines of stderr, and what followed from it. Written when the run ends, however it
     /// ends, and in one step: whoever reads the file finds all of it. The keys are in
-    /// docs/report.md.
+    /// docs/report.md. A path that ends in a slash, or is a directory, is made if it has to be, and gets a file for each
+    /// node, named after its host: `rdzv verdict DIRECTORY` reads all of them.
     #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 
@@ -54,7 +57,22 @@ impl ReportArgs {
             }
         };
         let report = self.report.as_ref().filter(|path| !path.is_empty());
-        let report = report.map(|path| machine.working_directory().join(path));
-        Ok((report, exit_codes))
+        let report = report.map(|path| {
+            let is_directory = path.as_bytes().ends_with(b"/");
+            let path = machine.working_directory().join(path);
+            if !is_directory && !path.is_dir() {
+                return Ok::<_, Refusal>(path);
+            }
+            fs::create_dir_all(&path).map_err(|error| {
+                let problem = format!("{} cannot be made: {error}", path.display());
+                Refusal::argument("--report", &problem)
+            })?;
+            let host = rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned();
+            Ok(path.join(format!("{host}.json")))
+        });
+        Ok((report.transpose()?, exit_codes))
     }
 }

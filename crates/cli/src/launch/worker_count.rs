@@ -10,7 +10,7 @@ use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS}
 use rdzv_core::rank::LocalRank;
 
 use super::context::{Context, Environment, Note};
-use crate::exit::Raised;
+use crate::exit::{Raised, Refusal};
 use crate::explanation::Draft;
 use crate::number::{int_or_raise, parse_int};
 use crate::suggestion::did_you_mean;
@@ -45,6 +45,32 @@ pub(super) struct Nodes {
     pub(super) most: u32,
     /// As typed.
     pub(super) text: String,
+    /// Nodes beyond these that wait in reserve.
+    pub(super) spares: u32,
+}
+
+impl Nodes {
+    /// The nodes that have workers, if so many of all are in reserve.
+    pub(super) fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
+        if spares == 0 {
+            return Ok(self);
+        }
+        let Self {
+            least, most, text, ..
+        } = self;
+        if least != most || spares >= most {
+            let problem = format!(
+                "{spares} of --nnodes {text} cannot be in reserve: it has to be a number of nodes, and more than that"
+            );
+            return Err(Refusal::argument("--spares", &problem));
+        }
+        Ok(Self {
+            least: least - spares,
+            most: most - spares,
+            text,
+            spares,
+        })
+    }
 }
 
 /// The number of workers.
@@ -90,6 +116,7 @@ impl CountArgs {
             least: u32::try_from(least).unwrap_or(u32::MAX),
             most: u32::try_from(most).unwrap_or(u32::MAX),
             text: text.clone(),
+            spares: 0,
         })
     }
 
@@ -237,12 +264,16 @@ fn visible_lists(environment: &Environment) -> VisibleLists {
 /// Adds the numbers of nodes and workers to an explanation.
 pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &WorkerCount) {
     draft.section("Nodes and workers");
+    let spares = nodes.spares;
     let nodes = if nodes.least == nodes.most {
         nodes.most.to_string()
     } else {
         format!("{} to {}", nodes.least, nodes.most)
     };
     draft.setting("nodes", "nnodes", nodes, "");
+    if spares > 0 {
+        draft.setting("nodes in reserve", "spares", spares.to_string(), "");
+    }
     let (name, workers) = ("workers on this node", workers.to_string());
     draft.setting(name, "nproc_per_node", workers, &count.reason);
     draft.flag("role", "role");

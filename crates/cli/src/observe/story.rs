@@ -25,6 +25,8 @@ pub(crate) struct Story {
     /// Number of workers and nodes of the last round.
     workers: u32,
     nodes: u32,
+    /// Rank of this node in the last round; none if it has been in none.
+    rank: Option<u32>,
     /// Workers of the attempt that run: process id and rank.
     running: BTreeMap<u32, u32>,
     /// Directory of the output of each worker of the attempt, by local rank.
@@ -64,9 +66,10 @@ impl Story {
                 Vec::new()
             }
             AgentEvent::Rendezvous {
-                result: Ok((_, nodes)),
+                result: Ok((rank, nodes)),
                 ..
             } => {
+                self.rank = Some(rank.0);
                 self.nodes = *nodes;
                 self.regrouped(Some(*nodes), width)
             }
@@ -159,6 +162,11 @@ impl Story {
         let mut ranks: Vec<u32> = self.running.values().copied().collect();
         ranks.sort_unstable();
         ranks
+    }
+
+    /// Rank of this node in the last round; none if it has been in none.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        self.rank
     }
 
     /// The attempts before the last one.

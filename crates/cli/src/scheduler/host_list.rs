@@ -100,7 +100,76 @@ fn numbers(ranges: &str) -> Result<Vec<String>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::process::Command;
+
     use super::*;
+
+    /// A list as Slurm might write it.
+    fn random_list(random: &mut fastrand::Rng) -> String {
+        let entries = (0..random.usize(1..4)).map(|_| {
+            let mut entry = random.alphabetic().to_string();
+            let groups = random.usize(0..3);
+            for group in 1..=groups {
+                let ranges = (0..random.usize(1..4)).map(|_| {
+                    let width = random.usize(1..5);
+                    let first = random.u32(0..10_u32.pow(width as u32));
+                    match random.bool() {
+                        true => format!("{first:0width$}"),
+                        false => format!("{first:0width$}-{:0width$}", first + random.u32(0..9)),
+                    }
+                });
+                let ranges: Vec<String> = ranges.collect();
+                // It refuses a list with a text behind the last brackets.
+                let behind = match group {
+                    _ if group == groups => "",
+                    _ => ["", "-", "x", ".a"][random.usize(0..4)],
+                };
+                entry += &format!("[{}]{behind}", ranges.join(","));
+            }
+            entry
+        });
+        let entries: Vec<String> = entries.collect();
+        entries.join(",")
+    }
+
+    /// Needs Slurm's `scontrol`; no daemon of it.
+    #[test]
+    #[ignore = "needs scontrol: run by `cargo xtask test`"]
+    fn random_lists_are_expanded_as_scontrol_expands_them() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let lists: Vec<String> = (0..10_000).map(|_| random_list(&mut random)).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let configuration = folder.path().join("slurm.conf");
+        fs::write(
+            &configuration,
+            "ClusterName=a\nSlurmctldHost=localhost\nNodeName=a\n",
+        )
+        .unwrap();
+        let mut count = 0;
+        // One process tells many lists, with a name between two of them.
+        for lists in lists.chunks(20) {
+            let all = lists.join(",end-of-list,");
+            let asked = Command::new("scontrol")
+                .args(["show", "hostnames", &all])
+                .env("SLURM_CONF", &configuration)
+                .output();
+            let answer = match asked {
+                Ok(output) => String::from_utf8(output.stdout).unwrap(),
+                Err(error) => return println!("skipped, as scontrol cannot be started: {error}"),
+            };
+            let names: Vec<&str> = answer.lines().collect();
+            assert!(!names.is_empty(), "{all} is refused, seed {seed}");
+            let each: Vec<&[&str]> = names.split(|name| *name == "end-of-list").collect();
+            assert_eq!(each.len(), lists.len(), "seed {seed}");
+            for (list, names) in lists.iter().zip(each) {
+                assert_eq!(hosts(list).unwrap(), names, "{list}, seed {seed}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 10_000, "seed {seed}");
+    }
 
     #[test]
     fn lists_are_expanded_as_slurm_expands_them() {

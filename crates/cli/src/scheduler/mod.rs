@@ -39,6 +39,8 @@ const PORTS: std::ops::Range<u64> = 20_000..32_000;
 pub(crate) struct Scheduled {
     /// The place in the job; none outside of one.
     pub(crate) job: Option<String>,
+    /// This node among those of the step, if it has several. Their output comes to one place.
+    pub(crate) place: Option<StepPlace>,
     /// Values for flags that were not given.
     pub(crate) values: Vec<Value>,
     /// The reason why the rest is not taken; empty if it is.
@@ -47,6 +49,17 @@ pub(crate) struct Scheduled {
     pub(crate) deadline: Option<u64>,
     /// Sentences for the user.
     pub(crate) warnings: Vec<String>,
+}
+
+/// A node among those of a step of several.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct StepPlace {
+    /// Its name.
+    pub(crate) node: String,
+    /// The number of its task.
+    pub(crate) task: usize,
+    /// The names of all nodes.
+    pub(crate) names: Vec<String>,
 }
 
 /// A value for a flag.
@@ -228,6 +241,11 @@ impl Step {
             job: Some(format!(
                 "Slurm job {job}, step {step}, task {task} of {nodes}, restart {restart}"
             )),
+            place: (*nodes > 1).then(|| StepPlace {
+                node: self.own.clone(),
+                task: usize::try_from(*task).unwrap_or(usize::MAX),
+                names: self.names.clone(),
+            }),
             // Not in every version.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
             ..Scheduled::default()

@@ -63,6 +63,12 @@ pub struct Attempt {
     pub failure: Option<Failure>,
 }
 
+/// The first failure in one sentence; empty if nothing failed.
+pub fn first(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
+    let first = run.failures.first();
+    first.map_or_else(Vec::new, |first| headline(run, first, width))
+}
+
 /// The first failure, what followed from it, and why there was no restart; empty if nothing failed. `width` is that of
 /// a terminal; without one no line is wrapped or left out.
 pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {

@@ -26,6 +26,7 @@ pub mod live;
 pub mod preemption;
 pub mod quantity;
 pub mod remedy;
+pub mod speaker;
 pub mod stop;
 pub mod success;
 pub mod traceback;

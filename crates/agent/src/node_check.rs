@@ -1,0 +1,104 @@
+//! The command that has to succeed before this node joins a round.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rdzv_agent_proto::node_check::{CheckEnd, judge};
+use rdzv_core::escape::escape;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::{AgentError, NodeCheckPlan};
+
+/// Bytes of the output that are kept: the last ones.
+const KEPT: usize = 4096;
+
+/// Time for what the command has printed to be read when it has ended.
+const OUTPUT_WITHIN: Duration = Duration::from_millis(200);
+
+/// Runs the command. Nothing of it is left afterwards in its process group.
+pub(crate) async fn check(plan: &NodeCheckPlan) -> Result<(), AgentError> {
+    let (end, last) = run(plan).await;
+    judge(&end, last.as_deref()).map_err(|reason| AgentError::NodeCheck {
+        command: plan.command.clone(),
+        reason,
+    })
+}
+
+async fn run(plan: &NodeCheckPlan) -> (CheckEnd, Option<String>) {
+    let (child, mut output) = match start(plan) {
+        Ok(started) => started,
+        Err(error) => return (CheckEnd::NotStarted(error.to_string()), None),
+    };
+    let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    let mut kept = Vec::new();
+    let end = {
+        let reads = read(&mut output, &mut kept);
+        tokio::pin!(reads);
+        let ends = wait(child, plan.timeout);
+        tokio::pin!(ends);
+        let (end, is_read) = tokio::select! {
+            end = &mut ends => (end, false),
+            () = &mut reads => (ends.await, true),
+        };
+        // Its children would outlive a command that was killed, or that has left them.
+        if let Some(group) = group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        if !is_read {
+            let _ = timeout(OUTPUT_WITHIN, reads).await;
+        }
+        end
+    };
+    let text = String::from_utf8_lossy(&kept);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    (end, last.map(escape))
+}
+
+fn start(plan: &NodeCheckPlan) -> io::Result<(Child, pipe::Receiver)> {
+    let (reader, writer) = io::pipe()?;
+    let child = Command::new("sh")
+        .args(["-c", &plan.command])
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()?;
+    let reader = pipe::Receiver::from_owned_fd(reader.into())?;
+    Ok((child, reader))
+}
+
+async fn wait(mut child: Child, limit: Duration) -> CheckEnd {
+    match timeout(limit, child.wait()).await {
+        Ok(Ok(status)) => end_of(status),
+        Ok(Err(error)) => CheckEnd::NotStarted(error.to_string()),
+        Err(_) => {
+            let _ = child.start_kill();
+            let _ = child.wait().await;
+            CheckEnd::TimedOut(limit)
+        }
+    }
+}
+
+fn end_of(status: ExitStatus) -> CheckEnd {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => CheckEnd::Exited(code),
+        (None, signal) => CheckEnd::Signalled(signal.unwrap_or_default()),
+    }
+}
+
+/// Reads to the end, and keeps the last bytes.
+async fn read(output: &mut pipe::Receiver, kept: &mut Vec<u8>) {
+    let mut piece = [0; 1024];
+    while let Ok(count @ 1..) = output.read(&mut piece).await {
+        kept.extend_from_slice(&piece[..count]);
+        let surplus = kept.len().saturating_sub(KEPT);
+        kept.drain(..surplus);
+    }
+}

@@ -1,0 +1,176 @@
+//! The facts about one node that a check looks at, and how they are found.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Read as _;
+use std::net::ToSocketAddrs as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use rdzv_agent::python::interpreter;
+use rustix::fs::statvfs;
+use serde::{Deserialize, Serialize};
+
+use super::gpus::gpu_problems;
+use crate::launch::{Environment, Machine, ThisHost};
+
+/// The time that a program asked about the node may take. A driver of a broken device may never answer.
+const PROGRAM_WITHIN: Duration = Duration::from_secs(20);
+
+/// Prints the version of Python and, where it is installed, that of PyTorch, without importing it.
+const VERSIONS: &str = "\
+import importlib.metadata as m, sys
+print('.'.join(map(str, sys.version_info[:3])))
+try: print(m.version('torch'))
+except m.PackageNotFoundError: print('')";
+
+/// One node.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub(super) struct Facts {
+    pub(super) node: String,
+    pub(super) rdzv: String,
+    /// Path and version of the Python of workers; a reason if there is none.
+    pub(super) python: Result<Python, String>,
+    /// Free bytes by directory; a reason if it cannot be used.
+    pub(super) disks: BTreeMap<PathBuf, Result<u64, String>>,
+    pub(super) gpus: usize,
+    pub(super) gpu_problems: Vec<String>,
+    /// The addresses of the node by its own name; a reason if it has none.
+    pub(super) addresses: Result<Vec<String>, String>,
+    /// The port at which others try to reach it.
+    pub(super) port: u16,
+}
+
+/// The Python of workers.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Default)]
+pub(super) struct Python {
+    pub(super) path: String,
+    pub(super) version: String,
+    /// Empty without PyTorch.
+    pub(super) torch: String,
+}
+
+/// Looks at this node. `directories` are those that have to have room.
+pub(super) fn gather(node: String, environment: &Environment, directories: &[PathBuf]) -> Facts {
+    let (vendor, gpus) = {
+        let accelerators = ThisHost.accelerators();
+        let (vendor, all) = accelerators.gpus();
+        (vendor, all.len())
+    };
+    let problems = match gpus {
+        0 => Vec::new(),
+        _ if vendor.name() == "NVIDIA" => nvidia(gpus),
+        _ => Vec::new(),
+    };
+    let addresses = (node.as_str(), 0).to_socket_addrs();
+    Facts {
+        rdzv: env!("CARGO_PKG_VERSION").to_owned(),
+        python: python(environment),
+        disks: directories
+            .iter()
+            .map(|path| (path.clone(), free(path)))
+            .collect(),
+        gpus,
+        gpu_problems: problems,
+        addresses: addresses
+            .map(|all| all.map(|address| address.ip().to_string()).collect())
+            .map_err(|error| error.to_string()),
+        port: 0,
+        node,
+    }
+}
+
+fn free(path: &Path) -> Result<u64, String> {
+    if !ThisHost.takes_files(path) {
+        return Err("no file can be made there".to_owned());
+    }
+    let found = statvfs(path).map_err(|error| error.to_string())?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+fn python(environment: &Environment) -> Result<Python, String> {
+    let found = interpreter(
+        &environment.0,
+        None,
+        || None,
+        |path| ThisHost.is_file(path),
+        |path| ThisHost.is_program(path),
+    );
+    let (path, _) = found.ok_or("there is no Python in VIRTUAL_ENV or PATH")?;
+    let printed = run(Command::new(&path).args(["-c", VERSIONS]))?;
+    let mut lines = printed.lines().map(str::to_owned);
+    Ok(Python {
+        path: path.to_string_lossy().into_owned(),
+        version: lines.next().unwrap_or_default(),
+        torch: lines.next().unwrap_or_default(),
+    })
+}
+
+fn nvidia(gpus: usize) -> Vec<String> {
+    let mut query = Command::new("nvidia-smi");
+    query.args([
+        "--query-gpu=index,ecc.errors.uncorrected.volatile.total",
+        "--format=csv,noheader",
+    ]);
+    match run(&mut query) {
+        Ok(printed) => gpu_problems(&printed, gpus),
+        // Containers may have the devices without the tool.
+        Err(error) if error.starts_with(NOT_STARTED) => Vec::new(),
+        Err(error) => vec![format!("nvidia-smi: {error}")],
+    }
+}
+
+const NOT_STARTED: &str = "it cannot be started";
+
+/// The stdout of a program that ends with 0 in time.
+fn run(command: &mut Command) -> Result<String, String> {
+    let command = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("{NOT_STARTED}: {error}"))?;
+    let mut stdout = child.stdout.take().ok_or("its output cannot be read")?;
+    let (sender, read) = channel();
+    thread::spawn(move || {
+        let mut text = String::new();
+        let _ = sender.send(stdout.read_to_string(&mut text).map(|_| text));
+    });
+    let text = read.recv_timeout(PROGRAM_WITHIN);
+    if text.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match text {
+        Err(_) => Err(format!(
+            "it did not end within {} s",
+            PROGRAM_WITHIN.as_secs()
+        )),
+        Ok(_) if !status.success() => Err(format!("it failed ({status})")),
+        Ok(text) => text.map_err(|error| error.to_string()),
+    }
+}
+
+/// The name by which this host knows itself.
+pub(super) fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The directories that a run writes to: temporary files and, if they are there, those that were named.
+pub(super) fn directories(environment: &Environment, named: &[PathBuf]) -> Vec<PathBuf> {
+    let temporary = environment
+        .0
+        .get(OsStr::new("TMPDIR"))
+        .filter(|path| !path.is_empty());
+    let temporary = temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let mut all = vec![temporary];
+    all.extend(named.iter().cloned());
+    all
+}

@@ -1,0 +1,181 @@
+//! `rdzv check`: whether the nodes of a job can run it, before it begins.
+
+mod compare;
+mod exchange;
+mod facts;
+mod gpus;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use rdzv_core::endpoint::Endpoint;
+use rdzv_store::parse_size;
+
+use self::compare::{Finding, alone, together};
+use self::exchange::{Exchange, Place};
+use self::facts::{Facts, directories, gather, host_name};
+use crate::exit::Exit;
+use crate::launch::Environment;
+use crate::scheduler;
+use crate::terminal::{complain, show};
+
+/// Check whether the nodes of a job can run it
+///
+/// `srun rdzv check` looks at all nodes of a Slurm step, elsewhere it looks at this one: room for temporary files, Python, GPUs and
+/// their uncorrected errors; on several nodes also names, ports, clocks, and whether the versions of rdzv, Python and PyTorch
+/// and the numbers of GPUs are the same. The first node prints a line for each and what is wrong. Ends with 0 if nothing is, else
+/// with 1 on the first node and on those that have a finding.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Look at this node only, whatever the step; for --node-check
+    #[arg(long)]
+    local: bool,
+
+    /// A directory that has to have room, beside that of temporary files; may be given several times
+    #[arg(long, value_name = "PATH")]
+    dir: Vec<PathBuf>,
+
+    /// The room that is wanted in each
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    min_free: usize,
+
+    /// Seconds in which all nodes have to come and answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+}
+
+/// Looks, and tells.
+pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
+    let environment = Environment(std::env::vars_os().collect());
+    let step = match arguments.local {
+        true => Ok(scheduler::Scheduled::default()),
+        false => scheduler::scheduled("auto", &environment.0, |_| None),
+    };
+    let step = match step {
+        Ok(step) => step,
+        Err(refusal) => {
+            complain(&format!("rdzv check: {}", refusal.plain()));
+            return Exit::Usage.into();
+        }
+    };
+    let paths = directories(&environment, &arguments.dir);
+    let name = step
+        .place
+        .as_ref()
+        .map_or_else(host_name, |place| place.node.clone());
+    let mut facts = gather(name, &environment, &paths);
+    let least_free = u64::try_from(arguments.min_free).unwrap_or(u64::MAX);
+    let findings = match place_of(&step) {
+        None => {
+            let findings = alone(&facts, least_free);
+            report(&[&facts], &[], &findings);
+            findings.len()
+        }
+        Some((place, names)) => {
+            let limit = Duration::from_secs(arguments.timeout);
+            match compare_nodes(&place, &names, &mut facts, limit, least_free) {
+                Ok(findings) => findings,
+                Err(error) => {
+                    complain(&format!("rdzv check: {}: {error}", facts.node));
+                    1
+                }
+            }
+        }
+    };
+    match findings {
+        0 => Exit::Success.into(),
+        _ => Exit::Failure.into(),
+    }
+}
+
+/// The place where the nodes of a step meet, and their names.
+fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
+    let place = step.place.as_ref()?;
+    let value = |id: &str| step.values.iter().find(|value| value.id == id);
+    let endpoint = Endpoint::parse(&value("rdzv_endpoint")?.value, 0).ok()?;
+    let place_here = Place {
+        is_host: endpoint.host == place.node,
+        endpoint,
+        rank: place.task,
+        nodes: place.names.len(),
+    };
+    Some((place_here, place.names.clone()))
+}
+
+/// Meets the other nodes; the number of findings that this one answers for.
+fn compare_nodes(
+    place: &Place,
+    names: &[String],
+    facts: &mut Facts,
+    limit: Duration,
+    least_free: u64,
+) -> Result<usize, rdzv_store::StoreError> {
+    let mut exchange = Exchange::begin(place, facts, limit)?;
+    let all = exchange.facts();
+    exchange.look(&all)?;
+    if !place.is_host {
+        let found = exchange.findings()?;
+        return Ok(found.get(&facts.node).copied().unwrap_or(0));
+    }
+    let seen = exchange.seen(&all);
+    let present: Vec<Facts> = all.iter().flatten().cloned().collect();
+    let seen = all.iter().zip(seen);
+    let seen = seen.filter_map(|(facts, seen)| Some((facts.as_ref()?.node.clone(), seen?)));
+    let mut findings: Vec<Finding> = present
+        .iter()
+        .flat_map(|facts| alone(facts, least_free))
+        .collect();
+    findings.extend(together(&present, &seen.collect()));
+    let known: Vec<&str> = present.iter().map(|facts| facts.node.as_str()).collect();
+    let missing: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !known.contains(name))
+        .collect();
+    report(&present.iter().collect::<Vec<_>>(), &missing, &findings);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for finding in &findings {
+        *counts.entry(finding.node.clone()).or_default() += 1;
+    }
+    exchange.conclude(&counts, &all)?;
+    Ok(findings.len() + missing.len())
+}
+
+/// A line for each node, and one for each finding.
+fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
+    let mut text = String::new();
+    for facts in all {
+        let python = match &facts.python {
+            Ok(python) if python.torch.is_empty() => format!("Python {}", python.version),
+            Ok(python) => format!("Python {}, PyTorch {}", python.version, python.torch),
+            Err(_) => "no Python".to_owned(),
+        };
+        let free = facts.disks.iter().filter_map(|(path, free)| {
+            let free = free.as_ref().ok()?;
+            Some(format!("{} MiB free in {}", free >> 20, path.display()))
+        });
+        let free: Vec<String> = free.collect();
+        text += &format!(
+            "{}: rdzv {}, {python}, {} GPUs, {}\n",
+            facts.node,
+            facts.rdzv,
+            facts.gpus,
+            free.join(", ")
+        );
+    }
+    for node in missing {
+        text += &format!("{node}: it did not come to the check\n");
+    }
+    for Finding { node, text: what } in findings {
+        text += &format!("wrong with {node}: {what}\n");
+    }
+    let wrong = findings.len() + missing.len();
+    text += &match wrong {
+        0 => format!("{} of {} nodes are fit\n", all.len(), all.len()),
+        _ => format!("{wrong} findings on {} nodes\n", all.len() + missing.len()),
+    };
+    show(&text);
+}
