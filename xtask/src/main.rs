@@ -9,6 +9,7 @@ mod fuzz;
 mod lines;
 mod pool;
 mod python;
+mod slurm;
 mod test;
 mod tidy;
 mod venv;

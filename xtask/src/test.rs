@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::command::{cargo, line, metadata, root, step};
 use crate::pool::{self, Job, no_names, pytest_failures, rust_failures};
-use crate::{etcd, python, venv};
+use crate::{etcd, python, slurm, venv};
 
 /// The programs that the interop suite starts, by the variables that name them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -38,9 +38,14 @@ pub(crate) type Variables = [(&'static str, String)];
 /// Ends the name of a job of the interop suite.
 const WITH_PYTORCH: &str = " with PyTorch";
 
+/// The folder of the tests with a real Slurm.
+const SLURM: &str = "interop/slurm";
+
 /// The jobs that take longest, the longest first; they begin first.
-const LONGEST: [&str; 23] = [
+const LONGEST: [&str; 25] = [
     "python/tests/upstream/test_distributed.py",
+    "interop/slurm cgroup",
+    "interop/slurm linuxproc",
     "interop/test_mixed_fleet.py",
     "interop/test_ddp.py",
     "rdzv-rendezvous contract",
@@ -278,12 +283,22 @@ pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
         ensure!(path.is_file(), "{} was not built", path.display());
         programs.push((variable, path));
     }
-    let files = match arguments {
-        [] => interop_files()?,
-        _ => vec!["interop".to_owned()],
+    // A real Slurm follows processes in one of two ways, each in a job of its own.
+    let mut files = match arguments {
+        [] => interop_files()?
+            .into_iter()
+            .map(|file| (file, ""))
+            .collect(),
+        _ => vec![("interop".to_owned(), "")],
     };
-    let job = |file: String| {
+    let proctracks = slurm::proctracks();
+    let (without_slurm, all) = (proctracks.is_empty(), proctracks.join(" "));
+    if arguments.is_empty() {
+        files.extend(proctracks.iter().map(|name| (SLURM.to_owned(), *name)));
+    }
+    let job = |(file, proctrack): (String, &'static str)| {
         let (python, server, programs) = (python.clone(), server.clone(), programs.clone());
+        let all = all.clone();
         let pytest = move || {
             let mut command = Command::new(&python);
             command
@@ -295,12 +310,22 @@ pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
                         .map(|(variable, program)| (variable, program)),
                 )
                 .env(etcd::VARIABLE, &server);
+            let proctrack = if proctrack.is_empty() {
+                &all
+            } else {
+                proctrack
+            };
+            command.env(slurm::PROCTRACK, proctrack);
+            if without_slurm {
+                command.args(["--ignore", SLURM]);
+            }
             command
         };
         let mut command = pytest();
         command.arg(&file).args(arguments);
+        let of = if proctrack.is_empty() { "" } else { " " };
         Job {
-            title: format!("{file}{WITH_PYTORCH}"),
+            title: format!("{file}{of}{proctrack}{WITH_PYTORCH}"),
             command,
             failures: pytest_failures,
             again: Box::new(move |tests| {

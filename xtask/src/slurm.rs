@@ -1,0 +1,86 @@
+//! The Slurm that `interop/slurm` runs: the packages of Debian, and whether this machine can have nodes.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::command::{output, step, succeeds};
+
+/// Names the way in which Slurm follows the processes of a job, for the tests.
+pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";
+
+const PACKAGES: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "munge"];
+
+/// What a node is made with, beside them.
+const TOOLS: [&str; 5] = ["ip", "nsenter", "unshare", "setpriv", "hostname"];
+
+/// The ways of following processes that can be tested here. Why there is none, or only one, is printed.
+pub(crate) fn proctracks() -> Vec<&'static str> {
+    let skipped =
+        |what: &str, reason: &anyhow::Error| println!("    {what} are skipped: {reason:#}");
+    if let Err(reason) = prepare() {
+        skipped("tests with a real Slurm", &reason);
+        return Vec::new();
+    }
+    match freezer() {
+        Ok(()) => vec!["cgroup", "linuxproc"],
+        Err(reason) => {
+            skipped("tests of Slurm with proctrack/cgroup", &reason);
+            vec!["linuxproc"]
+        }
+    }
+}
+
+/// Installs what is missing, and tries to make a node.
+fn prepare() -> anyhow::Result<()> {
+    let user = output(Command::new("id").arg("-u"))?;
+    ensure!(user.trim() == "0", "nodes are made by root only");
+    let has = |program: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "command -v \"$0\"", program]);
+        succeeds(&mut command)
+    };
+    if !["slurmctld", "slurmd", "scontrol", "munged"]
+        .into_iter()
+        .all(has)
+    {
+        let apt = || {
+            let mut command = Command::new("apt-get");
+            command.env("DEBIAN_FRONTEND", "noninteractive");
+            command
+        };
+        step("refresh the package lists", apt().arg("update"))
+            .and_then(|()| {
+                let install = ["install", "-y", "--no-install-recommends"];
+                step("install Slurm", apt().args(install).args(PACKAGES))
+            })
+            .context("Slurm is not installed")?;
+    }
+    for tool in TOOLS {
+        ensure!(has(tool), "there is no program `{tool}`");
+    }
+    let kinds = [
+        "--net",
+        "--uts",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ];
+    let make = "mount --make-rprivate / && mount -t proc proc /proc && ip link set lo up && \
+                ip link add type veth";
+    let mut node = Command::new("unshare");
+    node.args(kinds).args(["sh", "-c", make]);
+    step("make a node and take it away", &mut node).context("no namespaces can be made")
+}
+
+/// Whether there is a freezer of control groups (version 1) that this process may use.
+fn freezer() -> anyhow::Result<()> {
+    let tasks = Path::new("/sys/fs/cgroup/freezer/tasks");
+    let opened = OpenOptions::new().append(true).open(tasks);
+    opened
+        .map(drop)
+        .with_context(|| format!("{} cannot be written", tasks.display()))
+}
