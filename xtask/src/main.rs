@@ -38,6 +38,7 @@ usage: cargo xtask <task>
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
+  bench terminal [...]   start, throughput, lag and idling of the view on a terminal
   accidents              make docs/accidents.md: screens after usual accidents, under torchrun and rdzv
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest

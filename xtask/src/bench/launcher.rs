@@ -18,11 +18,17 @@ pub(super) struct Launcher {
 impl Launcher {
     /// `rdzv run`, built optimised, and the torchrun beside this interpreter.
     pub(super) fn both(python: &Path) -> anyhow::Result<[Self; 2]> {
-        Ok([
-            vec![release_binary()?, PathBuf::from("run")],
-            vec![python.with_file_name("torchrun")],
-        ]
-        .map(|words| Self { words }))
+        let theirs = Self {
+            words: vec![python.with_file_name("torchrun")],
+        };
+        Ok([Self::ours()?, theirs])
+    }
+
+    /// `rdzv run` alone.
+    pub(super) fn ours() -> anyhow::Result<Self> {
+        Ok(Self {
+            words: vec![release_binary()?, PathBuf::from("run")],
+        })
     }
 
     /// A launch of workers with these flags, of the program that is still to be named.

@@ -13,6 +13,7 @@ mod launch;
 mod launcher;
 mod measure;
 mod peer;
+mod processes;
 mod python;
 mod rendezvous;
 mod rpc;
@@ -20,6 +21,7 @@ mod secret;
 mod stolen;
 mod store;
 mod table;
+mod terminal;
 mod worker;
 
 use std::path::PathBuf;
@@ -43,16 +45,17 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("rpc", rest)) => rpc::run(rest),
         Some(("secret", rest)) => secret::run(rest),
         Some(("store", rest)) => store::run(rest),
+        Some(("terminal", rest)) => terminal::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
                 "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
-                   `secret` or `store`"
+                   `secret`, `store` or `terminal`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
+            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret`, `store` or `terminal`"
         ),
     }
 }

@@ -3,7 +3,7 @@
 //! Each worker's lines wait in a queue of its own, for one window at most. Lines leave from the
 //! heads of the queues only, so the order of a worker's lines is kept; a line leaves
 //!
-//! * at once, if all streams that have not ended have it at their heads;
+//! * at once, if all streams that have not ended have it at their heads, or if it is not to be compared;
 //! * else when its window is over, together with the heads that are equal. A worker that has the
 //!   line further back in its queue first gets rid of what stands before it. That aligns output
 //!   that is the same but for some lines: tracebacks, say.
@@ -29,8 +29,19 @@ const EACH: usize = 32;
 /// Number of one stream of one worker.
 pub(super) type StreamId = u64;
 
-/// A text that waits in at least one queue. Equal texts that wait are one allocation.
-type Text = Rc<[u8]>;
+/// A text that waits in at least one queue. Equal texts that wait are one allocation, but for those that are
+/// not compared.
+#[derive(Debug, Clone)]
+struct Text {
+    bytes: Rc<[u8]>,
+    is_compared: bool,
+}
+
+impl Text {
+    fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.bytes, &other.bytes)
+    }
+}
 
 #[derive(Debug)]
 struct Waiting {
@@ -51,8 +62,8 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     queues: BTreeMap<StreamId, Queue>,
-    /// Each text that waits, and the number of queues that it waits in.
-    texts: HashMap<Text, usize>,
+    /// Each text that waits and is compared, and the number of queues that it waits in.
+    texts: HashMap<Rc<[u8]>, usize>,
     bytes: usize,
     arrived: u64,
     /// The streams of the line that left last.
@@ -65,7 +76,7 @@ pub(super) struct Folded {
     /// Its streams, in ascending order.
     pub(super) streams: Vec<StreamId>,
     /// The line, without its end.
-    pub(super) text: Text,
+    pub(super) text: Rc<[u8]>,
 }
 
 impl Fold {
@@ -84,18 +95,29 @@ impl Fold {
 
     /// A line arrives, without its end.
     pub(super) fn push(&mut self, stream: StreamId, text: &[u8], now: Instant) {
+        let text = Text {
+            bytes: self.intern(text),
+            is_compared: true,
+        };
+        self.enqueue(stream, text, now + WINDOW);
+    }
+
+    /// The same for text that becomes one with no other and waits for none, only for what is before it.
+    pub(super) fn push_alone(&mut self, stream: StreamId, text: &[u8], now: Instant) {
+        self.bytes += size(text);
+        let text = Text {
+            bytes: text.into(),
+            is_compared: false,
+        };
+        self.enqueue(stream, text, now);
+    }
+
+    fn enqueue(&mut self, stream: StreamId, text: Text, due: Instant) {
         self.arrived += 1;
-        let text = self.intern(text);
         self.bytes += EACH;
-        self.queues
-            .entry(stream)
-            .or_default()
-            .lines
-            .push_back(Waiting {
-                text,
-                due: now + WINDOW,
-                order: self.arrived,
-            });
+        let order = self.arrived;
+        let queue = self.queues.entry(stream).or_default();
+        queue.lines.push_back(Waiting { text, due, order });
     }
 
     /// The next line that leaves now, if any does.
@@ -123,7 +145,7 @@ impl Fold {
 
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.texts.is_empty()
+        self.bytes == 0
     }
 
     /// The line that all streams that have not ended have at the head.
@@ -131,7 +153,7 @@ impl Fold {
         let mut common: Option<&Text> = None;
         for queue in self.queues.values() {
             let head = &queue.lines.front()?.text;
-            if common.is_some_and(|common| !Rc::ptr_eq(common, head)) {
+            if common.is_some_and(|common| !common.is(head)) {
                 return None;
             }
             common = Some(head);
@@ -160,8 +182,8 @@ impl Fold {
         let mut line = line;
         let mut seen = Vec::new();
         while let Some(ahead) = self.ahead_of(&line) {
-            seen.push(Rc::clone(&line));
-            if seen.iter().any(|seen| Rc::ptr_eq(seen, &ahead)) {
+            seen.push(line.clone());
+            if seen.iter().any(|seen| seen.is(&ahead)) {
                 // Two workers have the same lines in another order.
                 break;
             }
@@ -172,17 +194,19 @@ impl Fold {
 
     /// The head of a queue in which this line waits further back.
     fn ahead_of(&self, line: &Text) -> Option<Text> {
-        let waiting = self.texts.get(line).copied().unwrap_or(0);
+        if !line.is_compared {
+            return None;
+        }
+        let waiting = self.texts.get(&line.bytes).copied().unwrap_or(0);
         let at_heads = self.streams(line).len();
         // Empty lines and rulers are everywhere; they align nothing.
-        if waiting == at_heads || !line.iter().any(u8::is_ascii_alphanumeric) {
+        if waiting == at_heads || !line.bytes.iter().any(u8::is_ascii_alphanumeric) {
             return None;
         }
         self.queues.values().find_map(|queue| {
             let mut lines = queue.lines.iter().take(FURTHEST);
             let head = &lines.next()?.text;
-            let behind =
-                !Rc::ptr_eq(head, line) && lines.any(|waiting| Rc::ptr_eq(&waiting.text, line));
+            let behind = !head.is(line) && lines.any(|waiting| waiting.text.is(line));
             behind.then(|| head.clone())
         })
     }
@@ -200,7 +224,7 @@ impl Fold {
     /// The streams that have this line at the head.
     fn streams(&self, line: &Text) -> Vec<StreamId> {
         self.heads()
-            .filter(|(_, head)| Rc::ptr_eq(&head.text, line))
+            .filter(|(_, head)| head.text.is(line))
             .map(|(stream, _)| stream)
             .collect()
     }
@@ -214,22 +238,24 @@ impl Fold {
                 self.bytes -= EACH;
             }
         }
-        if let Some(count) = self.texts.get_mut(line) {
+        if !line.is_compared {
+            self.bytes -= size(&line.bytes);
+        } else if let Some(count) = self.texts.get_mut(&line.bytes) {
             *count -= streams.len();
             if *count == 0 {
-                self.texts.remove(line);
-                self.bytes -= size(line);
+                self.texts.remove(&line.bytes);
+                self.bytes -= size(&line.bytes);
             }
         }
         self.forget_ended();
         self.last.clone_from(&streams);
         Folded {
             streams,
-            text: Rc::clone(line),
+            text: Rc::clone(&line.bytes),
         }
     }
 
-    fn intern(&mut self, text: &[u8]) -> Text {
+    fn intern(&mut self, text: &[u8]) -> Rc<[u8]> {
         let known = self.texts.get_key_value(text);
         let text = known.map_or_else(|| text.into(), |(known, _)| Rc::clone(known));
         let count = self.texts.entry(Rc::clone(&text)).or_default();

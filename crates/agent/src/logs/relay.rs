@@ -320,22 +320,22 @@ impl Reader {
     /// Sends as much as the agent takes.
     fn send(&mut self) -> Result<(), Gone> {
         while let Some(waiting) = self.queue.front() {
-            let packet = match waiting {
-                Waiting::Output(id, bytes) => [&head(OUTPUT, *id)[..], bytes].concat(),
-                Waiting::Ended(id) => head(ENDED, *id).to_vec(),
-                Waiting::Drained(number) => head(DRAINED, *number).to_vec(),
+            let (head_of_packet, payload) = match waiting {
+                Waiting::Output(id, bytes) => (head(OUTPUT, *id), &bytes[..]),
+                Waiting::Ended(id) => (head(ENDED, *id), &[][..]),
+                Waiting::Drained(number) => (head(DRAINED, *number), &[][..]),
             };
             if let Waiting::Output(id, _) | Waiting::Ended(id) = waiting
                 && let Some(stream) = self.streams.get_mut(id)
                 && stream.dropped > 0
             {
-                let dropped = [&head(DROPPED, *id)[..], &stream.dropped.to_le_bytes()];
-                if !pass_on(&self.agent, &dropped.concat())? {
+                let dropped = stream.dropped.to_le_bytes();
+                if !pass_on(&self.agent, &head(DROPPED, *id), &dropped)? {
                     return Ok(());
                 }
                 stream.dropped = 0;
             }
-            if !pass_on(&self.agent, &packet)? {
+            if !pass_on(&self.agent, &head_of_packet, payload)? {
                 return Ok(());
             }
             self.progress = Instant::now();
@@ -398,10 +398,12 @@ impl Reader {
 }
 
 /// Sends a packet; false if the agent takes none now.
-fn pass_on(agent: &OwnedFd, packet: &[u8]) -> Result<bool, Gone> {
+fn pass_on(agent: &OwnedFd, head: &[u8], payload: &[u8]) -> Result<bool, Gone> {
+    let packet = [IoSlice::new(head), IoSlice::new(payload)];
     loop {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match send(agent, packet, flags) {
+        let mut control = SendAncillaryBuffer::default();
+        match sendmsg(agent, &packet, &mut control, flags) {
             Ok(_) => return Ok(true),
             Err(Errno::AGAIN) => return Ok(false),
             Err(Errno::INTR) => {}

@@ -8,9 +8,9 @@ use std::process::Stdio;
 
 use anyhow::ensure;
 
-use super::processes::{launcher_processes, peak_size};
 use super::{WORKERS, line};
 use crate::bench::launcher::{Launcher, Running, labelled};
+use crate::bench::processes::{launcher_processes, peak_size};
 use crate::bench::worker;
 
 /// Lines of each worker.

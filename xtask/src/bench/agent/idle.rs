@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::WORKERS;
-use super::processes::{launcher_processes, processor_time, proportional_size};
 use crate::bench::launcher::{Launcher, Running, labelled};
+use crate::bench::processes::{launcher_processes, processor_time, proportional_size};
 use crate::bench::worker::Starts;
 
 /// What follows a start is not part of it.

@@ -13,7 +13,6 @@
 
 mod flood;
 mod idle;
-mod processes;
 mod recovery;
 
 use std::fmt::Write;

@@ -197,3 +197,18 @@ fn whatever_arrives_leaves_once_and_in_order() {
         assert!(scene.fold.is_empty() && scene.fold.bytes == 0);
     }
 }
+
+#[test]
+fn text_that_is_not_compared_waits_for_what_is_before_it_only() {
+    let mut scene = Scene::new(2);
+    let now = scene.at(0);
+    scene.fold.push_alone(0, b"flood", now);
+    assert_eq!(scene.leaving(0), ["[0] flood"]);
+    scene.say(0, 0, "a");
+    scene.fold.push_alone(0, b"flood", now);
+    scene.fold.push_alone(1, b"flood", now);
+    assert_eq!(scene.leaving(0), ["[1] flood"]);
+    scene.say(50, 1, "a");
+    assert_eq!(scene.leaving(50), ["[0, 1] a", "[0] flood"]);
+    assert!(scene.fold.is_empty());
+}

@@ -9,9 +9,11 @@
 //! |---|---|
 //! | `mod` | the interface of the agent and of the program |
 //! | `thread` | the thread that takes the packets and draws |
+//! | `stream` | one stream of a worker |
 //! | `labels` | the labels of this node's workers |
 
 mod labels;
+mod stream;
 mod thread;
 
 use std::collections::BTreeMap;

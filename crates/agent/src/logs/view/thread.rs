@@ -1,7 +1,7 @@
 //! The thread that takes the packets of the relay and draws.
 //!
 //! It draws at most every [`FRAME`], unless much waits. Equal lines of several workers become one, as with
-//! `--collapse`. An idle view wakes once a second for the clock of its status row, and not at all without one.
+//! `--collapse`. An idle view wakes when the clock in its status row changes, and not at all without one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use anstyle::{Effects, Style};
 use rdzv_agent_proto::group::WorkerRanks;
-use rdzv_console::live::{Blocks, Phase, RankRow, Row, Screen, Status, fold_rows, labelled};
+use rdzv_console::live::{Phase, RankRow, Row, Status, fold_rows, labelled};
 use rdzv_core::time::Mono;
 use rdzv_event::{Mailbox, poll};
 use rustix::event::{PollFd, PollFlags};
 
 use super::labels::Labels;
+use super::stream::Stream;
 use super::{Command, Readers, ViewOptions};
 use crate::logs::capture::Tails;
 use crate::logs::collapse::{Fold, Folded};
@@ -31,18 +32,6 @@ const MUCH: usize = 256 << 10;
 
 /// Bytes that are taken before the thread looks at anything else.
 const TURN: usize = 256 << 10;
-
-/// Time after which a row that is not redrawn (a prompt, say) is shown although it has no end.
-const UNFINISHED: Duration = Duration::from_millis(150);
-
-/// Time after which the rows of a bar that has ended become lines.
-const ENDED_BAR: Duration = Duration::from_millis(500);
-
-/// The same where there are no rows: it then becomes a line.
-const UNFINISHED_LINE: Duration = Duration::from_secs(1);
-
-/// Time between two ticks of the clock in the status row.
-const TICK: Duration = Duration::from_secs(1);
 
 /// Most rows of workers; they take a third of the terminal at most.
 const MOST_ROWS: usize = 8;
@@ -78,27 +67,6 @@ pub(super) struct View {
     /// Rows may have changed since.
     is_dirty: bool,
     is_over: bool,
-}
-
-/// One stream of one worker.
-struct Stream {
-    ranks: WorkerRanks,
-    target: Target,
-    screen: Screen,
-    blocks: Blocks,
-    /// Time at which something came last.
-    changed: Instant,
-}
-
-impl Stream {
-    /// Time at which something of it is due although nothing more comes; `rows`: whether there are rows.
-    fn due(&self, rows: bool) -> Option<Instant> {
-        let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
-        let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });
-        let ended = self.screen.has_left_rows().then_some(ENDED_BAR);
-        let first = [prompt, ended].into_iter().flatten().min()?;
-        Some(self.changed + first)
-    }
 }
 
 impl View {
@@ -191,14 +159,7 @@ impl View {
     }
 
     fn add(&mut self, id: StreamId, ranks: WorkerRanks, target: Target) {
-        let stream = Stream {
-            ranks,
-            target,
-            screen: Screen::default(),
-            blocks: Blocks::default(),
-            changed: Instant::now(),
-        };
-        self.streams.insert(id, stream);
+        self.streams.insert(id, Stream::new(ranks, target));
         self.ranks.insert(id, ranks);
         self.folds[fold_of(target)].add(id);
     }
@@ -247,10 +208,18 @@ impl View {
         self.is_dirty = true;
         let at = mono(self.origin, now);
         let fold = &mut self.folds[fold_of(stream.target)];
-        let blocks = &mut stream.blocks;
-        stream.screen.take(bytes, &mut |line| {
-            blocks.push(line, at, &mut |block| fold.push(id, block, now));
+        if !stream.is_flooding(bytes.len(), now) {
+            return stream.take(bytes, at, &mut |block| fold.push(id, block, now));
+        }
+        // Nobody reads that much line by line, and to compare lines is most of the work.
+        let mut all = Vec::with_capacity(bytes.len());
+        stream.take(bytes, at, &mut |block| {
+            all.extend_from_slice(block);
+            all.push(b'\n');
         });
+        if all.pop().is_some() {
+            fold.push_alone(id, &all, now);
+        }
     }
 
     fn dropped(&mut self, id: StreamId, bytes: u64, now: Instant) {
@@ -267,11 +236,7 @@ impl View {
         self.is_dirty = true;
         let at = mono(self.origin, now);
         let fold = &mut self.folds[fold_of(stream.target)];
-        let blocks = &mut stream.blocks;
-        stream.screen.finish(&mut |line| {
-            blocks.push(line, at, &mut |block| fold.push(id, block, now));
-        });
-        blocks.finish(&mut |block| fold.push(id, block, now));
+        stream.finish(at, &mut |block| fold.push(id, block, now));
         fold.end(id);
     }
 
@@ -300,24 +265,9 @@ impl View {
         let at = mono(self.origin, now);
         for (id, stream) in &mut self.streams {
             let fold = &mut self.folds[fold_of(stream.target)];
-            let (blocks, quiet) = (
-                &mut stream.blocks,
-                now.saturating_duration_since(stream.changed),
-            );
-            let mut line = |line: &[u8]| {
-                blocks.push(line, at, &mut |block| fold.push(*id, block, now));
-            };
-            if quiet >= ENDED_BAR {
-                stream.screen.finish_left_rows(&mut line);
-            }
-            let is_prompt = stream
-                .screen
-                .row()
-                .is_some_and(|(_, is_redrawn)| !is_redrawn);
-            if !self.options.rows && is_prompt && quiet >= UNFINISHED_LINE {
-                stream.screen.finish(&mut line);
-            }
-            blocks.pass(at, &mut |block| fold.push(*id, block, now));
+            stream.pass(at, now, self.options.rows, &mut |block| {
+                fold.push(*id, block, now);
+            });
         }
         for fold in 0..self.folds.len() {
             self.write_while(fold, |fold| fold.pop(now));
@@ -370,12 +320,9 @@ impl View {
         let width = usize::from(self.size.0).saturating_sub(1);
         let mut by_rank: BTreeMap<u32, (Instant, WorkerRanks, &Row)> = BTreeMap::new();
         for stream in self.streams.values() {
-            let Some((row, is_redrawn)) = stream.screen.row() else {
+            let Some(row) = stream.row(now) else {
                 continue;
             };
-            if !is_redrawn && now < stream.changed + UNFINISHED {
-                continue;
-            }
             let shown =
                 by_rank
                     .entry(stream.ranks.rank.0)
@@ -420,8 +367,12 @@ impl View {
             .filter_map(|stream| stream.blocks.deadline());
         let blocks = blocks.map(|at| self.origin + at.since(Mono::ZERO));
         let folds = self.folds.iter().filter_map(Fold::deadline);
-        let clock = self.status.is_some() && self.options.rows && !self.is_suspended;
-        let tick = clock.then(|| self.drawn + TICK);
+        let status = self.status.as_ref();
+        let shown = status.filter(|_| self.options.rows && !self.is_suspended);
+        let tick = shown.map(|status| {
+            let drawn = mono(self.origin, self.drawn);
+            self.origin + status.changes_at(drawn).since(Mono::ZERO)
+        });
         let due = rows
             .chain(blocks)
             .chain(folds)

@@ -3,9 +3,10 @@
 //! A traceback is written line by line, and several workers usually write theirs at the same time. From its
 //! first line on, the lines of its stream are one block, for as long as they keep coming.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use memchr::memmem;
+use memchr::memmem::Finder;
 use rdzv_core::time::Mono;
 
 /// Pause that ends a block whose last line may be its last.
@@ -20,7 +21,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// A block that has grown to this many bytes ends.
 const LARGEST: usize = 64 << 10;
 
-const FIRST_LINE: &[u8] = b"Traceback (most recent call last):";
+/// The first line of a traceback. Each line is searched for it, so that is prepared once.
+static FIRST_LINE: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new("Traceback (most recent call last):"));
 
 /// The lines of one stream, in blocks.
 #[derive(Debug, Default)]
@@ -44,7 +47,7 @@ impl Blocks {
     /// Takes a line, and emits what is complete: a line, or several with `\n` between them.
     pub fn push(&mut self, line: &[u8], now: Mono, emit: &mut dyn FnMut(&[u8])) {
         let Some(block) = &mut self.open else {
-            match memmem::find(line, FIRST_LINE) {
+            match FIRST_LINE.find(line) {
                 Some(at) => {
                     self.open = Some(Block {
                         text: line.to_vec(),
@@ -63,8 +66,8 @@ impl Blocks {
         block.last = now;
         let rest = line.strip_prefix(&block.prefix[..]).unwrap_or(line);
         let is_inside = |byte: &u8| byte.is_ascii_whitespace();
-        block.is_whole = rest.first().is_some_and(|first| !is_inside(first))
-            && memmem::find(line, FIRST_LINE).is_none();
+        block.is_whole =
+            rest.first().is_some_and(|first| !is_inside(first)) && FIRST_LINE.find(line).is_none();
         if block.text.len() > LARGEST || now.since(block.begun) > LONGEST {
             self.finish(emit);
         }

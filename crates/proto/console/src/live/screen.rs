@@ -130,8 +130,10 @@ impl Screen {
 fn is_simple(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     // 0xc2 begins the control characters of Latin 1.
-    let is_text = |byte: &u8| *byte >= 0x20 && *byte != 0x7f && *byte != 0xc2;
-    line.iter().all(is_text) && std::str::from_utf8(line).is_ok()
+    let is_text = |byte: u8| byte >= 0x20 && byte != 0x7f && byte != 0xc2;
+    // Without a way out in between, many bytes are looked at together.
+    let all = line.iter().fold(true, |all, byte| all & is_text(*byte));
+    all && std::str::from_utf8(line).is_ok()
 }
 
 impl State {

@@ -1,5 +1,7 @@
 //! The status row: what is going on.
 
+use std::time::Duration;
+
 use rdzv_core::time::Mono;
 
 use crate::quantity::{clock, count};
@@ -104,15 +106,47 @@ impl Status {
                 self.restarts, self.most_restarts
             ));
         }
-        parts.push(clock(now.since(self.began)));
+        let elapsed = now.since(self.began);
+        let step = clock_step(elapsed).as_secs();
+        parts.push(clock(Duration::from_secs(elapsed.as_secs() / step * step)));
         parts.join(" \u{b7} ")
     }
+
+    /// The next time at which the row has another text although nothing happens.
+    ///
+    /// The clock of a run that goes on for long has larger steps, so that a row that nobody looks at costs nothing.
+    pub fn changes_at(&self, now: Mono) -> Mono {
+        let elapsed = now.since(self.began);
+        let step = clock_step(elapsed);
+        let steps = u32::try_from(elapsed.as_secs() / step.as_secs()).unwrap_or(u32::MAX - 1);
+        let clock = self.began + step * (steps + 1);
+        let until = match &self.phase {
+            Phase::Waiting { until, .. } => *until,
+            Phase::Stopping { until, .. } => Some(*until),
+            _ => None,
+        };
+        let left = until.map_or(Duration::ZERO, |until| until.since(now));
+        let second = Duration::from_secs(1);
+        // What is left is cut to whole seconds.
+        let countdown = (!left.is_zero()).then(|| {
+            let within = Duration::from_nanos(u64::from(left.subsec_nanos()) + 1);
+            now + within.min(second)
+        });
+        countdown.map_or(clock, |countdown| countdown.min(clock))
+    }
+}
+
+/// The step of the clock that says for how long a run goes on.
+fn clock_step(elapsed: Duration) -> Duration {
+    Duration::from_secs(match elapsed.as_secs() {
+        0..10 => 1,
+        10..600 => 10,
+        _ => 60,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn row(phase: Phase, began: Mono, seconds: u64) -> String {
@@ -159,6 +193,51 @@ mod tests {
             "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills at once \
              \u{b7} 0:02"
         );
+    }
+
+    #[test]
+    fn a_row_changes_when_its_clock_does() {
+        let began = Mono::ZERO + Duration::from_millis(300);
+        let status = |phase| Status {
+            phase,
+            began,
+            workers: 4,
+            nodes: 1,
+            restarts: 0,
+            most_restarts: 0,
+        };
+        let running = status(Phase::Running);
+        let mut changes = Vec::new();
+        let mut now = began;
+        for _ in 0..15 {
+            let next = running.changes_at(now);
+            assert_ne!(running.row(now), running.row(next));
+            let before = next.since(Mono::ZERO).checked_sub(Duration::from_nanos(1));
+            assert_eq!(
+                running.row(now),
+                running.row(Mono::from_origin(before.unwrap()))
+            );
+            now = next;
+            changes.push(now.since(began).as_secs());
+        }
+        assert_eq!(changes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60]);
+        let hour = began + Duration::from_secs(3600);
+        assert_eq!(running.changes_at(hour), hour + Duration::from_secs(60));
+
+        let until = Some(hour + Duration::from_millis(2_500));
+        let waiting = status(Phase::Waiting { cause: None, until });
+        let next = waiting.changes_at(hour);
+        assert!(
+            waiting.row(hour).contains("0:02 left"),
+            "{}",
+            waiting.row(hour)
+        );
+        assert!(
+            waiting.row(next).contains("0:01 left"),
+            "{}",
+            waiting.row(next)
+        );
+        assert!(next.since(hour) < Duration::from_millis(501));
     }
 
     #[test]
