@@ -19,6 +19,8 @@ mod hash;
 pub mod interrupt;
 mod local_address;
 mod prefix;
+mod reminding;
+mod resolve;
 mod store;
 mod tcp;
 
@@ -28,6 +30,8 @@ pub use hash::HashStore;
 pub use interrupt::interruptible;
 pub use local_address::{address_towards, address_towards_others, local_address};
 pub use prefix::PrefixStore;
+pub use reminding::wait_reminding;
+pub use resolve::resolve;
 pub use store::{Breaker, Store};
 pub use tcp::{
     Admission, KeepAlive, PendingWait, Pinger, ServerOptions, StorePolicy, TcpStore,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{Ending, WorkerExit};
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::Mono;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::AgentLoop;
@@ -130,16 +131,29 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             LeaveReason::Left => LEAVING,
             LeaveReason::Succeeded | LeaveReason::Failed { .. } => CLOSING,
         };
-        let Some(left) = self.rendezvous.leave(reason_to_leave) else {
+        let Some(mut left) = self.rendezvous.leave(reason_to_leave) else {
             return;
         };
-        tokio::select! {
-            _ = left => {}
-            _ = self.requests.stop() => {}
-            () = sleep(limit) => warn!(
-                "the rendezvous did not let go of this node within {} s",
-                limit.as_secs()
-            ),
+        let (began, mut reminder) = (Instant::now(), Reminder::default());
+        loop {
+            tokio::select! {
+                _ = &mut left => break,
+                _ = self.requests.stop() => break,
+                () = sleep_until(began + limit) => {
+                    let limit = limit.as_secs();
+                    warn!("the rendezvous did not let go of this node within {limit} s");
+                    break;
+                }
+                () = sleep_until(began + reminder.next()) => {
+                    reminder.is_due(began.elapsed());
+                    let left = limit.saturating_sub(began.elapsed()).as_secs();
+                    warn!(
+                        target: reminder::TARGET,
+                        left,
+                        "waiting for the rendezvous to let go of this node; {left} s left"
+                    );
+                }
+            }
         }
         while let Ok(answer) = self.answers.try_recv() {
             if let Answer::Recorded(event) = answer {

@@ -8,6 +8,7 @@
 //!                     └──────► FailureAnalysis ─► Outcome, Verdict
 //! ```
 
+mod awaiting;
 mod ending;
 mod preemption;
 
@@ -26,6 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
 
+use self::awaiting::Awaiting;
 use self::preemption::Preemption;
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
@@ -63,6 +65,7 @@ pub(crate) struct AgentLoop<'o, S> {
     /// Whether the other nodes know that this one has failed.
     announced: bool,
     preemption: Preemption,
+    awaiting: Awaiting,
 }
 
 impl<'o, S: Supervisor> AgentLoop<'o, S> {
@@ -93,6 +96,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             stop_requested: false,
             announced: false,
             preemption: Preemption::default(),
+            awaiting: Awaiting::default(),
         }
     }
 
@@ -110,6 +114,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.apply(output);
             }
             self.emit_state();
+            let now = self.clock.now().mono;
+            self.awaiting.update(now, self.group.awaits());
             if let Some(ending) = self.ending.take() {
                 return self.end(ending).await;
             }
@@ -127,7 +133,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             healthy: self.group.state() == GroupState::Healthy,
             within: deadline.map(|at| at.since(clock.now().mono)),
         };
-        let due = async {
+        let at = |deadline: Option<Mono>| async move {
             match deadline {
                 Some(at) => sleep_until(clock.instant(at)).await,
                 None => std::future::pending().await,
@@ -141,7 +147,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let input = self.answered(answer);
                 self.inputs.extend(input);
             }
-            () = due => self.inputs.push_back(GroupInput::TimePassed),
+            () = at(deadline) => self.inputs.push_back(GroupInput::TimePassed),
+            () = at(self.awaiting.due()) => {
+                let workers = self.supervisor.workers();
+                self.awaiting.remind(clock.now().mono, &workers);
+            }
         }
     }
 

@@ -9,7 +9,9 @@
 
 use rdzv_agent_proto::group::barrier;
 use rdzv_core::rank::{Assignment, GroupRank, Rank, RoleInfo, RoleRank, assign};
-use rdzv_store::{Store, StoreError};
+use rdzv_core::reminder;
+use rdzv_store::{Store, StoreError, wait_reminding};
+use tracing::warn;
 
 use crate::AgentError;
 
@@ -64,6 +66,18 @@ fn read_all<T: serde::de::DeserializeOwned>(
     keys: &[String],
 ) -> Result<Vec<T>, AgentError> {
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+    wait_reminding(store, &names, None, &mut |missing, left| {
+        let left = left.as_secs();
+        warn!(
+            target: reminder::TARGET,
+            left,
+            "waiting for what other agents say of their ranks: {} of {} keys are missing, first {}; {left} s \
+             left",
+            missing.len(),
+            names.len(),
+            missing.first().map_or("none", String::as_str),
+        );
+    })?;
     let values = store.multi_get(&names)?;
     values
         .iter()

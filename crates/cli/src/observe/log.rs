@@ -16,8 +16,10 @@ use rdzv_console::{Line, Role};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
 use rdzv_core::env::LOGLEVEL;
@@ -54,11 +56,19 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
 /// INFO and DEBUG give the form with time and place.
 pub(crate) fn install(level: LevelFilter, face: Face) {
     if face == Face::Rdzv && level <= LevelFilter::WARN {
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(level)
+        // What is awaited is kept up to date in the status row.
+        let waits = match level {
+            LevelFilter::WARN => LevelFilter::DEBUG,
+            level => level,
+        };
+        let shown = Targets::new()
+            .with_default(level)
+            .with_target(reminder::TARGET, waits);
+        let layer = tracing_subscriber::fmt::layer()
             .with_writer(|| LineWriter)
             .event_format(PlainForm)
-            .finish();
+            .with_filter(shown);
+        let subscriber = tracing_subscriber::registry().with(layer);
         let _ = tracing::subscriber::set_global_default(subscriber);
         return;
     }
@@ -96,8 +106,11 @@ where
         let mut text = Text::default();
         event.record(&mut text);
         // Its place is the status row, if there is one.
-        if metadata.target() == reminder::TARGET && status_row::awaited(&text.0, text.1) {
-            return Ok(());
+        if metadata.target() == reminder::TARGET {
+            let is_shown = status_row::awaited(&text.0, text.1);
+            if is_shown || *metadata.level() > Level::WARN {
+                return Ok(());
+            }
         }
         let form = Form::of_stderr();
         for line in plain_lines(role, &text.0, form.width) {

@@ -29,7 +29,7 @@ pub(crate) struct StatusRow {
 static VIEW: OnceLock<LiveView> = OnceLock::new();
 
 /// Something is awaited, for so long at most: says so in the status row. False if it has to be said in a line,
-/// because there is no such row or because it tells more than that.
+/// because there is no such row or no room for it.
 pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
     let Some(view) = VIEW.get() else {
         return false;
@@ -39,7 +39,7 @@ pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
         .strip_prefix('[')
         .and_then(|text| text.split_once("] "));
     let text = name.map_or(text, |(_, text)| text);
-    view.set_awaited(text, left) && left.is_some()
+    view.set_awaited(text, left)
 }
 
 /// As for the agent.
@@ -56,6 +56,7 @@ impl StatusRow {
             nodes: 0,
             restarts: 0,
             most_restarts: plan.max_restarts,
+            awaited: None,
         };
         Self {
             view,
@@ -106,10 +107,7 @@ impl EventSink for StatusRow {
                 self.status.restarts = *restart_count;
                 self.status.phase = match self.is_alone {
                     true => Phase::Starting,
-                    false => Phase::Waiting {
-                        cause: None,
-                        until: None,
-                    },
+                    false => Phase::Waiting,
                 };
             }
             AgentEvent::RanksAssigned {
@@ -137,6 +135,10 @@ impl EventSink for StatusRow {
                 state: GroupState::Healthy,
                 ..
             } => self.status.phase = Phase::Running,
+            AgentEvent::StateChanged {
+                state: GroupState::Succeeded,
+                ..
+            } => self.status.phase = Phase::Finishing,
             AgentEvent::Restarting { .. } => self.status.phase = Phase::Restarting,
             AgentEvent::Regrouping { .. } => self.status.phase = Phase::Restarting,
             AgentEvent::SignalReceived { signal, .. } => self.stopping(*signal),

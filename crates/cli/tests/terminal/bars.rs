@@ -159,7 +159,7 @@ fn the_status_row_says_that_nobody_is_at_the_endpoint() {
     run.wait_for("the cause of the wait", |screen| {
         screen
             .last()
-            .is_some_and(|row| row.starts_with("no store has answered at 127.0.0.1:1 for "))
+            .is_some_and(|row| row.starts_with("no store has answered at 127.0.0.1:1 ("))
     });
     run.press(b"\x03");
     run.end();

@@ -98,7 +98,7 @@ pub fn ended(
 }
 
 /// `rank 3`, `ranks 0-4, 7`.
-pub(crate) fn ranks(ranks: &[u32]) -> String {
+pub fn ranks(ranks: &[u32]) -> String {
     let list = ranges(ranks.iter().copied()).replace(',', ", ");
     match ranks {
         [_] => format!("rank {list}"),

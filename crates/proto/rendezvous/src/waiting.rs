@@ -52,16 +52,20 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A join that has taken `elapsed` so far; none if there is nothing to say, because there are enough nodes
-    /// (the last call is announced on its own).
-    pub fn new(arrived: Option<Arrived>, settings: &Settings, elapsed: Duration) -> Option<Self> {
-        let enough = |arrived: &Arrived| !arrived.is_spare && arrived.nodes >= settings.min_nodes;
-        (!arrived.as_ref().is_some_and(enough)).then(|| Self {
+    /// A join that has taken `elapsed` so far.
+    pub fn new(arrived: Option<Arrived>, settings: &Settings, elapsed: Duration) -> Self {
+        Self {
             arrived,
             min_nodes: settings.min_nodes,
             max_nodes: settings.max_nodes,
             left: settings.join_timeout.saturating_sub(elapsed),
-        })
+        }
+    }
+
+    /// Whether there are enough nodes for a round, which waits for more: the last call, which is announced on its own.
+    pub fn is_last_call(&self) -> bool {
+        let enough = |arrived: &Arrived| !arrived.is_spare && arrived.nodes >= self.min_nodes;
+        self.arrived.as_ref().is_some_and(enough)
     }
 }
 
@@ -82,6 +86,12 @@ impl fmt::Display for Waiting {
                 formatter,
                 "in reserve: the job has its {} ({}); this one takes part when one of them is gone",
                 count(arrived.nodes),
+                hosts(arrived)
+            ),
+            Some(arrived) if self.is_last_call() => write!(
+                formatter,
+                "waiting for more nodes: {} of up to {max_nodes} ({})",
+                arrived.nodes,
                 hosts(arrived)
             ),
             Some(arrived) => write!(
@@ -142,12 +152,11 @@ mod tests {
         }
     }
 
-    fn text(state: &RendezvousState, me: &NodeDesc, min: u32, max: u32) -> Option<String> {
+    fn text(state: &RendezvousState, me: &NodeDesc, min: u32, max: u32) -> String {
         let mut settings = Settings::new(min, max);
         settings.join_timeout = Duration::from_secs(600);
         let arrived = Arrived::seen_by(me, state);
-        let waiting = Waiting::new(arrived, &settings, Duration::from_secs(100))?;
-        Some(waiting.to_string())
+        Waiting::new(arrived, &settings, Duration::from_secs(100)).to_string()
     }
 
     #[test]
@@ -157,7 +166,7 @@ mod tests {
         state.participants.insert(me.clone(), 0);
         state.participants.insert(node("node-c", 1), 0);
         assert_eq!(
-            text(&state, &me, 4, 4).unwrap(),
+            text(&state, &me, 4, 4),
             "waiting for nodes: 2 of 4 (node-a, node-c); 8:20 left; start the same command on the others"
         );
         state.participants.insert(node("node-c", 2), 0);
@@ -165,7 +174,7 @@ mod tests {
             state.participants.insert(node(&format!("x{number}"), 1), 0);
         }
         assert_eq!(
-            text(&state, &me, 16, 20).unwrap(),
+            text(&state, &me, 16, 20),
             "waiting for nodes: 12 of at least 16 (node-a, node-c, x0, 8 more); 8:20 left; start the same \
              command on the others"
         );
@@ -179,7 +188,7 @@ mod tests {
         let spare = node("node-b", 1);
         state.redundancy_list.insert(spare.clone());
         assert_eq!(
-            text(&state, &spare, 1, 1).unwrap(),
+            text(&state, &spare, 1, 1),
             "in reserve: the job has its 1 node (node-a); this one takes part when one of them is gone"
         );
     }
@@ -188,17 +197,20 @@ mod tests {
     fn what_is_not_known_is_not_claimed() {
         let me = node("node-a", 1);
         assert_eq!(
-            text(&RendezvousState::default(), &me, 2, 2).unwrap(),
+            text(&RendezvousState::default(), &me, 2, 2),
             "waiting for nodes: the job needs 2; 8:20 left; start the same command on the others"
         );
     }
 
     #[test]
-    fn enough_nodes_are_not_waited_for() {
+    fn the_last_call_is_for_more_nodes() {
         let me = node("node-a", 1);
         let mut state = RendezvousState::default();
         state.participants.insert(me.clone(), 0);
-        assert_eq!(text(&state, &me, 1, 3), None);
+        assert_eq!(
+            text(&state, &me, 1, 3),
+            "waiting for more nodes: 1 of up to 3 (node-a)"
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_core::escape::{escape, is_plain};
-use rdzv_store::{Credentials, Store, StoreError, StorePolicy, TcpStoreServer};
+use rdzv_core::reminder;
+use rdzv_store::{Credentials, Store, StoreError, StorePolicy, TcpStoreServer, wait_reminding};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -172,7 +173,7 @@ pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     } else {
         reading.timeout
     };
-    match read_within(reading.current, first) {
+    match read_within(reading, reading.current, first) {
         Err(RendezvousError::Store(StoreError::WaitTimeout { .. })) if first < reading.timeout => {}
         other => return other,
     }
@@ -185,10 +186,8 @@ pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
         );
         return Ok(master);
     }
-    read_within(
-        reading.current,
-        reading.timeout.saturating_sub(started.elapsed()),
-    )
+    let left = reading.timeout.saturating_sub(started.elapsed());
+    read_within(reading, reading.current, left)
 }
 
 fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError> {
@@ -196,7 +195,7 @@ fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError
     for round in (oldest..reading.round).rev() {
         let store = (reading.earlier)(round)?;
         if store.check(&[MASTER_ADDR, MASTER_PORT])? {
-            let master = read_within(&*store, Duration::ZERO)?;
+            let master = read_within(reading, &*store, Duration::ZERO)?;
             if master.addr == reading.leader {
                 return Ok(Some(master));
             }
@@ -205,9 +204,21 @@ fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError
     Ok(None)
 }
 
-fn read_within(store: &dyn Store, timeout: Duration) -> Result<Master, RendezvousError> {
+fn read_within(
+    reading: &Reading<'_>,
+    store: &dyn Store,
+    timeout: Duration,
+) -> Result<Master, RendezvousError> {
     let keys = [MASTER_ADDR, MASTER_PORT];
-    store.wait(&keys, Some(timeout))?;
+    wait_reminding(store, &keys, Some(timeout), &mut |_, left| {
+        tracing::warn!(
+            target: reminder::TARGET,
+            left = left.as_secs(),
+            "waiting for the node with rank 0 ({}) to say where the workers meet; {} s left",
+            escape(reading.leader),
+            left.as_secs()
+        );
+    })?;
     let values = store.multi_get(&keys)?;
     let [addr, port] = &values[..] else {
         return Err(not_published(store, &values));

@@ -9,6 +9,7 @@
 //! | [`bootstrap`] | the address of the workers' store, and its port |
 //! | `watch_thread` | a thread that waits in a store for as long as somebody is interested |
 //! | `outage` | notices about a state that does not answer |
+//! | `waiting` | what a join waits for, told to people |
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
 
 pub mod bootstrap;
@@ -18,6 +19,7 @@ pub mod native;
 pub mod node;
 mod outage;
 pub mod shared;
+mod waiting;
 mod watch_thread;
 
 pub use bootstrap::reserve_port;

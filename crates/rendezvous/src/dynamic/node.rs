@@ -1,14 +1,12 @@
 //! How this node shows itself to the others, and whether it is the one that an endpoint names.
 
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
 use rdzv_rendezvous_proto::NodeDesc;
-use rdzv_store::address_towards_others;
+use rdzv_store::{address_towards_others, resolve};
 
 /// How many nodes this process has been so far; several rendezvous of one process are several nodes.
 static NODES: AtomicI64 = AtomicI64::new(0);
@@ -55,12 +53,15 @@ pub fn is_this_machine(host: &str, timeout: Duration) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;
     }
-    let named = match host.parse::<IpAddr>() {
-        Ok(address) => vec![address],
-        Err(_) => resolve(host, timeout),
+    let named = match resolve(host, 0, Some(timeout)) {
+        Ok(named) => named,
+        Err(error) => {
+            tracing::debug!(host, %error, "the endpoint's name has no address here");
+            return false;
+        }
     };
     let own = own_addresses();
-    named.iter().any(|address| belongs(address, &own))
+    named.iter().any(|address| belongs(&address.ip(), &own))
 }
 
 fn belongs(address: &IpAddr, own: &[IpAddr]) -> bool {
@@ -84,27 +85,6 @@ fn own_addresses() -> Vec<IpAddr> {
             four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
         })
         .collect()
-}
-
-fn resolve(host: &str, timeout: Duration) -> Vec<IpAddr> {
-    // A look-up cannot be interrupted, so it gets a thread that may stay behind.
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let name = host.to_owned();
-    let thread = thread::Builder::new()
-        .name("rdzv-resolve".to_owned())
-        .spawn(move || {
-            let found = (name.as_str(), 0)
-                .to_socket_addrs()
-                .map(|found| found.map(|address| address.ip()).collect::<Vec<_>>());
-            let _nobody_waits_any_more = sender.send(found);
-        });
-    match thread.map(|_| receiver.recv_timeout(timeout)) {
-        Ok(Ok(Ok(addresses))) => addresses,
-        failed => {
-            tracing::debug!(host, ?failed, "the endpoint's name has no address here");
-            Vec::new()
-        }
-    }
 }
 
 #[cfg(test)]

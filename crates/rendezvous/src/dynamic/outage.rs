@@ -1,17 +1,17 @@
 //! Notices about a shared state that does not answer, and that answers again.
 //!
 //! The thread of the rendezvous waits inside of its request meanwhile, so another one looks at the
-//! time. Each outage has two lines at most; an outage that ends with an error has that error as well.
+//! time. An outage has a line after 3 s, after 30 s and then every 5 minutes, and one at its end; if it ends with
+//! an error, that error.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Time without an answer after which there is a notice.
-const QUIET: Duration = Duration::from_secs(3);
+use rdzv_core::reminder::Reminder;
 
-/// Receives the lines.
-type Say = Box<dyn Fn(&str) + Send>;
+/// Receives the lines; with one about a wait, the time that is left of it.
+type Say = Box<dyn Fn(&str, Option<Duration>) + Send>;
 
 /// The watch on the requests of one rendezvous.
 pub(super) struct OutageWatch {
@@ -39,7 +39,9 @@ struct State {
     since: Option<Instant>,
     /// Whether this node is in a round, whose workers run.
     in_round: bool,
-    /// Whether there was a notice about the present request.
+    /// The notices about the present request.
+    reminder: Reminder,
+    /// Whether there was one.
     noticed: bool,
 }
 
@@ -66,7 +68,7 @@ impl OutageWatch {
     /// A request begins.
     pub(super) fn request(&self, in_round: bool) -> Request {
         let mut state = self.shared.lock();
-        state.since = Some(Instant::now());
+        (state.since, state.reminder) = (Some(Instant::now()), Reminder::default());
         state.in_round = in_round;
         self.shared.changed.notify_one();
         Request(Arc::clone(&self.shared))
@@ -91,10 +93,8 @@ impl Request {
         drop(state);
         if let Some(since) = since.filter(|_| noticed && answered) {
             let elapsed = since.elapsed().as_secs_f64();
-            self.0.say(&format!(
-                "{} answers again, after {elapsed:.1} s",
-                self.0.place
-            ));
+            let line = format!("{} answers again, after {elapsed:.1} s", self.0.place);
+            self.0.say(&line, None);
         }
     }
 }
@@ -103,18 +103,22 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         while !state.ended {
-            let due = state.since.filter(|_| !state.noticed);
-            let left = due.map(|since| QUIET.saturating_sub(since.elapsed()));
-            match left {
-                Some(Duration::ZERO) => {
+            let elapsed = state.since.map(|since| since.elapsed());
+            let next = state.reminder.next();
+            match elapsed.map(|elapsed| (elapsed, next.saturating_sub(elapsed))) {
+                Some((elapsed, Duration::ZERO)) => {
                     state.noticed = true;
+                    state.reminder.is_due(elapsed);
                     let in_round = state.in_round;
                     drop(state);
-                    self.say(&self.notice(in_round));
+                    let left = self.limit.saturating_sub(elapsed);
+                    // Workers that run are what their row is about.
+                    let of_wait = (!in_round).then_some(left);
+                    self.say(&self.notice(in_round, elapsed, left), of_wait);
                     state = self.lock();
                 }
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
+                Some((_, next)) => {
+                    let waited = self.changed.wait_timeout(state, next);
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 None => {
@@ -125,8 +129,8 @@ impl Shared {
         }
     }
 
-    fn notice(&self, in_round: bool) -> String {
-        let Self { place, limit, .. } = self;
+    fn notice(&self, in_round: bool, elapsed: Duration, left: Duration) -> String {
+        let Self { place, .. } = self;
         let goes_on = if in_round {
             "the workers of this node go on, but no other node can join or leave"
         } else {
@@ -135,14 +139,14 @@ impl Shared {
         format!(
             "{place} has not answered for {} s. Meanwhile {goes_on}. It is asked again for {} s more; \
              then the run ends here",
-            QUIET.as_secs(),
-            limit.saturating_sub(QUIET).as_secs()
+            elapsed.as_secs(),
+            left.as_secs_f64().ceil(),
         )
     }
 
-    fn say(&self, line: &str) {
+    fn say(&self, line: &str, left: Option<Duration>) {
         let say = self.say.lock().unwrap_or_else(PoisonError::into_inner);
-        say(line);
+        say(line, left);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -160,7 +164,7 @@ mod tests {
 
     fn watch() -> (OutageWatch, mpsc::Receiver<String>) {
         let (lines, heard) = mpsc::channel();
-        let say = Box::new(move |line: &str| {
+        let say = Box::new(move |line: &str, _: Option<Duration>| {
             let _ = lines.send(line.to_owned());
         });
         let place = "the store h:1".to_owned();
@@ -173,7 +177,7 @@ mod tests {
         let began = Instant::now();
         let request = watch.request(true);
         let line = heard.recv_timeout(LONG).unwrap();
-        assert!(began.elapsed() >= QUIET);
+        assert!(began.elapsed() >= Duration::from_secs(3));
         assert_eq!(
             line,
             "the store h:1 has not answered for 3 s. Meanwhile the workers of this node go on, but no \

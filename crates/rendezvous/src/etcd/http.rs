@@ -5,14 +5,14 @@
 //! matter of the cluster.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
 
-use rdzv_store::local_address;
+use rdzv_store::{local_address, resolve};
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 use serde::de::DeserializeOwned;
 use ureq::http::{Method, Request, Response, header};
@@ -99,10 +99,8 @@ impl Http {
         } else {
             "http"
         };
-        let addresses: Vec<SocketAddr> = (endpoint.host.as_str(), endpoint.port)
-            .to_socket_addrs()
-            .map(Iterator::collect)
-            .unwrap_or_default();
+        let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
+        let addresses = found.unwrap_or_default();
         let place = match addresses.first() {
             Some(address) if address.to_string() != endpoint.to_string() => {
                 format!("the etcd endpoint {endpoint} ({address})")

@@ -274,7 +274,8 @@ impl Agent {
             Output::Changed(Change::PeerFailed { .. }) => {}
             Output::Closed | Output::NotClosed(_) => self.end(),
             Output::Status { .. }
-            | Output::Waiting(_)
+            | Output::Waiting { .. }
+            | Output::AwaitingMaster { .. }
             | Output::Missing(_)
             | Output::AllSucceeded(_) => {}
         }

@@ -10,11 +10,12 @@
 use std::fmt;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
@@ -144,14 +145,33 @@ impl TcpStore {
         if self.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);
         }
-        let limit = deadline.remaining().unwrap_or(Duration::MAX);
-        match self.enter_barrier(INIT_KEY, world_size, limit)? {
-            Barrier::Passed => Ok(()),
-            Barrier::TimedOut { arrived, .. } => Err(StoreError::Join {
-                joined: arrived,
-                expected: world_size,
-                elapsed: deadline.elapsed(),
-            }),
+        let (began, mut reminder) = (Instant::now(), Reminder::default());
+        loop {
+            let left = deadline.remaining().unwrap_or(Duration::MAX);
+            let next = reminder.next().saturating_sub(began.elapsed());
+            let joined = match self.enter_barrier(INIT_KEY, world_size, left.min(next))? {
+                Barrier::TimedOut { arrived, .. } if arrived < world_size => arrived,
+                Barrier::Passed | Barrier::TimedOut { .. } => return Ok(()),
+            };
+            if left <= next {
+                return Err(StoreError::Join {
+                    joined,
+                    expected: world_size,
+                    elapsed: deadline.elapsed(),
+                });
+            }
+            if reminder.is_due(began.elapsed()) {
+                let left = deadline.remaining();
+                tracing::warn!(
+                    target: reminder::TARGET,
+                    left = left.map(|left| left.as_secs()),
+                    "waiting for nodes: {joined} of {world_size} have come to {}; start the same command on \
+                     the others, each with its own rank",
+                    self.endpoint,
+                );
+            }
+            // It is counted again when it enters again.
+            self.add_raw(INIT_KEY, -1)?;
         }
     }
 

@@ -1,8 +1,7 @@
 //! Finding the server, reaching it, and making sure that it is a store, all within one deadline.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::mpsc;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::link::Link;
 use crate::StoreError;
 use crate::deadline::Deadline;
+use crate::resolve::resolve;
 
 /// First pause between two tries. PyTorch begins with half a second; a server on the same
 /// host is there within milliseconds.
@@ -140,15 +140,16 @@ impl<'a> Silence<'a> {
         if !self.reminder.is_due(self.deadline.elapsed()) {
             return;
         }
-        let left = self.deadline.remaining().map_or_else(
-            || "until it answers".to_owned(),
-            |left| format!("for {} s more", left.as_secs()),
+        let remaining = self.deadline.remaining().map(|left| left.as_secs());
+        let left = remaining.map_or_else(
+            || "it is tried until one does".to_owned(),
+            |left| format!("{left} s left"),
         );
         tracing::warn!(
             target: reminder::TARGET,
-            "no store has answered at {peer} for {} s ({found}); waiting {left}. Check that the \
-             address and port are those of the job's store",
-            self.deadline.elapsed().as_secs()
+            left = remaining,
+            "no store has answered at {peer} ({found}); {left}; check that the address and port are those of \
+             the job's store"
         );
     }
 }
@@ -247,7 +248,7 @@ fn try_once(
             "the host has no address",
         )),
     };
-    let addresses = match resolve(endpoint, left()) {
+    let addresses = match addresses(endpoint, left()) {
         Ok(addresses) => addresses,
         Err(error) => {
             failed.reason = Reason::Unreachable(error);
@@ -284,29 +285,9 @@ fn try_once(
     Err(failed)
 }
 
-/// The host's addresses, IPv6 first. Only names are resolved, for at most `within`.
-fn resolve(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
-    let Endpoint { host, port } = endpoint.clone();
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    // Name resolution cannot be interrupted, so it gets a thread that may stay behind.
-    let (sender, receiver) = mpsc::sync_channel(1);
-    thread::Builder::new()
-        .name("rdzv-resolve".to_owned())
-        .spawn(move || {
-            let found = (host.as_str(), port)
-                .to_socket_addrs()
-                .map(Iterator::collect::<Vec<_>>);
-            let _nobody_waits_any_more = sender.send(found);
-        })?;
-    let found = receiver.recv_timeout(within.unwrap_or(Duration::MAX));
-    let mut addresses = found.unwrap_or_else(|_| {
-        Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            "the look-up of its name took too long",
-        ))
-    })?;
+/// The host's addresses, IPv6 first.
+fn addresses(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses = resolve(&endpoint.host, endpoint.port, within)?;
     addresses.sort_by_key(SocketAddr::is_ipv4);
     addresses.dedup();
     Ok(addresses)

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_agent_proto::group::WorkerRanks;
-use rdzv_console::live::{Status, strip};
+use rdzv_console::live::{Awaited, Row, Status, strip};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rdzv_event::{Sender, mailbox};
@@ -46,6 +46,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Time for the last drawing when the run has ended.
 const END_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Columns of the row of the state beside the first part of what is awaited: the time that is left.
+const TIMES: usize = 16;
 
 /// The looks of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +92,7 @@ struct Reader {
 enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
-    Awaited(String, Option<Mono>),
+    Awaited(Awaited),
     /// Called when all output so far is on the console.
     Drain(Box<dyn FnOnce() + Send>),
     Resized,
@@ -142,14 +145,17 @@ impl LiveView {
         self.thread.send(Command::Status(status.map(Box::new)));
     }
 
-    /// Says what is awaited, and for how long at most, while the state is [`Phase::Waiting`]. False if there are no
-    /// rows where it could be seen.
-    ///
-    /// [`Phase::Waiting`]: rdzv_console::live::Phase::Waiting
+    /// Says what is awaited in the present phase, and for how long at most. False if there is no row where its first
+    /// part (up to a `; `) can be seen.
     pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
-        let until = left.map(|left| self.now() + left);
-        self.thread.send(Command::Awaited(text.to_owned(), until));
-        self.options.rows
+        let awaited = Awaited {
+            text: text.to_owned(),
+            until: left.map(|left| self.now() + left),
+        };
+        self.thread.send(Command::Awaited(awaited));
+        let first = text.split("; ").next().unwrap_or_default();
+        let room = usize::from(pty::size().0).saturating_sub(TIMES);
+        self.options.rows && Row::plain(first).columns() <= room
     }
 
     /// Takes the rows away. Lines that are written from here on are the last.

@@ -4,13 +4,14 @@
 //! `--collapse`. An idle view wakes when the clock in its status row changes, and not at all without one.
 
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use anstyle::{Effects, Style};
 use rdzv_agent_proto::group::WorkerRanks;
-use rdzv_console::live::{Phase, RankRow, Row, Status, fold_rows, labelled};
+use rdzv_console::live::{RankRow, Row, Status, fold_rows, labelled};
 use rdzv_core::time::Mono;
 use rdzv_event::{Mailbox, poll};
 use rustix::event::{PollFd, PollFlags};
@@ -120,15 +121,18 @@ impl View {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Add(id, ranks, target)) => self.add(id, ranks, target),
-                Ok(Command::Status(status)) => {
+                Ok(Command::Status(mut status)) => {
+                    if let (Some(old), Some(new)) = (&mut self.status, &mut status)
+                        && discriminant(&old.phase) == discriminant(&new.phase)
+                    {
+                        new.awaited = old.awaited.take();
+                    }
                     self.status = status;
                     self.is_dirty = true;
                 }
-                Ok(Command::Awaited(text, at)) => {
-                    if let Some(status) = &mut self.status
-                        && let Phase::Waiting { cause, until } = &mut status.phase
-                    {
-                        (*cause, *until) = (Some(text), at);
+                Ok(Command::Awaited(awaited)) => {
+                    if let Some(status) = &mut self.status {
+                        status.awaited = Some(awaited);
                         self.is_dirty = true;
                     }
                 }

@@ -261,7 +261,7 @@ fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
         "exit 9",
     )
     .start();
-    let said = terminated_when_it_says(node, &format!("no store has answered at {endpoint} for "));
+    let said = terminated_when_it_says(node, &format!("no store has answered at {endpoint} ("));
     assert!(said.contains("Connection refused"), "{said}");
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use peers::Others;
 use phase::{Phase, Prepared, StopReason, ending, overrule};
 
+use super::awaited::Awaited;
 use super::environment;
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
 use super::types::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerRanks};
@@ -75,6 +76,21 @@ impl WorkerGroup {
             } if !self.unhealthy.is_empty() => GroupState::Unhealthy,
             _ => self.phase.state(),
         }
+    }
+
+    /// The end of something that the group waits for; none while it works, or waits for other nodes to join.
+    pub fn awaits(&self) -> Option<Awaited> {
+        Some(match &self.phase {
+            Phase::Stopping { until, killed, .. } => Awaited::Workers {
+                workers: self.alive.iter().copied().collect(),
+                until: *until,
+                killed: *killed,
+            },
+            Phase::Clearing { .. } => Awaited::Leftovers,
+            Phase::Delayed { until } => Awaited::Delay { until: *until },
+            Phase::Barrier => Awaited::OtherNodes,
+            _ => return None,
+        })
     }
 
     /// Number of restarts that have been used.

@@ -32,6 +32,7 @@
 //! [`GroupOutput::Finish`] no worker is alive unless the kernel refused to end it, and that is
 //! reported; *INV-G3* the first failure is the one reported.
 
+mod awaited;
 pub mod barrier;
 pub mod cause;
 pub mod diagnosis;
@@ -46,6 +47,7 @@ pub mod membership;
 pub mod policy;
 mod types;
 
+pub use awaited::Awaited;
 pub use cause::Cause;
 pub use evidence::{ErrorFile, Evidence};
 pub use exit::{Exit, WorkerExit};

@@ -36,5 +36,5 @@ pub use region::Region;
 pub use row::Row;
 pub use rows::{RankRow, fold_rows};
 pub use screen::Screen;
-pub use status::{Phase, Status};
+pub use status::{Awaited, Phase, Status};
 pub use strip::strip;

@@ -58,6 +58,10 @@ impl Row {
     }
 
     /// Number of columns up to the last cell that was written.
+    pub fn columns(&self) -> usize {
+        self.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.cells.len()
     }

@@ -22,18 +22,39 @@ pub struct Status {
     pub restarts: u32,
     /// Largest number of restarts.
     pub most_restarts: u32,
+    /// What is awaited in this phase, once that takes long.
+    pub awaited: Option<Awaited>,
+}
+
+/// Something that is awaited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    /// A sentence; its parts are separated by `; `, and those about the time that is left end with ` left`.
+    pub text: String,
+    /// End of the waiting.
+    pub until: Option<Mono>,
+}
+
+impl Awaited {
+    /// The parts of a row: the most important first, with the time that is left now.
+    fn parts(&self, now: Mono) -> Vec<String> {
+        // The time that was left when that was said is not what is left now.
+        let is_time = |part: &&str| self.until.is_some() && part.ends_with(" left");
+        let causes = self.text.split("; ").filter(|part| !is_time(part));
+        let mut parts: Vec<String> = causes.map(str::to_owned).collect();
+        if let Some(until) = self.until {
+            let left = format!("{} left", clock(until.since(now)));
+            parts.insert(parts.len().min(1), left);
+        }
+        parts
+    }
 }
 
 /// The phases of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Nodes, or the store, are waited for.
-    Waiting {
-        /// The things that are awaited, as far as they are known.
-        cause: Option<String>,
-        /// End of the waiting.
-        until: Option<Mono>,
-    },
+    Waiting,
     /// Workers are being started.
     Starting,
     /// Workers run.
@@ -61,18 +82,8 @@ impl Status {
         let mut parts = Vec::new();
         let left = |until: Mono| until.since(now);
         match &self.phase {
-            Phase::Waiting { cause, until } => {
-                let cause = cause.as_deref().unwrap_or("waiting for the other nodes");
-                // The time that was left when that was said is not what is left now.
-                let is_time = |part: &&str| until.is_some() && part.ends_with(" left");
-                let mut causes = cause
-                    .split("; ")
-                    .filter(|part| !is_time(part))
-                    .map(str::to_owned);
-                parts.extend(causes.next());
-                parts.extend(until.map(|until| format!("{} left", clock(left(until)))));
-                parts.extend(causes);
-            }
+            Phase::Waiting if self.awaited.is_some() => {}
+            Phase::Waiting => parts.push("waiting for the other nodes".to_owned()),
             Phase::Starting => parts.push("starting".to_owned()),
             Phase::Running => parts.push("running".to_owned()),
             Phase::Restarting => parts.push("restarting".to_owned()),
@@ -92,7 +103,12 @@ impl Status {
                 parts.extend(stop.sentence().split("; ").map(str::to_owned));
             }
         }
-        if !matches!(self.phase, Phase::Waiting { .. } | Phase::Stopping { .. }) && self.workers > 0
+        let shown = self.awaited.as_ref().filter(|_| !self.is_stopping());
+        parts.extend(shown.map_or_else(Vec::new, |awaited| awaited.parts(now)));
+        if shown.is_none()
+            && self.phase != Phase::Waiting
+            && !self.is_stopping()
+            && self.workers > 0
         {
             let workers = count(self.workers, "worker");
             parts.push(match self.nodes {
@@ -112,6 +128,10 @@ impl Status {
         parts.join(" \u{b7} ")
     }
 
+    fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. })
+    }
+
     /// The next time at which the row has another text although nothing happens.
     ///
     /// The clock of a run that goes on for long has larger steps, so that a row that nobody looks at costs nothing.
@@ -121,9 +141,8 @@ impl Status {
         let steps = u32::try_from(elapsed.as_secs() / step.as_secs()).unwrap_or(u32::MAX - 1);
         let clock = self.began + step * (steps + 1);
         let until = match &self.phase {
-            Phase::Waiting { until, .. } => *until,
             Phase::Stopping { until, .. } => Some(*until),
-            _ => None,
+            _ => self.awaited.as_ref().and_then(|awaited| awaited.until),
         };
         let left = until.map_or(Duration::ZERO, |until| until.since(now));
         let second = Duration::from_secs(1);
@@ -149,38 +168,30 @@ fn clock_step(elapsed: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn row(phase: Phase, began: Mono, seconds: u64) -> String {
-        let status = Status {
+    fn status(phase: Phase, began: Mono) -> Status {
+        Status {
             phase,
             began,
             workers: 4,
             nodes: 2,
             restarts: 0,
             most_restarts: 3,
-        };
-        status.row(began + Duration::from_secs(seconds))
+            awaited: None,
+        }
     }
 
     #[test]
     fn a_row_says_what_goes_on() {
         let began = Mono::ZERO;
         let after = |seconds| began + Duration::from_secs(seconds);
-        let waiting = Phase::Waiting {
-            cause: Some(
-                "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the \
-                 others"
-                    .to_owned(),
-            ),
-            until: Some(after(600)),
-        };
+        let row = |phase, seconds| status(phase, began).row(after(seconds));
         assert_eq!(
-            row(waiting, began, 100),
-            "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same line on the \
-             others \u{b7} 1:40"
+            row(Phase::Waiting, 2),
+            "waiting for the other nodes \u{b7} 0:02"
         );
         assert_eq!(
-            row(Phase::Running, began, 4100),
-            "running \u{b7} 4 workers on 2 nodes \u{b7} 1:08:20"
+            row(Phase::Running, 4100),
+            "running \u{b7} 4 workers on 2 nodes \u{b7} 1:08:00"
         );
         let stopping = Phase::Stopping {
             signal: 2,
@@ -189,24 +200,47 @@ mod tests {
             until: after(30),
         };
         assert_eq!(
-            row(stopping, began, 2),
+            row(stopping, 2),
             "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills at once \
              \u{b7} 0:02"
         );
     }
 
     #[test]
+    fn a_row_says_what_is_awaited() {
+        let began = Mono::ZERO;
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let row = |phase, text: &str, until, seconds| {
+            let text = text.to_owned();
+            let awaited = Some(Awaited { text, until });
+            let status = Status {
+                awaited,
+                ..status(phase, began)
+            };
+            status.row(after(seconds))
+        };
+        let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the others";
+        assert_eq!(
+            row(Phase::Waiting, nodes, Some(after(600)), 100),
+            "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same line on the \
+             others \u{b7} 1:40"
+        );
+        assert_eq!(
+            row(Phase::Waiting, "in reserve: 2 nodes", None, 100),
+            "in reserve: 2 nodes \u{b7} 1:40"
+        );
+        let workers = "waiting for rank 3 to end; 27 s left; then they are killed";
+        assert_eq!(
+            row(Phase::Restarting, workers, Some(after(30)), 5),
+            "restarting \u{b7} waiting for rank 3 to end \u{b7} 0:25 left \u{b7} then they are killed \
+             \u{b7} restart 0 of 3 \u{b7} 0:05"
+        );
+    }
+
+    #[test]
     fn a_row_changes_when_its_clock_does() {
         let began = Mono::ZERO + Duration::from_millis(300);
-        let status = |phase| Status {
-            phase,
-            began,
-            workers: 4,
-            nodes: 1,
-            restarts: 0,
-            most_restarts: 0,
-        };
-        let running = status(Phase::Running);
+        let running = status(Phase::Running, began);
         let mut changes = Vec::new();
         let mut now = began;
         for _ in 0..15 {
@@ -225,7 +259,13 @@ mod tests {
         assert_eq!(running.changes_at(hour), hour + Duration::from_secs(60));
 
         let until = Some(hour + Duration::from_millis(2_500));
-        let waiting = status(Phase::Waiting { cause: None, until });
+        let waiting = Status {
+            awaited: Some(Awaited {
+                text: "waiting".to_owned(),
+                until,
+            }),
+            ..status(Phase::Waiting, began)
+        };
         let next = waiting.changes_at(hour);
         assert!(
             waiting.row(hour).contains("0:02 left"),
@@ -244,12 +284,10 @@ mod tests {
     fn restarts_are_counted_from_the_first_on() {
         let began = Mono::ZERO;
         let status = Status {
-            phase: Phase::Running,
-            began,
             workers: 1,
             nodes: 1,
             restarts: 1,
-            most_restarts: 3,
+            ..status(Phase::Running, began)
         };
         assert_eq!(
             status.row(began),

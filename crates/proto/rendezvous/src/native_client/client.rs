@@ -185,7 +185,10 @@ impl Machine for NativeClient {
             Link::Down | Link::Dialing(_) => None,
         };
         let phase = match &self.phase {
-            Phase::Formed { since, .. } => Some(*since + MASTER_TIMEOUT),
+            Phase::Formed { since, .. } => {
+                let reminder = *since + self.wait.reminder.next();
+                Some(reminder.min(*since + MASTER_TIMEOUT))
+            }
             Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
@@ -396,6 +399,7 @@ impl NativeClient {
                         is_recoverable: self.attachment.is_recoverable(round),
                     };
                     self.phase = Phase::Formed { since: now, joined };
+                    self.wait.reminder = Reminder::default();
                     if rank == 0 {
                         self.outbox.push(Output::Lead { round });
                     }
@@ -444,15 +448,19 @@ impl NativeClient {
         }
     }
 
-    /// People are told who has come if it is time to.
+    /// People are told who has come if it is time to. The coordinator also says it, unasked, when it changes.
     fn alive(&mut self, now: Mono, arrived: Option<Arrived>) {
-        if std::mem::take(&mut self.wait.asked) && matches!(self.phase, Phase::Joining { .. }) {
-            let elapsed = now.since(self.wait.since);
-            let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
-            if let Some(waiting) = waiting {
-                self.outbox.push(Output::Waiting(waiting));
-            }
+        let was_asked = std::mem::take(&mut self.wait.asked);
+        if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {
+            return;
         }
+        let elapsed = now.since(self.wait.since);
+        let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
+        let is_reminder = was_asked && !waiting.is_last_call();
+        self.outbox.push(Output::Waiting {
+            waiting,
+            is_reminder,
+        });
     }
 
     fn answer_status(&mut self) {
@@ -607,6 +615,14 @@ impl NativeClient {
         if self.asks_at().is_some() && self.wait.reminder.is_due(now.since(self.wait.since)) {
             self.wait.asked = true;
             self.say(&Operation::Heartbeat);
+        }
+        if let Phase::Formed { since, ref joined } = self.phase
+            && self.wait.reminder.is_due(now.since(since))
+        {
+            self.outbox.push(Output::AwaitingMaster {
+                round: joined.round,
+                left: MASTER_TIMEOUT.saturating_sub(now.since(since)),
+            });
         }
         if let Phase::Formed { since, .. } = self.phase
             && since + MASTER_TIMEOUT <= now

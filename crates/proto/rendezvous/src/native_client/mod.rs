@@ -94,8 +94,20 @@ pub enum Output {
     Joined(Joined),
     /// Answer to [`Input::Join`]: it failed.
     NotJoined(Failure),
-    /// Tell people what a join waits for.
-    Waiting(Waiting),
+    /// What a join waits for.
+    Waiting {
+        /// The nodes that have come, and so on.
+        waiting: Waiting,
+        /// People are to be told; else it is for a place that is always up to date.
+        is_reminder: bool,
+    },
+    /// Tell people that the round is complete and the node with rank 0 has not said where its workers meet.
+    AwaitingMaster {
+        /// The number of the round.
+        round: u64,
+        /// Time until the join fails.
+        left: Duration,
+    },
     /// Answer to [`Input::Succeeded`]: the workers of all agents of the round have.
     AllSucceeded(u64),
     /// Tell people that there is no coordinator.

@@ -183,14 +183,59 @@ fn a_long_join_asks_who_has_come_and_says_so_at_3_and_30_s() {
         let asked = at(&mut client, seconds, Input::Tick);
         assert_eq!(asked, [Output::Send(heartbeat.clone())]);
         let said = at(&mut client, seconds, Input::Bytes(&alive));
-        let [Output::Waiting(waiting)] = &said[..] else {
+        let [
+            Output::Waiting {
+                waiting,
+                is_reminder: true,
+            },
+        ] = &said[..]
+        else {
             panic!("{said:?}");
         };
         let left = settings.join_timeout - Duration::from_secs_f64(seconds - 10.0);
         assert_eq!(waiting.left, left);
         assert!(waiting.to_string().contains("1 of 2 (b)"), "{waiting}");
-        // The answer to an ordinary heartbeat is nothing to tell of.
-        assert_eq!(at(&mut client, seconds, Input::Bytes(&alive)), []);
+        // What comes unasked keeps it up to date, and reminds nobody.
+        let said = at(&mut client, seconds, Input::Bytes(&alive));
+        assert!(
+            matches!(
+                said[..],
+                [Output::Waiting {
+                    is_reminder: false,
+                    ..
+                }]
+            ),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_complete_round_without_a_word_of_rank_0_is_spoken_of_at_3_and_30_s() {
+    let me = NodeDesc {
+        addr: "b".to_owned(),
+        pid: 1,
+        local_id: 0,
+    };
+    let mut settings = Settings::new(2, 2);
+    settings.keep_alive_interval = Duration::from_secs(1000);
+    let mut client = NativeClient::new(Now::default(), 1, "run", me, settings);
+    at(&mut client, 10.0, JOIN);
+    let mut formed = Vec::new();
+    Event::Formed {
+        round: 4,
+        rank: 1,
+        world_size: 2,
+        assignment: None,
+    }
+    .write(&mut formed);
+    at(&mut client, 20.0, Input::Bytes(&formed));
+    for (seconds, left) in [(23.0, 57), (50.0, 30)] {
+        let deadline = Mono::from_origin(Duration::from_secs_f64(seconds));
+        assert_eq!(client.deadline(), Some(deadline));
+        let left = Duration::from_secs(left);
+        let awaiting = Output::AwaitingMaster { round: 4, left };
+        assert_eq!(at(&mut client, seconds, Input::Tick), [awaiting]);
     }
 }
 

@@ -272,8 +272,9 @@ fn serve_or_call(
                 if reminder.is_due(started.elapsed()) {
                     tracing::warn!(
                         target: reminder::TARGET,
-                        "no store has answered at {peer} for {} s ({reason}); waiting for {} s more",
-                        started.elapsed().as_secs(),
+                        left = left.as_secs(),
+                        "no store has answered at {peer} ({reason}); {} s left; check that the address and \
+                         port are those of the job's store",
                         left.as_secs()
                     );
                 }

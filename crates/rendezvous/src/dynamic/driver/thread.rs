@@ -23,7 +23,7 @@ use super::interruption::Interruption;
 use super::messages::{self, Messages};
 use super::peer_failures;
 use crate::dynamic::outage::OutageWatch;
-use crate::dynamic::{Notice, SharedState, Token};
+use crate::dynamic::{Notice, SharedState, Token, waiting};
 use crate::{Change, Observer, RendezvousError};
 
 /// How often a state is read whose backend does not notify of changes: as often as torchelastic does.
@@ -50,6 +50,8 @@ pub(super) struct Thread {
     /// When the join under way began, and when people are told of it.
     join_began: Mono,
     reminder: Reminder,
+    /// The nodes that people were told of last.
+    told: Option<Arrived>,
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
@@ -87,7 +89,13 @@ impl Thread {
         let outage = OutageWatch::new(
             shared.place(),
             shared.gives_up_after(),
-            Box::new(move |line| warn!("[{run_id}] {line}")),
+            Box::new(move |line, left| match left {
+                Some(left) => {
+                    let left = left.as_secs();
+                    warn!(target: reminder::TARGET, left, "[{run_id}] {line}");
+                }
+                None => warn!("[{run_id}] {line}"),
+            }),
         );
         let machine = Participant::new(me.clone(), options.settings, fastrand::u64(..));
         Ok(Self {
@@ -114,6 +122,7 @@ impl Thread {
             joining: None,
             join_began: Mono::default(),
             reminder: Reminder::default(),
+            told: None,
             leaving: Vec::new(),
             closing: Vec::new(),
             interrupted: false,
@@ -164,16 +173,27 @@ impl Thread {
         if self.joining.is_none() || self.lost.is_some() || !self.reminder.is_due(elapsed) {
             return;
         }
+        self.tell(elapsed, true);
+    }
+
+    /// The state may have changed: who has come is kept up to date where people see it all the time.
+    fn refresh(&mut self) {
+        let elapsed = self.now().mono.since(self.join_began);
+        if self.joining.is_some() && self.lost.is_none() && self.reminder != Reminder::default() {
+            self.tell(elapsed, false);
+        }
+    }
+
+    fn tell(&mut self, elapsed: Duration, is_reminder: bool) {
         let state = self.known.as_ref();
         let arrived = state.and_then(|state| Arrived::seen_by(&self.me, state));
-        if let Some(waiting) = Waiting::new(arrived, &self.messages.settings, elapsed) {
-            warn!(
-                target: reminder::TARGET,
-                left = waiting.left.as_secs(),
-                "[{}] {waiting}",
-                self.messages.run_id
-            );
+        if !is_reminder && arrived == self.told {
+            return;
         }
+        let waiting = Waiting::new(arrived, &self.messages.settings, elapsed);
+        let is_reminder = is_reminder && !waiting.is_last_call();
+        waiting::tell(&self.messages.run_id, &waiting, is_reminder);
+        self.told = waiting.arrived;
     }
 
     fn execute(&mut self, command: Command) {
@@ -222,6 +242,7 @@ impl Thread {
         self.joining = Some(waiting);
         self.join_began = self.now().mono;
         self.reminder = Reminder::default();
+        self.told = None;
         self.last_call_announced = false;
         if self.lost.is_none() {
             let request = self.outage.request(false);
@@ -289,6 +310,7 @@ impl Thread {
                 let now = self.shared.get()?;
                 self.interruption.has_reached();
                 let state = self.adopt(now)?;
+                self.refresh();
                 return Ok(Some(Input::Read(state)));
             }
             Output::Write(state) => {
@@ -297,6 +319,7 @@ impl Thread {
                 self.interruption.has_reached();
                 let before = self.known.take();
                 let now = self.adopt(written.now)?;
+                self.refresh();
                 if written.won && messages::is_worth_announcing(before.as_ref(), &state) {
                     self.shared.notify()?;
                 }

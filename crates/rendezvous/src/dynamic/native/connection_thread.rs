@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::probe::{Found, probe};
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
+use crate::dynamic::waiting;
 use crate::{Change, Member, Observer, RendezvousError};
 
 /// How long one attempt to connect again may take.
@@ -318,12 +319,18 @@ impl ConnectionThread {
                     let _ = join.send(Err(why));
                 }
             }
-            Output::Waiting(waiting) => {
+            Output::Waiting {
+                waiting,
+                is_reminder,
+            } => waiting::tell(self.client.run(), &waiting, is_reminder),
+            Output::AwaitingMaster { round, left } => {
                 tracing::warn!(
                     target: reminder::TARGET,
-                    left = waiting.left.as_secs(),
-                    "[{}] {waiting}",
-                    escape(self.client.run())
+                    left = left.as_secs(),
+                    "[{}] waiting for the node with rank 0 to say where the workers of round {round} meet; {} s \
+                     left",
+                    escape(self.client.run()),
+                    left.as_secs()
                 );
             }
             Output::Missing(missing) => {

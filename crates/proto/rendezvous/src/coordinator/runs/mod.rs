@@ -35,6 +35,12 @@ use rdzv_core::time::{Mono, Now, Wall};
 /// Longest time of any setting; more is a mistake, and would not fit where times are added up.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// Agents that have waited for less are not told who has come: most rounds are complete before.
+const TELL_AFTER: Duration = Duration::from_secs(3);
+
+/// Changes of who has come within this time are told as one, so that many arrivals cost little.
+const TELL_WITHIN: Duration = Duration::from_millis(250);
+
 /// Most missed heartbeats that may be allowed.
 const MOST_ATTEMPTS: u32 = 1_000_000;
 
@@ -88,6 +94,9 @@ pub(super) struct Run {
     awaited_until: Option<Mono>,
     /// Enough of them for a round are there, so that it need not wait for others.
     enough: bool,
+    /// Number of nodes that those who wait for a round were told of last, and when they are told again.
+    told: usize,
+    tell_at: Option<Mono>,
     /// The end of the last call.
     last_call: Option<Mono>,
     /// Whether it was logged, which happens once per round, however many nodes come and go.
@@ -269,6 +278,32 @@ impl Run {
         self.agents.insert(node.clone(), agent);
         self.restart_join_timer(now, &node);
         self.arrive(now, &node, out);
+    }
+
+    /// The nodes of the round that forms are others than those that agents were told of.
+    fn tell_soon(&mut self, now: Now) {
+        match self.state.complete {
+            true => (self.told, self.tell_at) = (0, None),
+            false if self.told == self.state.participants.len() => {}
+            false => {
+                self.tell_at.get_or_insert(now.mono + TELL_WITHIN);
+            }
+        }
+    }
+
+    /// Tells the agents that have waited for long who has come, if it is time to.
+    fn tell_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        if self.tell_at.is_none_or(|at| at > now.mono) {
+            return;
+        }
+        (self.told, self.tell_at) = (self.state.participants.len(), None);
+        for (node, agent) in &self.agents {
+            let waits = agent.phase == Phase::Joining && agent.program.is_some();
+            if waits && now.mono.since(agent.joined_at) >= TELL_AFTER {
+                let arrived = self.arrived(node);
+                out.push(Effect::Notify(node.clone(), Event::Alive(arrived)));
+            }
+        }
     }
 
     /// Why an agent is not taken in.

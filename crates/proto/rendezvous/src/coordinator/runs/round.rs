@@ -45,6 +45,7 @@ impl Run {
         if self.state.complete {
             self.step_in(now, out);
         }
+        self.tell_soon(now);
     }
 
     /// Surplus nodes wait for the next round once the complete one is not full any more. Agents of
@@ -239,6 +240,7 @@ impl Run {
             self.last_call_ends(),
             self.awaited_until,
             self.masters.until,
+            self.tell_at,
             self.recovery.as_ref().map(|recovery| recovery.at),
         ]
         .into_iter()
@@ -263,6 +265,7 @@ impl Run {
         self.master_is_late(now, out);
         self.end_recovery_if_due(now, out);
         self.advance(now, out);
+        self.tell_if_due(now, out);
         if self.last_call_ends().is_some_and(|end| end <= now.mono) {
             // Too few are left for it to have had an effect.
             self.last_call = None;

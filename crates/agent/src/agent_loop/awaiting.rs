@@ -1,0 +1,64 @@
+//! Saying what the agent waits for, once that takes long.
+
+use rdzv_agent_proto::group::Awaited;
+use rdzv_core::rank::LocalRank;
+use rdzv_core::reminder::{self, Reminder};
+use rdzv_core::time::Mono;
+use tracing::warn;
+
+use crate::worker::WorkerIdentity;
+
+/// The wait of the agent's worker group, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Awaiting(Option<Wait>);
+
+#[derive(Debug)]
+struct Wait {
+    awaited: Awaited,
+    since: Mono,
+    reminder: Reminder,
+}
+
+impl Awaiting {
+    /// The group waits for this now.
+    pub(super) fn update(&mut self, now: Mono, awaited: Option<Awaited>) {
+        let before = self.0.take();
+        self.0 = awaited.map(|awaited| match before {
+            Some(before) if awaited.is_same(&before.awaited) => Wait { awaited, ..before },
+            _ => Wait {
+                awaited,
+                since: now,
+                reminder: Reminder::default(),
+            },
+        });
+    }
+
+    /// When something is to be said.
+    pub(super) fn due(&self) -> Option<Mono> {
+        let wait = self.0.as_ref()?;
+        Some(wait.since + wait.reminder.next())
+    }
+
+    /// Says it, if it is time to.
+    pub(super) fn remind(&mut self, now: Mono, workers: &[WorkerIdentity]) {
+        let Some(wait) = &mut self.0 else {
+            return;
+        };
+        if wait.reminder.is_due(now.since(wait.since)) {
+            let left = wait.awaited.until().map(|until| until.since(now).as_secs());
+            let sentence = wait
+                .awaited
+                .sentence(now, |running| named(running, workers));
+            warn!(target: reminder::TARGET, left, "{sentence}");
+        }
+    }
+}
+
+/// `rank 3`, `ranks 0-4, 7`.
+fn named(running: &[LocalRank], workers: &[WorkerIdentity]) -> String {
+    let of_group = workers
+        .iter()
+        .filter(|worker| running.contains(&worker.local_rank));
+    let ranks: Vec<u32> = of_group.map(|worker| worker.rank.0).collect();
+    rdzv_console::stop::ranks(&ranks)
+}

@@ -1,0 +1,126 @@
+//! The end of something that a worker group waits for, in words.
+
+use std::time::Duration;
+
+use rdzv_core::rank::LocalRank;
+use rdzv_core::time::Mono;
+
+/// The end of something that a worker group waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Awaited {
+    /// Workers that were told to end.
+    Workers {
+        /// Those that run.
+        workers: Vec<LocalRank>,
+        /// Time at which they are killed, or given up if they were.
+        until: Mono,
+        /// Whether they were killed.
+        killed: bool,
+    },
+    /// Processes that workers have left behind.
+    Leftovers,
+    /// The pause before the next attempt.
+    Delay {
+        /// Its end.
+        until: Mono,
+    },
+    /// The workers of the other nodes, which have to succeed too.
+    OtherNodes,
+}
+
+impl Awaited {
+    /// Whether the wait is for the same end as that of before, of which less may be left.
+    pub fn is_same(&self, before: &Self) -> bool {
+        match (self, before) {
+            (Self::Workers { killed, .. }, Self::Workers { killed: before, .. }) => {
+                killed == before
+            }
+            _ => std::mem::discriminant(self) == std::mem::discriminant(before),
+        }
+    }
+
+    /// The end of the wait, if that is known.
+    pub fn until(&self) -> Option<Mono> {
+        match self {
+            Self::Workers { until, .. } | Self::Delay { until } => Some(*until),
+            Self::Leftovers | Self::OtherNodes => None,
+        }
+    }
+
+    /// A sentence; `workers` names local ranks (`ranks 0-2, 5`).
+    pub fn sentence(&self, now: Mono, workers: impl FnOnce(&[LocalRank]) -> String) -> String {
+        let left = self
+            .until()
+            .map_or(Duration::ZERO, |until| until.since(now));
+        let left = left.as_secs_f64().ceil();
+        match self {
+            Self::Workers {
+                workers: running,
+                killed: false,
+                ..
+            } => format!(
+                "waiting for {} to end; {left} s left; then they are killed",
+                workers(running)
+            ),
+            Self::Workers {
+                workers: running, ..
+            } => format!(
+                "waiting for {}, which have been killed, to end; {left} s left; then they are given up",
+                workers(running)
+            ),
+            Self::Leftovers => {
+                "waiting for the end of processes that workers have left behind".to_owned()
+            }
+            Self::Delay { .. } => {
+                format!("waiting before the next attempt, as asked for; {left} s left")
+            }
+            Self::OtherNodes => {
+                "the workers of this node have succeeded; waiting for those of the other nodes"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(awaited: &Awaited) -> String {
+        awaited.sentence(Mono::ZERO, |workers| format!("{} workers", workers.len()))
+    }
+
+    #[test]
+    fn a_wait_is_a_sentence_with_the_time_that_is_left() {
+        let until = Mono::ZERO + Duration::from_millis(26_900);
+        let workers = |killed| Awaited::Workers {
+            workers: vec![LocalRank(1), LocalRank(3)],
+            until,
+            killed,
+        };
+        assert_eq!(
+            said(&workers(false)),
+            "waiting for 2 workers to end; 27 s left; then they are killed"
+        );
+        assert_eq!(
+            said(&workers(true)),
+            "waiting for 2 workers, which have been killed, to end; 27 s left; then they are given up"
+        );
+        assert_eq!(
+            said(&Awaited::Delay { until }),
+            "waiting before the next attempt, as asked for; 27 s left"
+        );
+    }
+
+    #[test]
+    fn workers_that_have_been_killed_are_another_wait() {
+        let workers = |workers: &[u32], killed| Awaited::Workers {
+            workers: workers.iter().copied().map(LocalRank).collect(),
+            until: Mono::ZERO,
+            killed,
+        };
+        assert!(workers(&[1], false).is_same(&workers(&[1, 2], false)));
+        assert!(!workers(&[1], true).is_same(&workers(&[1], false)));
+        assert!(!Awaited::Leftovers.is_same(&Awaited::OtherNodes));
+    }
+}

@@ -1,0 +1,82 @@
+//! Looking up names. A look-up cannot be interrupted, and may take as long as a name server is silent.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdzv_core::reminder::{self, Reminder};
+
+/// The addresses of a host (a name or a numeric address) with this port, within `within`; `None` waits for the
+/// name server as long as it takes. A look-up that takes long is logged as a wait.
+///
+/// # Errors
+///
+/// The system's; [`io::ErrorKind::TimedOut`] after `within`.
+pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    // It gets a thread, which may stay behind.
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let name = host.to_owned();
+    thread::Builder::new()
+        .name("rdzv-resolve".to_owned())
+        .spawn(move || {
+            let found = (name.as_str(), port).to_socket_addrs();
+            let _nobody_waits_any_more = sender.send(found.map(Iterator::collect));
+        })?;
+    let (began, mut reminder) = (Instant::now(), Reminder::default());
+    loop {
+        let left = within.map(|within| within.saturating_sub(began.elapsed()));
+        let next = reminder.next().saturating_sub(began.elapsed());
+        match receiver.recv_timeout(left.map_or(next, |left| left.min(next))) {
+            Ok(found) => return found,
+            Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| !left.is_zero()) => {
+                remind(host, began.elapsed(), left, &mut reminder);
+            }
+            Err(_) => {
+                let why = "the look-up of its name took too long";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+        }
+    }
+}
+
+fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut Reminder) {
+    if !reminder.is_due(elapsed) {
+        return;
+    }
+    let left = left.map(|left| left.as_secs());
+    let until = left.map_or_else(
+        || "it is waited for".to_owned(),
+        |left| format!("{left} s left"),
+    );
+    tracing::warn!(
+        target: reminder::TARGET,
+        left,
+        "no name server has said where '{host}' is; {until}; check the name, and /etc/resolv.conf of this host",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_local_names_are_found() {
+        let found = resolve("127.0.0.1", 7, None).unwrap();
+        assert_eq!(found, ["127.0.0.1:7".parse().unwrap()]);
+        let found = resolve("localhost", 7, Some(Duration::from_secs(30))).unwrap();
+        assert!(
+            found.iter().all(|address| address.ip().is_loopback()),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn what_has_no_address_is_an_error() {
+        assert!(resolve("no-such-host.invalid", 7, Some(Duration::from_secs(30))).is_err());
+    }
+}
