@@ -92,6 +92,9 @@ settings! {
     /// Whether the last lines of workers that share the agent's stderr are kept for the failure
     /// report: unless it is a terminal, they then write to it through a pipe. True.
     capture_stderr: bool = true;
+    /// The same on a terminal: workers that would share it get a pseudo-terminal in place of their stderr, from which
+    /// the bytes go to it unchanged. False.
+    capture_terminal: bool = false;
     /// The environment that workers start from, before the variables of their ranks; empty.
     environment: BTreeMap<OsString, OsString> = BTreeMap::new();
     /// Name of the rendezvous backend, as events show it.

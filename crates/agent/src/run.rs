@@ -51,7 +51,8 @@ pub(crate) fn run_processes(
         let signals = Signals::new(others.filter(|signal| Some(*signal) != notice))
             .map_err(system("handle signals"))?;
         let stops = |signal: &i32| config.signals.contains(signal) && Some(*signal) != notice;
-        let resized = view.is_some().then_some(Signal::WINCH);
+        let has_terminals = view.is_some() || config.capture_terminal;
+        let resized = has_terminals.then_some(Signal::WINCH);
         let for_workers = FOR_WORKERS.into_iter().chain(resized).map(Signal::as_raw);
         let for_workers = for_workers.chain(notice);
         let for_workers = Signals::new(for_workers.filter(|signal| !stops(signal)))

@@ -2,8 +2,8 @@
 //! report of a failure.
 //!
 //! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal, it
-//! is inherited: workers check whether it is one. Otherwise (a file, a pipe, a job's log) each
-//! worker gets a pipe of its own, which one thread copies there as it comes:
+//! is inherited, or the worker gets a pseudo-terminal of its own: workers check whether it is one. Otherwise (a file, a
+//! pipe, a job's log) each worker gets a pipe of its own. One thread copies what comes:
 //!
 //! ```text
 //!   worker 0 ── pipe ──┐
@@ -11,7 +11,8 @@
 //!                      └─► the last 16 KiB of each
 //! ```
 //!
-//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`). If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
+//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`), or a terminal in raw
+//! mode that nobody types at: stdin and stdout are the agent's own. If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
 //! without the pipe; if the reader goes away, the pipes are closed too. A worker never outlives the
 //! agent, so it never writes into a pipe without a reader.
 
@@ -20,20 +21,20 @@ use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use rdzv_console::live::strip;
 use rdzv_core::rank::LocalRank;
 use rdzv_event::{Mailbox, Sender, mailbox};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::oneshot;
 
 use super::console::write_all;
 use super::last_lines::last_lines;
+use super::pty::{self, Ends};
 
 /// Size of the end of a worker's stderr that is retained, in bytes.
 const RETAINED: usize = 16 << 10;
@@ -80,7 +81,7 @@ impl Tails {
 
 /// A command of the agent to the thread.
 enum Command {
-    Add(LocalRank, OwnedFd),
+    Add(LocalRank, Arc<OwnedFd>),
     /// Called when all output so far has been copied.
     Drain(Box<dyn FnOnce() + Send>),
 }
@@ -91,32 +92,52 @@ pub(crate) struct StderrCapture {
     /// The thread ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
+    /// The terminals among the workers' streams.
+    terminals: Vec<Weak<OwnedFd>>,
     /// Bytes that were taken from workers and that the console has not taken.
     unshown: Arc<AtomicU64>,
 }
 
 impl StderrCapture {
-    /// Creates the pipe used as a worker's stderr. `None` if the agent's stderr is a terminal, or no pipe
-    /// can be created; the worker then inherits it.
-    pub(crate) fn stderr(&mut self, local_rank: LocalRank) -> Option<OwnedFd> {
-        if io::stderr().is_terminal() {
-            return None;
-        }
-        self.pipe(local_rank)
+    /// Creates the pipe used as a worker's stderr; if the agent's stderr is a terminal, a pseudo-terminal, or nothing
+    /// without `terminal`. `None` if there is none: the worker then inherits it.
+    pub(crate) fn stderr(&mut self, local_rank: LocalRank, terminal: bool) -> Option<OwnedFd> {
+        let ends = match io::stderr().is_terminal() {
+            true if !terminal => return None,
+            true => {
+                let (columns, rows) = pty::size();
+                pty::open_terminal(columns, rows)
+            }
+            false => pty::open_pipe(),
+        };
+        ends.and_then(|ends| self.add(local_rank, ends))
             .inspect_err(|error| tracing::debug!("stderr is not captured: {error}"))
             .ok()
     }
 
-    fn pipe(&mut self, local_rank: LocalRank) -> io::Result<OwnedFd> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        // Only this end: the mode of the worker's end is its own.
-        fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
+    fn add(&mut self, local_rank: LocalRank, ends: Ends) -> io::Result<OwnedFd> {
+        let Ends { reader, writer } = ends;
+        let reader = Arc::new(reader);
+        if writer.is_terminal() {
+            self.terminals
+                .retain(|terminal| terminal.strong_count() > 0);
+            self.terminals.push(Arc::downgrade(&reader));
+        }
         let thread = match &mut self.thread {
             Some(thread) => thread,
             none => none.insert(start(self.tails.clone(), Arc::clone(&self.unshown))?),
         };
         thread.send(Command::Add(local_rank, reader));
         Ok(writer)
+    }
+
+    /// The terminal has another size, perhaps.
+    pub(crate) fn resized(&self) {
+        let (columns, rows) = pty::size();
+        for terminal in self.terminals.iter().filter_map(Weak::upgrade) {
+            // One that is about to end does not matter.
+            let _ = pty::resize(&*terminal, columns, rows);
+        }
     }
 
     /// Waits until everything that ended workers have written is copied. May be dropped while
@@ -154,7 +175,11 @@ impl StderrCapture {
     /// The last lines of a worker's stderr, `most` at most, oldest first.
     pub(crate) fn tail(&self, local_rank: LocalRank, most: usize) -> Vec<String> {
         let (bytes, cut) = self.tails.of(local_rank);
-        last_lines(&bytes, cut, most)
+        match self.terminals.is_empty() {
+            true => last_lines(&bytes, cut, most),
+            // Programs use colours on a terminal.
+            false => last_lines(strip(&bytes).as_bytes(), cut, most),
+        }
     }
 }
 
@@ -176,7 +201,7 @@ fn start(tails: Tails, unshown: Arc<AtomicU64>) -> io::Result<Sender<Command>> {
 /// The thread's own state.
 struct Copier {
     commands: Mailbox<Command>,
-    pipes: Vec<(LocalRank, OwnedFd)>,
+    pipes: Vec<(LocalRank, Arc<OwnedFd>)>,
     tails: Tails,
     unshown: Arc<AtomicU64>,
 }
@@ -189,7 +214,7 @@ impl Copier {
             waited.extend(
                 self.pipes
                     .iter()
-                    .map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)),
+                    .map(|(_, pipe)| PollFd::new(&**pipe, PollFlags::IN)),
             );
             let _ = poll(&mut waited, None);
             let ready: Vec<bool> = waited[1..]
@@ -229,7 +254,7 @@ impl Copier {
             if !wanted(index - 1) {
                 return true;
             }
-            match rustix::io::read(pipe, &mut *buffer) {
+            match rustix::io::read(&**pipe, &mut *buffer) {
                 Ok(0) => false,
                 Ok(read) => {
                     copied = true;
@@ -262,10 +287,9 @@ mod tests {
     /// Writes to worker 0's stderr, closes it, and waits until all is copied.
     fn captured(text: &[u8]) -> StderrCapture {
         let mut capture = StderrCapture::default();
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
+        let Ends { reader, writer } = pty::open_pipe().unwrap();
         let line = start(capture.tails.clone(), Arc::default()).unwrap();
-        line.send(Command::Add(LocalRank(0), reader));
+        line.send(Command::Add(LocalRank(0), Arc::new(reader)));
         capture.thread = Some(line);
         let mut rest = text;
         while !rest.is_empty() {

@@ -150,7 +150,8 @@ impl ProcessSupervisor {
         if let Some(view) = &self.view {
             view.attach(&place, &mut streams);
         } else if streams.stderr.is_none() && self.config.capture_stderr {
-            streams.stderr = self.stderr.stderr(local_rank);
+            let terminal = self.config.capture_terminal;
+            streams.stderr = self.stderr.stderr(local_rank, terminal);
         }
         let error_file = streams.error_file.clone();
         let group = self
@@ -507,6 +508,7 @@ impl Supervisor for ProcessSupervisor {
             // It may have another size than before.
             view.resized();
         }
+        self.stderr.resized();
         self.signal_all(Signal::CONT);
     }
 
@@ -515,10 +517,11 @@ impl Supervisor for ProcessSupervisor {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        if let Some(view) = &self.view
-            && signal == Signal::WINCH
-        {
-            view.resized();
+        if signal == Signal::WINCH {
+            self.stderr.resized();
+            if let Some(view) = &self.view {
+                view.resized();
+            }
         }
         for worker in running(&self.workers, &self.exits) {
             let _ = kill_process(worker.pid, signal);

@@ -125,7 +125,7 @@ fn launch(
     let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
         let launch = resolve(&arguments, &called, environment, &ThisHost);
-        let launch = launch.map_err(|refusal| refusal.with_origin(&settings))?;
+        let mut launch = launch.map_err(|refusal| refusal.with_origin(&settings))?;
         for note in &launch.notes {
             match note {
                 // Another node says the same at the same place.
@@ -150,7 +150,7 @@ fn launch(
         // The events' own logger is at INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
         let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
-        let view = terminal.view(is_ours, &launch.plan, environment, relay)?;
+        let view = terminal.view(is_ours, &mut launch.plan, environment, relay)?;
         let ended = run(launch, face, view, events_shown)?;
         Ok(conclude(&ended, &report, environment))
     };

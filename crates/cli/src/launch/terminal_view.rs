@@ -29,11 +29,12 @@ pub(crate) struct TerminalArgs {
 }
 
 impl TerminalArgs {
-    /// Starts the view, if there is to be one. `is_ours`: this program speaks as `rdzv run`, not as torchrun.
+    /// Starts the view, if there is to be one; if not, the plan says whether stderr passes through a terminal of ours.
+    /// `is_ours`: this program speaks as `rdzv run`, not as torchrun.
     pub(crate) fn view(
         &self,
         is_ours: bool,
-        plan: &AgentConfig,
+        plan: &mut AgentConfig,
         environment: &Environment,
         relay: Option<OutputRelay>,
     ) -> Result<Option<LiveView>, Refusal> {
@@ -51,6 +52,7 @@ impl TerminalArgs {
         let is_called = environment.filled(env::RDZV_CALLER).is_some();
         let is_direct = self.ui == "auto" && (is_alone || !is_ours || is_called);
         if is_direct || !plan.capture_stderr {
+            plan.capture_terminal = is_ours && !is_called && !self.no_pty;
             return Ok(None);
         }
         let is_dumb = environment
