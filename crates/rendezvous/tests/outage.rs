@@ -150,8 +150,8 @@ fn a_store_that_is_away_is_said_after_three_seconds_and_when_it_is_back() {
     assert!(began.elapsed() >= Duration::from_secs(3), "{line}");
     assert_eq!(
         line,
-        "[job] the store h:1 has not answered for 3 s. Meanwhile the workers of this node go on, but \
-         no other node can join or leave. It is asked again for 87 s more; then the run ends here"
+        "[job] the store h:1 has not answered for 3 s; meanwhile the workers of this node go on, but \
+         no other node can join or leave; it is asked again; 87 s left; then the run ends here"
     );
     store.hold(false);
     let line = warnings.recv_timeout(LONG).unwrap();

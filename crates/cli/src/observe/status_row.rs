@@ -58,6 +58,7 @@ impl StatusRow {
             most_restarts: plan.max_restarts,
             awaited: None,
         };
+        view.set_status(Some(status.clone()));
         Self {
             view,
             status,

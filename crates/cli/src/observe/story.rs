@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_agent::{AgentEvent, Cause};
-use rdzv_agent_proto::group::membership::hosts;
 use rdzv_agent_proto::group::policy::StopRequests;
 use rdzv_console::event::{Regrouped, Restart};
 use rdzv_console::failure::Attempt;
@@ -147,14 +146,12 @@ impl Story {
         let Some(reason) = self.change.take() else {
             return Vec::new();
         };
-        let change = hosts(&reason);
-        let change = change.strip_prefix("node ").unwrap_or(&change);
-        self.changes.push(change.to_owned());
-        let regrouped = Regrouped {
+        let regrouped = |nodes| Regrouped {
             reason: &reason,
             nodes,
         };
-        regrouped.lines(width)
+        self.changes.push(regrouped(None).sentence());
+        regrouped(nodes).lines(width)
     }
 
     /// The ranks that run, in their order.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rdzv_testing::{DEADLINE, Marker, Terminal, pids};
@@ -67,6 +67,37 @@ impl Job {
         self
     }
 
+    /// On a machine with this name. `None` where it cannot have another one and that was accepted.
+    #[track_caller]
+    pub(crate) fn on_machine(self, name: &str) -> Option<Self> {
+        let rename = format!("echo {name} > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"");
+        let enter = ["--user", "--map-root-user", "--uts", "sh", "-c"];
+        let tried = Command::new("unshare")
+            .args(enter)
+            .args([&rename, "true"])
+            .status();
+        if !tried.is_ok_and(|status| status.success()) {
+            assert!(
+                std::env::var_os("RDZV_TEST_NO_NAMESPACES").is_some(),
+                "no namespaces here: unshare --user --uts failed"
+            );
+            eprintln!(
+                "NOT TESTED: screens with a name of the machine, because there are no namespaces"
+            );
+            return None;
+        }
+        let mut command = Terminal::command("unshare");
+        command.args(enter).arg(rename);
+        // Behind `setsid --ctty`.
+        command.args(self.command.get_args().skip(1));
+        let variables = self.command.get_envs();
+        command
+            .env_clear()
+            .envs(variables.filter_map(|(name, value)| Some((name, value?))))
+            .current_dir(self.directory.path());
+        Some(Self { command, ..self })
+    }
+
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
@@ -127,10 +158,21 @@ impl Running {
             .0
     }
 
+    /// Kills all of it.
+    pub(crate) fn kill(&self) {
+        self.marker.kill_all();
+    }
+
     /// Waits for its end, after which nothing of it is left: exit code and all lines.
     #[track_caller]
     pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>) {
         let status = self.terminal.wait();
+        self.end_after(status)
+    }
+
+    /// The same of one that has ended.
+    #[track_caller]
+    pub(crate) fn end_after(self, status: ExitStatus) -> (Option<i32>, Vec<String>) {
         let left = self.marker.processes();
         let lines = self.terminal.lines();
         assert!(

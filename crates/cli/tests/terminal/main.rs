@@ -5,8 +5,14 @@
     reason = "test code: a test ends at the first unexpected result"
 )]
 
+mod alone;
 mod bars;
+mod flood;
 mod job;
 mod keys;
 mod lines;
+mod nodes;
+mod pagers;
+mod screens;
 mod streams;
+mod waits;

@@ -137,8 +137,8 @@ impl Shared {
             "no round can be formed"
         };
         format!(
-            "{place} has not answered for {} s. Meanwhile {goes_on}. It is asked again for {} s more; \
-             then the run ends here",
+            "{place} has not answered for {} s; meanwhile {goes_on}; it is asked again; {} s left; then the run ends \
+             here",
             elapsed.as_secs(),
             left.as_secs_f64().ceil(),
         )
@@ -180,8 +180,8 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_secs(3));
         assert_eq!(
             line,
-            "the store h:1 has not answered for 3 s. Meanwhile the workers of this node go on, but no \
-             other node can join or leave. It is asked again for 57 s more; then the run ends here"
+            "the store h:1 has not answered for 3 s; meanwhile the workers of this node go on, but no \
+             other node can join or leave; it is asked again; 57 s left; then the run ends here"
         );
         request.end(true);
         let line = heard.recv_timeout(LONG).unwrap();

@@ -82,7 +82,7 @@ impl Status {
         let mut parts = Vec::new();
         let left = |until: Mono| until.since(now);
         match &self.phase {
-            Phase::Waiting if self.awaited.is_some() => {}
+            Phase::Waiting | Phase::Starting if self.awaited.is_some() => {}
             Phase::Waiting => parts.push("waiting for the other nodes".to_owned()),
             Phase::Starting => parts.push("starting".to_owned()),
             Phase::Running => parts.push("running".to_owned()),

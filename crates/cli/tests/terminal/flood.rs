@@ -1,0 +1,54 @@
+//! Workers that write more than anybody reads.
+
+use crate::job::{has, run_shell};
+
+const BEGIN_UPDATE: &str = "\u{1b}[?2026h";
+const END_UPDATE: &str = "\u{1b}[?2026l";
+
+/// Whether something is on the terminal between two updates of it: then rows come and go while people look.
+fn is_outside_of_updates(raw: &str) -> Option<&str> {
+    let (_, from_first) = raw.split_once(BEGIN_UPDATE)?;
+    let (until_last, _) = from_first.rsplit_once(END_UPDATE)?;
+    until_last
+        .split(BEGIN_UPDATE)
+        .filter_map(|update| Some(update.split_once(END_UPDATE)?.1))
+        .find(|outside| !outside.is_empty())
+}
+
+#[test]
+fn a_flood_of_two_workers_arrives_whole_and_in_order_above_the_row() {
+    let script = "
+seq -f \"line %.0f of $RANK\" 1 50000
+mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
+    let run = run_shell(&["--nproc-per-node", "2"], script).start();
+    run.wait_for_file("on0");
+    run.wait_for_file("on1");
+    run.wait_for("the state below the last lines", |screen| {
+        has(screen, "[0] line 50000 of 0") || has(screen, "[1] line 50000 of 1")
+    });
+    run.wait_for("the row", |screen| {
+        screen
+            .last()
+            .is_some_and(|row| row.starts_with("running \u{b7} 2 workers"))
+    });
+    for rank in ["fifo0", "fifo1"] {
+        std::fs::write(run.path(rank), "go\n").unwrap();
+    }
+    let raw = run.raw();
+    let mut run = run;
+    assert!(run.wait().success());
+    let raw_of_all = String::from_utf8(run.raw()).unwrap();
+    assert!(raw_of_all.len() >= raw.len());
+    let mut next = [1, 1];
+    for line in raw_of_all.split("\r\n") {
+        let Some((_, line)) = line.split_once("line ") else {
+            continue;
+        };
+        let (number, rank) = line.split_once(" of ").unwrap();
+        let rank: usize = rank.parse().unwrap();
+        assert_eq!(number.parse(), Ok(next[rank]), "{line}");
+        next[rank] += 1;
+    }
+    assert_eq!(next, [50_001, 50_001]);
+    assert_eq!(is_outside_of_updates(&raw_of_all), None);
+}

@@ -1,0 +1,243 @@
+//! The status row while something is awaited: on each backend, for each cause.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::job::{Running, run_shell};
+
+fn flags<'a>(backend: &'a str, endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let flags = [
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        backend,
+        "--rdzv-id",
+        "job",
+        "--rdzv-endpoint",
+        endpoint,
+        "--local-addr",
+        "127.0.0.1",
+    ];
+    [&flags, more].concat()
+}
+
+fn start(backend: &str, endpoint: &str, more: &[&str]) -> Running {
+    run_shell(&flags(backend, endpoint, more), "echo hi $RANK").start_on(120, 40)
+}
+
+/// Waits until the last row begins like that; what follows in it.
+#[track_caller]
+fn wait_for_row(run: &Running, row: &str) -> String {
+    let screen = run.wait_for(row, |screen| {
+        screen.last().is_some_and(|last| last.starts_with(row))
+    });
+    let screen = screen.last().unwrap();
+    screen.strip_prefix(row).unwrap().to_owned()
+}
+
+fn free_endpoint() -> String {
+    format!("127.0.0.1:{}", rdzv_testing::free_port())
+}
+
+#[test]
+fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state").display().to_string();
+    let at_file = ["--nnodes", "3", "--rdzv-conf", "store_type=file"];
+    for (endpoint, more) in [(free_endpoint(), &at_file[..2]), (file, &at_file[..])] {
+        let first = start("c10d", &endpoint, more);
+        wait_for_row(&first, "waiting for the other nodes");
+        let rest = wait_for_row(&first, "waiting for nodes: 1 of 3 (127.0.0.1) \u{b7} ");
+        assert!(
+            rest.contains(" left \u{b7} start the same command on the others \u{b7} 0:"),
+            "{rest}"
+        );
+        let screen = first.screen();
+        let said = screen
+            .iter()
+            .filter(|row| row.contains("waiting for nodes"))
+            .count();
+        assert_eq!(said, 1, "{screen:?}");
+        // The next reminder would come 30 s after the beginning.
+        let second = start("c10d", &endpoint, more);
+        wait_for_row(&first, "waiting for nodes: 2 of 3 (127.0.0.1) \u{b7} ");
+        second.press(b"\x03");
+        second.end();
+        wait_for_row(&first, "waiting for nodes: 1 of 3 (127.0.0.1) \u{b7} ");
+        first.press(b"\x03");
+        first.end();
+    }
+}
+
+#[test]
+fn the_row_says_that_a_node_is_in_reserve() {
+    let endpoint = free_endpoint();
+    let more = ["--nnodes", "1:1"];
+    let script = "mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
+    let first = run_shell(&flags("c10d", &endpoint, &more), script).start();
+    first.wait_for_file("on0");
+    first.wait_for_file("on1");
+    let spare = start("c10d", &endpoint, &more);
+    wait_for_row(&spare, "in reserve: the job has its 1 node (127.0.0.1)");
+    for rank in 0..2 {
+        fs::write(first.path(&format!("fifo{rank}")), "go\n").unwrap();
+    }
+    first.lines_of_success();
+    spare.lines_of_success();
+}
+
+#[test]
+fn the_row_says_why_the_place_to_meet_does_not_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let free = free_endpoint();
+    let (host, port) = free.split_once(':').unwrap();
+    let is_client = ["--nnodes", "2", "--rdzv-conf", "is_host=0"];
+    let patient = ["--nnodes", "2", "--rdzv-conf", "read_timeout=60"];
+    let fixed = [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        host,
+        "--master-port",
+        port,
+    ];
+    let no_store =
+        |endpoint: &str, why: &str| format!("no store has answered at {endpoint} ({why}");
+    let no_etcd = |endpoint: &str| format!("the etcd endpoint {endpoint} has not answered for ");
+    let unknown = "no-such-host.invalid:29400";
+    let cases = [
+        (
+            "c10d",
+            &free,
+            &is_client[..],
+            no_store(&free, "Connection refused"),
+        ),
+        (
+            "c10d",
+            &silent,
+            &is_client,
+            no_store(&silent, "it accepted the connection and said nothing"),
+        ),
+        (
+            "static",
+            &free,
+            &fixed,
+            no_store(&free, "Connection refused"),
+        ),
+        ("etcd", &free, &patient, no_etcd(&free)),
+        ("etcd", &silent, &patient, no_etcd(&silent)),
+        ("etcd-v2", &free, &patient, no_etcd(&free)),
+        ("etcd-v2", &silent, &patient, no_etcd(&silent)),
+        (
+            "c10d",
+            &unknown.to_owned(),
+            &is_client,
+            no_store(unknown, "failed to lookup"),
+        ),
+    ];
+    let runs = cases
+        .each_ref()
+        .map(|(backend, endpoint, more, _)| start(backend, endpoint, more));
+    for (run, (backend, _, _, row)) in runs.into_iter().zip(&cases) {
+        let rest = wait_for_row(&run, row);
+        if !row.contains(unknown) {
+            assert!(rest.contains(" left \u{b7} "), "{backend}: {rest}");
+        }
+        run.press(b"\x03");
+        run.end();
+    }
+}
+
+#[test]
+fn the_row_of_node_0_says_how_many_others_have_come() {
+    let free = free_endpoint();
+    let (host, port) = free.split_once(':').unwrap();
+    let node = |rank| {
+        let more = [
+            "--nnodes",
+            "3",
+            "--node-rank",
+            rank,
+            "--master-addr",
+            host,
+            "--master-port",
+            port,
+        ];
+        start("static", &free, &more)
+    };
+    let first = node("0");
+    let rest = wait_for_row(
+        &first,
+        &format!("waiting for nodes: 1 of 3 have come to {free} \u{b7} "),
+    );
+    assert!(
+        rest.contains(" left \u{b7} start the same command on the others"),
+        "{rest}"
+    );
+    let others = [node("1"), node("2")];
+    for run in others.into_iter().chain([first]) {
+        run.lines_of_success();
+    }
+}
+
+#[test]
+fn the_row_says_which_workers_are_awaited_before_a_restart() {
+    let script = "
+trap '' TERM
+touch on$RANK
+until [ -e on0 -a -e on1 ]; do sleep 0.01; done
+if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit; fi
+if [ $RANK = 0 ]; then exit 3; fi
+mkfifo fifo; read go < fifo";
+    let run =
+        run_shell(&["--nproc-per-node", "2", "--max-restarts", "1"], script).start_on(120, 40);
+    let row = run.wait_for("the wait for rank 1", |screen| {
+        screen
+            .last()
+            .is_some_and(|row| row.contains("waiting for rank 1 to end \u{b7} 0:2"))
+    });
+    let row = row.last().unwrap();
+    assert!(
+        row.contains(" left \u{b7} then they are killed \u{b7} "),
+        "{row}"
+    );
+    fs::write(run.path("fifo"), "go\n").unwrap();
+    run.lines_of_success();
+}
+
+#[test]
+fn the_row_says_that_the_workers_of_other_nodes_are_awaited() {
+    let endpoint = free_endpoint();
+    let more = ["--nnodes", "2"];
+    let script = "
+if [ $GROUP_RANK = 0 ]; then exit; fi
+mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
+    let nodes =
+        [(), ()].map(|()| run_shell(&flags("c10d", &endpoint, &more), script).start_on(120, 40));
+    let is_late = |run: &Running| run.path("on0").exists() && run.path("on1").exists();
+    let row = "the workers of this node have succeeded \u{b7} waiting for those of the other nodes";
+    let waits = |run: &Running| {
+        let screen = run.screen();
+        screen.last().is_some_and(|last| last.contains(row))
+    };
+    let until = std::time::Instant::now() + rdzv_testing::DEADLINE;
+    while !nodes.iter().any(waits) {
+        assert!(
+            std::time::Instant::now() < until,
+            "{:?}",
+            nodes.each_ref().map(|run| run.screen())
+        );
+        // Either may be the one that is early.
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    let late = nodes.iter().find(|run| is_late(run)).unwrap();
+    for rank in 0..2 {
+        fs::write(late.path(&format!("fifo{rank}")), "go\n").unwrap();
+    }
+    for run in nodes {
+        run.lines_of_success();
+    }
+}
