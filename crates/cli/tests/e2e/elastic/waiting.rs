@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{PRINT_ROUND, first_agent, printed, store};
-use crate::harness::{Running, ends_within, free_port, run_shell};
+use crate::harness::{Running, ends_within, free_port, run_shell, shell};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
@@ -263,6 +263,145 @@ fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
     .start();
     let said = terminated_when_it_says(node, &format!("no store has answered at {endpoint} ("));
     assert!(said.contains("Connection refused"), "{said}");
+}
+
+#[test]
+fn each_wait_for_a_place_to_meet_says_why_it_lasts() {
+    let free = format!("127.0.0.1:{}", free_port());
+    let (host, port) = free.split_once(':').unwrap();
+    let (fixed_host, fixed_port) = (
+        format!("--master-addr={host}"),
+        format!("--master-port={port}"),
+    );
+    // At the other one listens node 0.
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let endpoint = format!("--rdzv-endpoint={nobody}");
+    let patient = "--rdzv-conf=read_timeout=60";
+    let cases = [
+        (
+            vec![
+                "--rdzv-backend=c10d",
+                "--rdzv-endpoint=no-such-host.invalid:29400",
+            ],
+            "no store has answered at no-such-host.invalid:29400 (failed to lookup".to_owned(),
+        ),
+        (
+            vec!["--node-rank=0", &fixed_host, &fixed_port],
+            format!(
+                "waiting for nodes: 1 of 2 have come to {free}; start the same command on the others"
+            ),
+        ),
+        (
+            vec!["--rdzv-backend=etcd", patient, &endpoint],
+            format!(
+                "the etcd endpoint {nobody} has not answered for 3 s; meanwhile no round can be formed"
+            ),
+        ),
+        (
+            vec!["--rdzv-backend=etcd-v2", patient, &endpoint],
+            format!(
+                "the etcd endpoint {nobody} has not answered for 3 s; meanwhile no round can be formed"
+            ),
+        ),
+    ];
+    let other = format!("--master-port={}", free_port());
+    let second = run_shell(
+        &["--nnodes=2", "--node-rank=1", &fixed_host, &other],
+        "exit 9",
+    )
+    .start();
+    let nodes = cases.each_ref().map(|(flags, _)| {
+        let flags = [&["--nnodes=2"], &flags[..]].concat();
+        run_shell(&flags, "exit 9").start()
+    });
+    for (node, (_, line)) in nodes.into_iter().zip(&cases) {
+        terminated_when_it_says(node, line);
+    }
+    terminated_when_it_says(second, "no store has answered at 127.0.0.1:");
+}
+
+#[test]
+fn a_name_server_that_is_silent_is_spoken_of() {
+    let script = r#"
+echo 'nameserver 127.0.0.1' > resolv.conf
+echo 'hosts: dns' > nsswitch.conf
+exec unshare --user --map-root-user --net --mount sh -ec '
+ip link set lo up
+mount --bind resolv.conf /etc/resolv.conf
+mount --bind nsswitch.conf /etc/nsswitch.conf
+python3 -c "import socket, time
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind((\"127.0.0.1\", 53))
+open(\"bound\", \"w\").close()
+time.sleep(1000)" &
+until [ -e bound ]; do sleep 0.01; done
+"$RDZV" run --nnodes 2 --rdzv-backend c10d --rdzv-endpoint node-b:29400 --rdzv-conf read_timeout=5 \
+    --no-python true 2>&1 || { kill $!; wait $! || true; }'
+"#;
+    let node = shell(script).start();
+    let line = "no name server has said where 'node-b' is; ";
+    if !node.says_before_it_ends(line) {
+        let ended = node.wait();
+        assert!(
+            std::env::var_os("RDZV_TEST_NO_NAMESPACES").is_some(),
+            "no namespaces here: {}{}",
+            ended.stderr,
+            ended.stdout
+        );
+        return eprintln!("NOT TESTED: a silent name server, because there are no namespaces");
+    }
+    let said = node.wait().stdout;
+    assert!(said.contains(" s left; check the name"), "{said}");
+}
+
+#[test]
+fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
+    let fixed = format!("--master-port={}", free_port());
+    let place = first_agent();
+    let script = "if [ $GROUP_RANK = 0 ]; then exit; fi; echo started; cat go";
+    let at = |rank: &str, script: &str| {
+        let flags = ["--nnodes=2", "--master-addr=127.0.0.1", &fixed, rank];
+        run_shell(&flags, script)
+    };
+    let early = [
+        place.node(&["--nnodes=2"], script).start(),
+        at("--node-rank=0", "exit").start(),
+    ];
+    let late = [
+        place.node(&["--nnodes=2"], script).pipe("go"),
+        at("--node-rank=1", "echo started; cat go").pipe("go"),
+    ];
+    let late = late.map(|job| (job.path("go"), job.start()));
+    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let mut all = early.into_iter().zip(late).collect::<Vec<_>>();
+    // Over c10d either of the two may be the one that is early; it is the first agent, which hosts the store.
+    for (early, (go, late)) in all.drain(..) {
+        early.stderr.await_text(line, 1);
+        std::fs::write(go, "").unwrap();
+        late.wait().expect(0);
+        early.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_node_says_which_workers_it_waits_for_and_how_long_it_rests() {
+    let script = "
+trap '' TERM
+touch on$RANK
+until [ -e on0 -a -e on1 ]; do sleep 0.01; done
+if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit; fi
+if [ $RANK = 0 ]; then exit 3; fi
+cat go";
+    let flags = ["--nproc-per-node=2", "--max-restarts=1", "--settle-delay=4"];
+    let job = run_shell(&flags, script).pipe("go");
+    let go = job.path("go");
+    let node = job.start();
+    node.stderr.await_text("waiting for rank 1 to end; 2", 1);
+    node.stderr.await_text(" s left; then they are killed", 1);
+    std::fs::write(go, "").unwrap();
+    node.stderr
+        .await_text("waiting before the next attempt, as asked for; 1 s left", 1);
+    node.wait().expect(0);
 }
 
 #[test]

@@ -90,6 +90,49 @@ fn a_timed_out_join_names_who_had_come_and_makes_room() {
 }
 
 #[test]
+fn those_who_have_waited_for_long_hear_who_comes_and_goes() {
+    let mut world = World::new(4, 4);
+    world.program = Some(Program::new("train.py", b"", true));
+    world.settings.keep_alive_interval = Duration::from_secs(1000);
+    let told = |events: &[Event]| -> Vec<u32> {
+        let nodes = |event: &Event| match event {
+            Event::Alive(Some(arrived)) => arrived.nodes,
+            other => panic!("{other:?}"),
+        };
+        events.iter().map(nodes).collect()
+    };
+    world.join(0);
+    world.pass(Duration::from_secs(2));
+    world.join(1);
+    world.pass(Duration::from_secs(2));
+    // A short wait is not spoken of.
+    assert_eq!(
+        (told(&world.take(0)), told(&world.take(1))),
+        (vec![], vec![])
+    );
+    world.pass(Duration::from_secs(10));
+    world.join(2);
+    world.lose(1);
+    world.join(1);
+    assert!(world.take(0).is_empty(), "changes are told together");
+    world.pass(Duration::from_secs(1));
+    assert_eq!(
+        (told(&world.take(0)), told(&world.take(2))),
+        (vec![3], vec![])
+    );
+    world.lose(1);
+    world.pass(Duration::from_secs(60));
+    assert_eq!(
+        (told(&world.take(0)), told(&world.take(2))),
+        (vec![2], vec![])
+    );
+    world.join(1);
+    world.join(3);
+    world.pass(Duration::from_secs(60));
+    assert!(matches!(world.take(0)[..], [Event::Formed { .. }]));
+}
+
+#[test]
 fn another_agent_of_the_same_name_is_refused_and_the_same_one_is_not() {
     let mut world = World::new(2, 2);
     world.join_as(0, node(0), 7);
