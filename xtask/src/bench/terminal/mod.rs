@@ -36,7 +36,7 @@ const LEAST_OF_A_COPY: f64 = 0.5;
 
 const MOST_LAG: f64 = 0.5;
 
-/// What `0.00` is.
+/// Largest figure that is printed as `0.00`.
 const MOST_IDLE: f64 = 0.005;
 
 const MOST_MEBIBYTES: f64 = 9.0;

@@ -22,7 +22,7 @@ pub struct Status {
     pub restarts: u32,
     /// Largest number of restarts.
     pub most_restarts: u32,
-    /// What is awaited in this phase, once that takes long.
+    /// The wait of this phase, once it takes long.
     pub awaited: Option<Awaited>,
 }
 

@@ -94,7 +94,7 @@ pub enum Output {
     Joined(Joined),
     /// Answer to [`Input::Join`]: it failed.
     NotJoined(Failure),
-    /// What a join waits for.
+    /// The nodes that a join waits for.
     Waiting {
         /// The nodes that have come, and so on.
         waiting: Waiting,

@@ -51,7 +51,7 @@ pub(super) struct Thread {
     join_began: Mono,
     reminder: Reminder,
     /// The nodes that people were told of last.
-    told: Option<Arrived>,
+    reported: Option<Arrived>,
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
@@ -122,7 +122,7 @@ impl Thread {
             joining: None,
             join_began: Mono::default(),
             reminder: Reminder::default(),
-            told: None,
+            reported: None,
             leaving: Vec::new(),
             closing: Vec::new(),
             interrupted: false,
@@ -187,13 +187,13 @@ impl Thread {
     fn tell(&mut self, elapsed: Duration, is_reminder: bool) {
         let state = self.known.as_ref();
         let arrived = state.and_then(|state| Arrived::seen_by(&self.me, state));
-        if !is_reminder && arrived == self.told {
+        if !is_reminder && arrived == self.reported {
             return;
         }
         let waiting = Waiting::new(arrived, &self.messages.settings, elapsed);
         let is_reminder = is_reminder && !waiting.is_last_call();
         waiting::tell(&self.messages.run_id, &waiting, is_reminder);
-        self.told = waiting.arrived;
+        self.reported = waiting.arrived;
     }
 
     fn execute(&mut self, command: Command) {
@@ -242,7 +242,7 @@ impl Thread {
         self.joining = Some(waiting);
         self.join_began = self.now().mono;
         self.reminder = Reminder::default();
-        self.told = None;
+        self.reported = None;
         self.last_call_announced = false;
         if self.lost.is_none() {
             let request = self.outage.request(false);

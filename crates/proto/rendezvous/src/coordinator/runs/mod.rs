@@ -95,7 +95,7 @@ pub(super) struct Run {
     /// Enough of them for a round are there, so that it need not wait for others.
     enough: bool,
     /// Number of nodes that those who wait for a round were told of last, and when they are told again.
-    told: usize,
+    reported: usize,
     tell_at: Option<Mono>,
     /// The end of the last call.
     last_call: Option<Mono>,
@@ -283,8 +283,8 @@ impl Run {
     /// The nodes of the round that forms are others than those that agents were told of.
     fn tell_soon(&mut self, now: Now) {
         match self.state.complete {
-            true => (self.told, self.tell_at) = (0, None),
-            false if self.told == self.state.participants.len() => {}
+            true => (self.reported, self.tell_at) = (0, None),
+            false if self.reported == self.state.participants.len() => {}
             false => {
                 self.tell_at.get_or_insert(now.mono + TELL_WITHIN);
             }
@@ -296,7 +296,7 @@ impl Run {
         if self.tell_at.is_none_or(|at| at > now.mono) {
             return;
         }
-        (self.told, self.tell_at) = (self.state.participants.len(), None);
+        (self.reported, self.tell_at) = (self.state.participants.len(), None);
         for (node, agent) in &self.agents {
             let waits = agent.phase == Phase::Joining && agent.program.is_some();
             if waits && now.mono.since(agent.joined_at) >= TELL_AFTER {
