@@ -61,6 +61,8 @@ fn the_only_worker_is_suspended_and_goes_on() {
     run.wait_for_file("on");
     run.press(b"\x1a");
     run.wait_for_text("Stopped");
+    // The worker stands still a moment after the launcher, and reads what is typed before.
+    run.wait_for_text("rdzv: stopped;");
     run.press(b"echo the shell is $((40 + 2))\r");
     run.wait_for_text("the shell is 42");
     run.press(b"fg\r");

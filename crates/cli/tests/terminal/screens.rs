@@ -220,15 +220,18 @@ fn nodes_that_go_and_come() {
         let second = start().unwrap();
         first.wait_for_file("r0/on");
         second.wait_for_file("r0/on");
+        // A line waits a moment for equal ones of other workers.
+        first.wait_for_text("[node 0] 2 workers");
         second.kill();
         first.wait_for_file("r1/on");
+        first.wait_for_text("[0] 1 workers");
         let third = start().unwrap();
         first.wait_for_file("r2/on");
         third.wait_for_file("r2/on");
         let screen = first.wait_for("the round of two", |screen| {
             let row = "running \u{b7} 2 workers on 2 nodes";
             screen.last().is_some_and(|last| last.starts_with(row))
-                && screen.join("\n").contains("joined")
+                && screen.join("\n").matches("[node 0] 2 workers").count() == 2
         });
         golden!("nodes_go_and_come", size, screen);
         for run in [&first, &third] {
