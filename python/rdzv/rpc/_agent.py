@@ -319,7 +319,6 @@ class RdzvAgent(Agent):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
         self._me = WorkerInfo(*self._native.me)
-        self._spawn()
 
     # Threads ------------------------------------------------------------------------------------------------------
 
@@ -500,6 +499,8 @@ class RdzvAgent(Agent):
         if isinstance(to, WorkerInfo):
             return to.id
         if isinstance(to, (str, int)) and not isinstance(to, bool):
+            if isinstance(to, int) and not 0 <= to < 1 << 32:
+                raise RpcError(f"could not find destination id {to}: ids are ranks, from 0 on", kind="UnknownWorker")
             return to
         raise ValueError(f"Cannot get WorkerInfo from name {to}")
 
@@ -546,7 +547,8 @@ class RdzvAgent(Agent):
         return self.call_async(to, *message, timeout)
 
     def start(self) -> None:
-        pass
+        """Begins to serve. What has come meanwhile has waited: its functions find the agent of the process."""
+        self._spawn()
 
     def sync(self) -> None:
         pass

@@ -79,8 +79,8 @@ def init_rpc(
             backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=options
         )
         backend_registry.check_agent(agent)
-        agent.start()
         _agent.install(agent)
+        agent.start()
     finally:
         _agent._starting.release()
 

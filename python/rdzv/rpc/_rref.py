@@ -201,7 +201,7 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_remote, timeout)
 
     def __repr__(self) -> str:
-        return f"{'OwnerRRef' if self.is_owner() else 'UserRRef'}({self._rdzv_reference!r})"
+        return repr(self._rdzv_reference)
 
     def __reduce__(self) -> Any:
         raise TypeError("a reference travels in calls only: it cannot be pickled elsewhere")

@@ -76,8 +76,14 @@ class Policy:
         return False
 
 
+# A tensor with gaps keeps its strides if it takes at most so many times the memory of its elements.
+_MOST_GAPS = 16
+
 # That of the current agent.
 policy = Policy()
+
+# The class of references that are read; that of `rdzv.rpc` if nothing is said.
+reference_class: Any = None
 
 # References of the message that this thread reads.
 _reading = threading.local()
@@ -147,7 +153,7 @@ def _reference(number: int) -> Any:
     references = getattr(_reading, "references", None)
     if references is None or not 0 <= number < len(references):
         raise pickle.UnpicklingError("the value names a reference that did not come with it")
-    return RRef._of(references[number])
+    return (reference_class or RRef)._of(references[number])
 
 
 def _reduced_tensor(torch: Any, tensor: Any) -> Any:
@@ -182,8 +188,9 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         if dense.is_contiguous():
             detached = dense
         else:
-            # There are gaps, which are not sent.
-            strides, detached = None, detached.contiguous()
+            # There are gaps, which are not sent, and made again unless they are large.
+            strides = strides if _reach(tensor.shape, strides) <= _MOST_GAPS * tensor.numel() else None
+            detached = detached.contiguous()
     memory = pickle.PickleBuffer(TensorMemory(detached))
     return _tensor, (memory, str(tensor.dtype), tuple(tensor.shape), strides, tensor.requires_grad)
 
@@ -214,15 +221,24 @@ def _tensor(
         if view.readonly:
             view = memoryview(bytearray(view))
         tensor = torch.frombuffer(view, dtype=kind)
-        tensor = tensor.view(shape) if strides is None else _strided(tensor, shape, strides)
+        tensor = tensor.view(shape) if strides is None else _strided(torch, tensor, shape, strides)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _strided(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
-    if len(shape) != len(strides) or min((*shape, 1)) < 1 or min((*strides, 0)) < 0 or reach > tensor.numel():
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Number of elements from the first to the last of a tensor."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+
+
+def _strided(torch: Any, tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    if len(shape) != len(strides) or min((*shape, 1)) < 1 or min((*strides, 0)) < 0:
+        raise pickle.UnpicklingError("the value has a tensor of a shape that no tensor has")
+    reach, count = _reach(shape, strides), tensor.numel()
+    if reach <= count:
+        return tensor.as_strided(shape, strides)
+    if reach > _MOST_GAPS * count:
         raise pickle.UnpicklingError("the value has a tensor that is larger than its memory")
-    return tensor.as_strided(shape, strides)
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor.view(shape))
 
 
 def _parameter(data: Any, requires_grad: bool) -> Any:

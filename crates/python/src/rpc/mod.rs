@@ -460,6 +460,7 @@ impl AgentObject {
             ("num_owner_rrefs", references.num_owner_rrefs as u64),
             ("num_forks", references.num_forks as u64),
             ("num_pending_users", references.num_pending_users as u64),
+            ("num_pending_futures", references.num_pending_futures as u64),
         ] {
             dict.set_item(key, value)?;
         }

@@ -1,0 +1,708 @@
+"""``BackendType.RDZV`` for programs of ``torch.distributed.rpc``.
+
+Importing this module is all that a program needs, beside ``backend=rpc.BackendType.RDZV``. torch's agents cannot be made
+in Python, so the functions of torch's that stand directly above its agent are replaced by ones that ask which agent is
+there: with one of rdzv they call rdzv, else torch's own. ``uninstall()`` puts torch's back.
+
+Import it before ``from torch.distributed.rpc import RRef``. Function names and values of peers are trusted as torch
+trusts them (``functions="any"``); a job token or Unix sockets keep strangers out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.rpc as torch_rpc
+from torch.distributed.rpc import api, backend_registry, internal
+
+import rdzv
+from rdzv.rpc import _agent, _functions, _values
+from rdzv.rpc._agent import RdzvAgent, RpcOptions
+from rdzv.rpc._future import Future
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RdzvRpcBackendOptions", "uninstall"]
+
+T = TypeVar("T")
+_logger = logging.getLogger("rdzv.rpc")
+
+# The names of torch's that are replaced, by module. All of them are looked up when they are used, but for the types and
+# what a program has imported by name before.
+_API = (
+    "_cleanup_python_rpc_handler",
+    "_delete_all_user_and_unforked_owner_rrefs",
+    "_destroy_rref_context",
+    "_get_current_rpc_agent",
+    "_invoke_remote_builtin",
+    "_invoke_remote_python_udf",
+    "_invoke_remote_torchscript",
+    "_invoke_rpc_builtin",
+    "_invoke_rpc_python_udf",
+    "_invoke_rpc_torchscript",
+    "_is_current_rpc_agent_set",
+    "_reset_current_rpc_agent",
+    "_set_and_start_rpc_agent",
+    "_wait_all_workers",
+    "get_rpc_timeout",
+)
+_PACKAGE = (
+    "_get_current_rpc_agent",
+    "_is_current_rpc_agent_set",
+    "_rref_context_get_debug_info",
+    "_set_rpc_timeout",
+    "get_rpc_timeout",
+    "BackendType",
+    "PyRRef",
+    "RRef",
+)
+_NEEDED = (
+    (api, "torch.distributed.rpc.api", (*_API, "WorkerInfo", "_init_rpc_states", "_require_initialized")),
+    (torch_rpc, "torch.distributed.rpc", (*_PACKAGE, "TensorPipeRpcBackendOptions", "RpcBackendOptions")),
+    (internal, "torch.distributed.rpc.internal", ("_get_current_rpc_agent", "_internal_rpc_pickler", "_run_function", "_handle_exception", "RemoteException")),
+    (backend_registry, "torch.distributed.rpc.backend_registry", ("BackendType", "register_backend")),
+)
+
+
+def _check() -> None:
+    """Refuses a torch that lacks one of the names."""
+    for module, name, wanted in _NEEDED:
+        missing = [one for one in wanted if not hasattr(module, one)]
+        if missing:
+            raise ImportError(
+                f"rdzv.torch.rpc does not fit torch {torch.__version__}: {name} has no {', '.join(missing)}; "
+                "use rdzv.rpc, which needs no torch"
+            )
+
+
+_check()
+
+_original: dict[tuple[Any, str], Any] = {
+    (module, name): getattr(module, name)
+    for module, names in ((api, _API), (torch_rpc, _PACKAGE), (internal, ("_get_current_rpc_agent",)))
+    for name in names
+}
+# `api` keeps its own: the methods of torch's references look them up there.
+_native_rref: Any = _original[torch_rpc, "PyRRef"]
+_native_generic_rref: Any = _original[torch_rpc, "RRef"]
+
+UNSET = -1.0
+
+
+class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ignore[misc]
+    """Options for ``BackendType.RDZV``: torch's, and these. ``_transports`` and ``_channels`` are not used.
+
+    Args:
+        token (str | None): secret of all workers, 16 bytes or more.
+        tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
+        address (str | None): IP address of this host that the others reach.
+        lease (float | None): seconds that a member of a dynamic group may be silent.
+        **torch_options (object): those of ``TensorPipeRpcBackendOptions``.
+
+    Example:
+        >>> from rdzv.torch.rpc import RdzvRpcBackendOptions
+        >>> RdzvRpcBackendOptions(num_worker_threads=4).num_worker_threads
+        4
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str | None = None,
+        tls: dict[str, str] | None = None,
+        address: str | None = None,
+        lease: float | None = None,
+        **torch_options: Any,
+    ) -> None:
+        super().__init__(**torch_options)
+        self.rdzv = {"token": token, "tls": tls, "address": address, "lease": lease}
+
+
+class TorchAgent:
+    """The agent that torch's functions see."""
+
+    def __init__(self, inner: RdzvAgent, store: Any) -> None:
+        self.inner, self.store = inner, store
+        self.is_static_group = inner._native.is_static
+
+    def get_worker_info(self, which: Any = None) -> Any:
+        if isinstance(which, api.WorkerInfo):
+            which = which.id
+        try:
+            found = self.inner.get_worker_info(which)
+        except rdzv.RpcError as error:
+            raise RuntimeError(str(error)) from None
+        return api.WorkerInfo(found.name, found.id)
+
+    def get_worker_infos(self) -> list[Any]:
+        return [api.WorkerInfo(worker.name, worker.id) for worker in self.inner.get_worker_infos()]
+
+    def join(self, shutdown: bool = False, timeout: float = 0) -> None:
+        self.inner.join(shutdown, timeout)
+
+    def sync(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        self.inner.shutdown()
+
+    def get_debug_info(self) -> dict[str, str]:
+        return self.inner.get_debug_info()
+
+    def get_metrics(self) -> dict[str, str]:
+        return self.inner.get_metrics()
+
+    def _get_device_map(self, _worker: Any) -> dict[Any, Any]:
+        return {}
+
+
+_current: TorchAgent | None = None
+
+
+def _ours() -> TorchAgent:
+    if _current is None:
+        raise RuntimeError("RPC has not been initialized. Call torch.distributed.rpc.init_rpc first.")
+    return _current
+
+
+def _limit(timeout: float) -> float:
+    """torch's timeout as that of rdzv: -1 is the agent's, 0 none at all; less than that expires at once."""
+    if timeout == 0:
+        return math.inf
+    return timeout if timeout == UNSET or timeout > 0 else 1e-6
+
+
+def _error(error: BaseException, timeout: float) -> BaseException:
+    """A failure as torch says it."""
+    if isinstance(error, rdzv.Deadline):
+        seconds = _ours().inner._native.timeout if timeout == UNSET else timeout
+        text = (
+            f"RPCErr:1:RPC ran for more than set timeout ({seconds * 1000:.0f} ms) and will now be marked with an error"
+        )
+        return RuntimeError(text)
+    if isinstance(error, rdzv.RpcError) or (isinstance(error, TypeError) and "cannot be sent" in str(error)):
+        return RuntimeError(str(error))
+    return error
+
+
+# References -----------------------------------------------------------------------------------------------------------
+
+_local = threading.local()
+_live: weakref.WeakSet[PyRRef] = weakref.WeakSet()
+
+
+class _Kind(type(Generic)):  # type: ignore[misc]
+    """References of both kinds are instances; a new one is of the agent that is there."""
+
+    _torch: Any = None
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or isinstance(instance, cls._torch)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) or (cls._torch is not None and issubclass(subclass, cls._torch))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if _current is None:
+            return cls._torch(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+
+class PyRRef(metaclass=_Kind):
+    """A reference, as torch has it."""
+
+    _torch = _native_rref
+
+    def __init__(self, value: Any, type_hint: Any = None) -> None:
+        self._rdzv_reference = _ours().inner._native.own(value)
+        _live.add(self)
+
+    @classmethod
+    def _of(cls, native: Any) -> Any:
+        rref = object.__new__(RRef)
+        rref._rdzv_reference = native
+        _live.add(rref)
+        return rref
+
+    @property
+    def _reference(self) -> Any:
+        return self._used("Cannot use it after deletion.")
+
+    def _used(self, deleted: str) -> Any:
+        native = self._rdzv_reference
+        if native is None:
+            raise RuntimeError(f"the RRef was deleted by shutdown(). {deleted}")
+        return native
+
+    def is_owner(self) -> bool:
+        return self._reference.is_owner
+
+    def confirmed_by_owner(self) -> bool:
+        return self._reference.confirmed_by_owner
+
+    def owner(self) -> Any:
+        return api.WorkerInfo(*self._reference.owner)
+
+    def owner_name(self) -> str:
+        return self._reference.owner[0]
+
+    def to_here(self, timeout: float = UNSET) -> Any:
+        native = self._used("Cannot call to_here() on it after deletion.")
+        inner, limit = _ours().inner, _limit(timeout)
+        try:
+            if native.is_owner:
+                return native.local_value(inner._native.timeout if limit == UNSET else limit)
+            call = inner._native.fetch(native, _agent._timeout(limit), _agent._request.get())
+            return Future._of(call, inner._watch).wait()
+        except BaseException as error:
+            raised = _error(error, timeout)
+            if raised is error:
+                raise
+            raise raised from None
+
+    def local_value(self) -> Any:
+        if not self.is_owner():
+            name = repr(self._reference).replace("RRefId = ", "rref_id=").replace("ForkId = ", "fork_id=")
+            me = _ours().get_worker_info()
+            raise RuntimeError(f"For {name}, can't call localValue() on user {me}. Call it on owner {self.owner()}")
+        try:
+            return self._reference.local_value(_ours().inner._native.timeout)
+        except rdzv.RpcError as error:
+            raise RuntimeError(str(error)) from None
+
+    def rpc_sync(self, timeout: float = UNSET) -> Any:
+        return self._proxy(torch_rpc.rpc_sync, timeout)
+
+    def rpc_async(self, timeout: float = UNSET) -> Any:
+        return self._proxy(torch_rpc.rpc_async, timeout)
+
+    def remote(self, timeout: float = UNSET) -> Any:
+        return self._proxy(torch_rpc.remote, timeout)
+
+    def _proxy(self, call: Any, timeout: float) -> Any:
+        from torch.distributed.rpc.rref_proxy import RRefProxy
+
+        return RRefProxy(self, call, timeout)
+
+    def _get_type(self, timeout: float = UNSET, blocking: bool = True) -> Any:
+        if self.is_owner():
+            return api._rref_typeof_on_owner(self, blocking)
+        return api._rref_typeof_on_user(self, timeout, blocking)
+
+    def _get_future(self) -> Any:
+        """Of the owner's word that it makes the value."""
+        future: Any = torch.futures.Future()
+        if self.is_owner():
+            future.set_result(None)
+            return future
+        try:
+            return _call(self.owner(), _nothing, (_Carried(self._reference),), UNSET, lambda result: result)
+        except RuntimeError as error:
+            future.set_exception(_error(error, UNSET))
+            return future
+
+    def _set_profiling_future(self, future: Any) -> None:
+        self._profiling = future
+
+    def _get_profiling_future(self, on_owner: bool = False) -> Any:
+        return self._profiling
+
+    def backward(self, *_: Any, **__: Any) -> None:
+        raise _not_offered("RRef.backward")
+
+    def _serialize(self) -> tuple[str, int]:
+        """Leaves the reference in a place of the thread, where the call that is made next takes it."""
+        if not hasattr(_local, "sending"):
+            _local.sending, _local.number = {}, 0
+        _local.number += 1
+        _local.sending[_local.number] = self._used("Cannot call fork an UserRRef after deletion.")
+        return "rdzv", _local.number
+
+    @staticmethod
+    def _deserialize(data: Any) -> Any:
+        if not (isinstance(data, tuple) and len(data) == 2 and data[0] == "rdzv"):
+            return _native_rref._deserialize(data)
+        return PyRRef._of(_local.received[data[1]])
+
+    def __repr__(self) -> str:
+        return repr(self._reference)
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError(
+            "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
+        )
+
+
+class RRef(PyRRef, Generic[T]):
+    """A reference, as torch has it."""
+
+    _torch = _native_generic_rref
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        # TorchScript knows this type in annotations.
+        return _native_generic_rref[item]
+
+
+for _class in (PyRRef, RRef):
+    _class.__module__ = "torch.distributed.rpc"
+
+
+class _Carried:
+    """A reference in the arguments of a call."""
+
+    __slots__ = ("_rdzv_reference",)
+
+    def __init__(self, native: Any) -> None:
+        self._rdzv_reference = native
+
+
+def _taken() -> tuple[list[int], list[_Carried]]:
+    """The references that torch's pickler met since the last call of this thread."""
+    sending = getattr(_local, "sending", None)
+    if not sending:
+        return [], []
+    _local.sending = {}
+    return list(sending), [_Carried(native) for native in sending.values()]
+
+
+def _deserialize(pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any]) -> Any:
+    before = getattr(_local, "received", None)
+    _local.received = {number: rref._rdzv_reference for number, rref in zip(numbers, carried)}
+    try:
+        return internal._internal_rpc_pickler.deserialize(pickled, tensors)
+    finally:
+        _local.received = before
+
+
+# Calls ----------------------------------------------------------------------------------------------------------------
+
+
+def _run(pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any]) -> Any:
+    return internal._run_function(_deserialize(pickled, tensors, numbers, carried))
+
+
+def _packed(result: Any) -> tuple[Any, ...]:
+    _taken()
+    pickled, tensors = api._default_pickler.serialize(result)
+    return pickled, tensors, *_taken()
+
+
+def _unpacked(packed: tuple[Any, ...]) -> Any:
+    result = _deserialize(*packed)
+    internal._handle_exception(result)
+    return result
+
+
+@_functions.function(name="rdzv.torch.udf")
+def _udf(*message: Any) -> tuple[Any, ...]:
+    return _packed(_run(*message))
+
+
+def _future_of(result: Any) -> Any:
+    if not isinstance(result, torch._C.Future):
+        kind = type(result)
+        raise RuntimeError(
+            "Functions decorated with @rpc.async_function must return a torch.futures.Future object, but got "
+            f"{kind.__module__}.{kind.__qualname__}"
+        )
+    return result
+
+
+def _async(finish: Callable[[Any], Any], message: tuple[Any, ...]) -> Future[Any]:
+    """Runs a function that returns a future, and goes on with its result."""
+    after: Future[Any] = Future()
+    result = _run(*message)
+    if isinstance(result, internal.RemoteException):
+        after._finish(*_outcome(finish, lambda: result))
+        return after
+    _future_of(result).add_done_callback(lambda done: after._finish(*_outcome(finish, done.value)))
+    return after
+
+
+def _outcome(finish: Callable[[Any], Any], value: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return finish(value()), None
+    except BaseException as error:  # noqa: BLE001, it is the result
+        return None, error
+
+
+@_functions.function(name="rdzv.torch.udf_async")
+def _udf_async(*message: Any) -> Any:
+    return _async(_packed, message)
+
+
+_udf_async._rdzv_async_execution = True  # type: ignore[attr-defined]
+
+
+def _checked(result: Any) -> Any:
+    internal._handle_exception(result)
+    return result
+
+
+@_functions.function(name="rdzv.torch.kept_udf")
+def _kept_udf(*message: Any) -> Any:
+    return _checked(_run(*message))
+
+
+@_functions.function(name="rdzv.torch.kept_udf_async")
+def _kept_udf_async(*message: Any) -> Any:
+    return _async(_checked, message)
+
+
+_kept_udf_async._rdzv_async_execution = True  # type: ignore[attr-defined]
+
+
+@_functions.function(name="rdzv.torch.nothing")
+def _nothing(_: object) -> None:
+    pass
+
+
+@_functions.function(name="rdzv.torch.builtin")
+def _builtin(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    operation, _ = torch._C._jit_get_operation(name)
+    return operation(*args, **kwargs)
+
+
+def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any]) -> Any:
+    """The future of a call as one of torch."""
+    other: Any = torch.futures.Future()
+
+    def end(done: Future[Any]) -> None:
+        try:
+            result = read(done.value())
+        except BaseException as error:  # noqa: BLE001, it is the result
+            failed = _error(error, timeout)
+            # torch carries exceptions only.
+            other.set_exception(failed if isinstance(failed, Exception) else RuntimeError(repr(failed)))
+        else:
+            other.set_result(result)
+
+    future.add_done_callback(end)
+    return other
+
+
+def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: Callable[[Any], Any]) -> Any:
+    try:
+        future = _ours().inner.call_async(to.id, function, args, None, _limit(timeout))
+    except rdzv.RpcError as error:
+        raise RuntimeError(str(error)) from None
+    return _torch_future(future, timeout, read)
+
+
+def _invoke_rpc_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
+    message = (pickled, tensors, *_taken())
+    return _call(to, _udf_async if is_async else _udf, message, timeout, _unpacked)
+
+
+def _invoke_rpc_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
+    return _call(to, _builtin, (name, args, kwargs), timeout, lambda result: result)
+
+
+def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> Any:
+    try:
+        made = _ours().inner.call_remote(to.id, function, args, None, _limit(timeout))
+    except rdzv.RpcError as error:
+        raise RuntimeError(str(error)) from None
+    return PyRRef._of(made._rdzv_reference)
+
+
+def _invoke_remote_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
+    message = (pickled, tensors, *_taken())
+    return _remote(to, _kept_udf_async if is_async else _kept_udf, message, timeout)
+
+
+def _invoke_remote_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
+    return _remote(to, _builtin, (name, args, kwargs), timeout)
+
+
+def _not_offered(what: str) -> NotImplementedError:
+    return NotImplementedError(f"{what} is not offered by BackendType.RDZV; use BackendType.TENSORPIPE for it")
+
+
+def _invoke_rpc_torchscript(*_: Any, **__: Any) -> Any:
+    raise _not_offered("calling TorchScript functions")
+
+
+_invoke_remote_torchscript = _invoke_rpc_torchscript
+
+
+# The agent ------------------------------------------------------------------------------------------------------------
+
+
+def torch_is_set() -> bool:
+    return bool(_original[api, "_is_current_rpc_agent_set"]())
+
+
+def _is_current_rpc_agent_set() -> bool:
+    return _current is not None or torch_is_set()
+
+
+def _get_current_rpc_agent() -> Any:
+    return _current
+
+
+def _set_and_start_rpc_agent(agent: Any) -> None:
+    if not isinstance(agent, TorchAgent):
+        _original[api, "_set_and_start_rpc_agent"](agent)
+        return
+    global _current
+    _current = agent
+    agent.inner.start()
+
+
+def _reset_current_rpc_agent() -> None:
+    global _current
+    _current = None
+    _agent.install(None)
+    _values.reference_class = None
+
+
+def _delete_all_user_and_unforked_owner_rrefs(*_: Any) -> None:
+    for rref in list(_live):
+        rref._rdzv_reference = None
+
+
+def _destroy_rref_context(ignore_leak: bool) -> None:
+    _delete_all_user_and_unforked_owner_rrefs()
+
+
+def _cleanup_python_rpc_handler() -> None:
+    pass
+
+
+def get_rpc_timeout() -> float:
+    timeout = _ours().inner._native.timeout
+    return 0.0 if math.isinf(timeout) else timeout
+
+
+def _set_rpc_timeout(timeout: float) -> None:
+    _ours().inner._native.set_timeout(_limit(timeout))
+
+
+def _wait_all_workers(timeout: float = 0) -> None:
+    # A dynamic group has no workers that all know.
+    if _ours().is_static_group:
+        _original[api, "_wait_all_workers"](timeout)
+
+
+def _rref_context_get_debug_info() -> dict[str, str]:
+    traffic = _ours().inner._native.traffic()
+    names = ("num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_futures")
+    return {name: str(traffic.get(name, 0)) for name in names}
+
+
+def _dispatcher(name: str, original: Any, ours: Any) -> Any:
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
+        return (original if _current is None else ours)(*args, **kwargs)
+
+    dispatch.__name__ = dispatch.__qualname__ = name
+    dispatch.__doc__ = original.__doc__
+    return dispatch
+
+
+# These ask for themselves which agent is there.
+_ALWAYS = {"_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
+
+
+def _install() -> None:
+    for (module, name), original in _original.items():
+        if name == "BackendType":
+            continue
+        ours = globals()[name]
+        setattr(module, name, ours if name in _ALWAYS else _dispatcher(name, original, ours))
+    # torch's own references keep their place in its pickler.
+    pickler = internal._internal_rpc_pickler
+    for kind in (_native_rref, _native_generic_rref):
+        pickler._register_reducer(kind, pickler._py_rref_reducer)
+
+
+def uninstall() -> None:
+    """Puts torch's own functions back. The backend stays registered, and fails to be used.
+
+    Raises:
+        RuntimeError: an agent of rdzv is there: ``shutdown()`` first.
+
+    Example:
+        >>> import rdzv.torch.rpc
+        >>> import torch.distributed.rpc as rpc
+        >>> rpc.BackendType.RDZV.name
+        'RDZV'
+    """
+    if _current is not None:
+        raise RuntimeError("an agent of rdzv is in use: shutdown() first")
+    for (module, name), original in _original.items():
+        if name != "BackendType":
+            setattr(module, name, original)
+
+
+def _store(store: Any) -> rdzv.Store:
+    """A store of rdzv for the one that torch made: a client of its own where there is a server."""
+    if isinstance(store, rdzv.Store):
+        return store
+    if isinstance(store, dist.PrefixStore):
+        return rdzv.PrefixStore(_prefix(store), _store(store.underlying_store))
+    if isinstance(store, dist.TCPStore):
+        return rdzv.TCPStore(store.host, store.port)
+    if isinstance(store, dist.FileStore):
+        return rdzv.FileStore(store.path)
+    return rdzv.Store.of(store)
+
+
+def _prefix(store: Any) -> str:
+    prefix = getattr(store, "prefix", None)
+    # It may be a method or not be there; all workers of a process count alike.
+    return prefix if isinstance(prefix, str) else f"rdzv_rpc_{torch_rpc._init_counter}"
+
+
+def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RdzvRpcBackendOptions:
+    return RdzvRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
+
+
+def _device_maps(options: Any) -> dict[str, dict[str, str]]:
+    maps = options.device_maps or {}
+    return {to: {str(source): str(target) for source, target in one.items()} for to, one in maps.items()}
+
+
+def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: Any) -> TorchAgent:
+    options = rpc_backend_options
+    if not isinstance(options, torch_rpc.TensorPipeRpcBackendOptions):
+        raise TypeError(
+            f"`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`, but got {type(options).__name__}"
+        )
+    if not isinstance(store, dist.Store):
+        raise TypeError(f"`store` must be a c10d::Store. {store}")
+    ours = {key: value for key, value in getattr(options, "rdzv", {}).items() if value is not None}
+    inner = RdzvAgent(
+        name,
+        rank,
+        world_size or None,
+        _store(store),
+        RpcOptions(
+            num_worker_threads=options.num_worker_threads,
+            rpc_timeout=math.inf if options.rpc_timeout == 0 else options.rpc_timeout,
+            init_method=options.init_method,
+            device_maps=_device_maps(options),
+            devices=[str(device) for device in options.devices or []],
+            functions="any",
+            **ours,
+        ),
+    )
+    _agent.install(inner)
+    _values.reference_class = PyRRef
+    return TorchAgent(inner, store)
+
+
+_install()
+if not backend_registry.backend_registered("RDZV"):
+    backend_registry.register_backend("RDZV", _construct, _init)
+    # torch makes the enumeration anew, and keeps the old one here.
+    torch_rpc.BackendType = backend_registry.BackendType  # type: ignore[misc]
