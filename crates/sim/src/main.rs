@@ -9,6 +9,9 @@
 //! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet at a coordinator
 //! cargo run -p rdzv-sim -- restarts --seeds 10000         the same, and the coordinator is killed
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
+//! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and clients that count with it
+//! cargo run -p rdzv-sim -- consensus --seed 5 --break RemovesLeader    with a broken rule
+//! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    so many from another one on
 //! ```
 
 use std::fmt::Debug;
@@ -17,7 +20,7 @@ use std::process::ExitCode;
 
 use rdzv_sim::agents::plan::{Place, Plan};
 use rdzv_sim::trace::Trace;
-use rdzv_sim::{Violation, agents, references};
+use rdzv_sim::{Violation, agents, consensus, references};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,11 +31,14 @@ fn main() -> ExitCode {
     let agents = value_of("--agents").and_then(|agents| usize::try_from(agents).ok());
     let seeds = match (value_of("--seed"), value_of("--seeds")) {
         (Some(seed), None) => seed..seed + 1,
-        (None, Some(count)) => 0..count,
+        (None, Some(count)) => {
+            let from = value_of("--from").unwrap_or(0);
+            from..from + count
+        }
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | --seeds COUNT)"
+                "usage: rdzv-sim [consensus | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
@@ -43,6 +49,20 @@ fn main() -> ExitCode {
         Some("rendezvous") => Place::Store,
         Some("native") => Place::Coordinator,
         Some("restarts") => Place::Restartable,
+        Some("consensus") => {
+            let replay = |seed| format!("consensus --seed {seed}");
+            let place = arguments.iter().position(|argument| argument == "--break");
+            let name = place.and_then(|place| arguments.get(place + 1));
+            let mutant = name.and_then(|name| {
+                let mut all = rdzv_consensus::Mutant::ALL.into_iter();
+                all.find(|mutant| format!("{mutant:?}") == *name)
+            });
+            return run(seeds, everything, replay, |seed, trace| {
+                let mut plan = consensus::plan::Plan::of_seed(seed);
+                plan.mutant = mutant;
+                consensus::run(plan, seed, trace)
+            });
+        }
         Some("references") => {
             let replay = |seed| format!("references --seed {seed}");
             return run(seeds, everything, replay, references::run);

@@ -13,8 +13,9 @@ use crate::command::{Dependency, Metadata, Package};
 /// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
 /// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
 /// rendezvous is written; postcard is how Rust workers write what they tell each other; anstyle, textwrap, unicode-width
-/// and vte are colours, lines, columns and terminal sequences as text.
-const PURE_MAY_LINK: [&str; 13] = [
+/// and vte are colours, lines, columns and terminal sequences as text; raft is a machine itself, and slog the type of the
+/// logger that it is given.
+const PURE_MAY_LINK: [&str; 15] = [
     "anstyle",
     "base64",
     "bytes",
@@ -22,8 +23,10 @@ const PURE_MAY_LINK: [&str; 13] = [
     "jiff",
     "memchr",
     "postcard",
+    "raft",
     "serde",
     "serde_json",
+    "slog",
     "textwrap",
     "thiserror",
     "unicode-width",
@@ -192,7 +195,7 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
 
 /// Whether the crate stands under the fence of `crates/proto/clippy.toml`.
 fn is_pure(name: &str) -> bool {
-    ["rdzv-console", "rdzv-core"].contains(&name) || name.ends_with("-proto")
+    ["rdzv-console", "rdzv-consensus", "rdzv-core"].contains(&name) || name.ends_with("-proto")
 }
 
 fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {

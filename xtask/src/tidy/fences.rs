@@ -30,6 +30,19 @@ const GLOBALS: [&str; 4] = [
     "tracing_subscriber",
 ];
 
+/// The crate over `raft`, whose messages have a form in protobuf too.
+const CONSENSUS: &str = "crates/proto/consensus/";
+
+/// How protobuf reads bytes. Nothing that a peer has sent is read so.
+const PROTOBUF_READS: [&str; 6] = [
+    "merge_from",
+    "merge_from_bytes",
+    "merge_from_reader",
+    "parse_from",
+    "parse_from_bytes",
+    "parse_from_reader",
+];
+
 /// The crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "sim"];
 
@@ -54,7 +67,21 @@ pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> V
     let mut findings = unsafe_code(source, tokens);
     findings.extend(environment_names(source, tokens, variables));
     findings.extend(globals(source, tokens));
+    findings.extend(protobuf(source, tokens));
     findings
+}
+
+fn protobuf(source: &Source, tokens: &Tokens) -> Vec<Finding> {
+    if !source.path.starts_with(CONSENSUS) {
+        return Vec::new();
+    }
+    words(&tokens.all)
+        .filter(|word| PROTOBUF_READS.contains(&word.text.as_str()))
+        .map(|word| {
+            let rule = format!("bytes of peers are not read by protobuf: {}", word.text);
+            Finding::new(source.place(word.line), rule)
+        })
+        .collect()
 }
 
 fn unsafe_code(source: &Source, tokens: &Tokens) -> Vec<Finding> {
@@ -135,6 +162,15 @@ mod tests {
         let source = example(path, text);
         let findings = check(&source, &Tokens::of(&source).unwrap(), &variables);
         findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn protobuf_that_reads_is_found_in_the_consensus_crate() {
+        let text = "fn f(b: &[u8]) { Message::parse_from_bytes(b); }\n";
+        let path = "crates/proto/consensus/src/a.rs";
+        let rule = "bytes of peers are not read by protobuf: parse_from_bytes";
+        assert_eq!(found(path, text), [format!("{path}:1: {rule}")]);
+        assert!(found("crates/store/src/a.rs", text).is_empty());
     }
 
     #[test]

@@ -1,0 +1,219 @@
+//! The members of a group, and changes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Buf as _, BufMut as _};
+
+use crate::voter::VoterId;
+
+/// The number of places; so many members a group can have.
+pub(crate) const PLACES: u8 = 10;
+
+/// The members of a group: voters and learners.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Configuration {
+    /// A majority of them decides.
+    pub voters: BTreeSet<VoterId>,
+    /// In a joint configuration, a majority of these has to agree too; else empty.
+    pub outgoing: BTreeSet<VoterId>,
+    /// Members that receive everything and do not count.
+    pub learners: BTreeSet<VoterId>,
+    /// The place of each member, from 0. No two members have the same one: it decides for how long a
+    /// member waits before it stands for election.
+    pub places: BTreeMap<VoterId, u8>,
+}
+
+impl Configuration {
+    /// The first configuration of a group. Places follow the order.
+    pub fn of_voters(voters: &[VoterId]) -> Self {
+        Self {
+            voters: voters.iter().copied().collect(),
+            places: voters.iter().copied().zip(0..).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the member is in it, in any part.
+    pub fn has(&self, member: VoterId) -> bool {
+        self.is_voter(member) || self.learners.contains(&member)
+    }
+
+    /// Whether the member votes, be it for the configuration that is left.
+    pub fn is_voter(&self, member: VoterId) -> bool {
+        self.voters.contains(&member) || self.outgoing.contains(&member)
+    }
+
+    /// Whether two sets of voters have to agree.
+    pub fn is_joint(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// All members, in order.
+    pub fn members(&self) -> BTreeSet<VoterId> {
+        let members = self.voters.iter().chain(&self.outgoing);
+        members.chain(&self.learners).copied().collect()
+    }
+
+    /// The lowest place that no member has, except for those of `taken`.
+    pub fn free_place(&self, taken: &BTreeSet<u8>) -> Option<u8> {
+        (0..PLACES).find(|place| {
+            !taken.contains(place) && !self.places.values().any(|other| other == place)
+        })
+    }
+
+    /// Whether a majority is among these members, of the outgoing voters too.
+    pub fn is_majority(&self, members: &BTreeSet<VoterId>) -> bool {
+        let most = |voters: &BTreeSet<VoterId>| {
+            voters.is_empty() || voters.intersection(members).count() * 2 > voters.len()
+        };
+        most(&self.voters) && most(&self.outgoing)
+    }
+
+    /// This configuration after a change. A change of one voter is in force at once, one of several makes a
+    /// joint configuration, and an empty one leaves that.
+    pub fn after(&self, change: &Change) -> Self {
+        let mut next = self.clone();
+        if change.steps.is_empty() {
+            next.outgoing.clear();
+        } else if change.steps.len() > 1 {
+            next.outgoing.clone_from(&self.voters);
+        }
+        for step in &change.steps {
+            next.voters.remove(&step.member);
+            next.learners.remove(&step.member);
+            match step.kind {
+                Kind::Voter => next.voters.insert(step.member),
+                Kind::Learner => next.learners.insert(step.member),
+                Kind::Removed => false,
+            };
+            if step.kind != Kind::Removed {
+                next.places.insert(step.member, step.place);
+            }
+        }
+        let members = next.members();
+        next.places.retain(|member, _| members.contains(member));
+        next
+    }
+
+    /// Why a change is not possible from here.
+    pub(crate) fn fault(&self, leader: VoterId, change: &Change) -> Option<&'static str> {
+        if self.is_joint() {
+            return Some("the last change is not over");
+        }
+        if change.steps.is_empty() {
+            return Some("the change has no step");
+        }
+        let mut seen = BTreeSet::new();
+        for step in &change.steps {
+            if !seen.insert(step.member) {
+                return Some("a member is changed twice");
+            }
+            let place = self.places.get(&step.member);
+            let fault = match step.kind {
+                Kind::Removed if step.member == leader => Some("the leader hands over first"),
+                Kind::Removed if place.is_none() => Some("the removed one is no member"),
+                Kind::Removed => None,
+                Kind::Learner if place.is_some() => Some("the learner is a member already"),
+                Kind::Voter if self.voters.contains(&step.member) => {
+                    Some("the voter votes already")
+                }
+                _ => None,
+            };
+            if fault.is_some() {
+                return fault;
+            }
+        }
+        let next = self.after(change);
+        let places: BTreeSet<u8> = next.places.values().copied().collect();
+        if places.len() != next.members().len() || places.iter().any(|place| *place >= PLACES) {
+            return Some("two members have one place");
+        }
+        next.voters.is_empty().then_some("nobody would vote")
+    }
+}
+
+/// The part of a member after a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It votes.
+    Voter,
+    /// It learns.
+    Learner,
+    /// It is no member.
+    Removed,
+}
+
+/// One member of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) member: VoterId,
+    pub(crate) kind: Kind,
+    pub(crate) place: u8,
+}
+
+/// A change of the members; several at once are agreed by the majorities of before and after.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Change {
+    /// Adds a member as a learner, or a voter.
+    pub fn add(&mut self, member: VoterId, kind: Kind, place: u8) {
+        self.steps.push(Step {
+            member,
+            kind,
+            place,
+        });
+    }
+
+    /// Removes a member.
+    pub fn remove(&mut self, member: VoterId) {
+        self.add(member, Kind::Removed, 0);
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The members that are not removed, each with its place.
+    pub fn added(&self) -> impl Iterator<Item = (VoterId, u8)> {
+        let added = self.steps.iter().filter(|step| step.kind != Kind::Removed);
+        added.map(|step| (step.member, step.place))
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(10 * self.steps.len());
+        for step in &self.steps {
+            bytes.put_u8(match step.kind {
+                Kind::Voter => 0,
+                Kind::Learner => 1,
+                Kind::Removed => 2,
+            });
+            bytes.put_u64_le(step.member.number());
+            bytes.put_u8(step.place);
+        }
+        bytes
+    }
+
+    /// The change in the bytes of an entry of the log; `None` if there is none.
+    pub(crate) fn read(mut bytes: &[u8]) -> Option<Self> {
+        // Each member may be removed, and each may be replaced.
+        if bytes.len() > 10 * 2 * usize::from(PLACES) {
+            return None;
+        }
+        let mut change = Self::default();
+        while !bytes.is_empty() {
+            let kind = match bytes.try_get_u8().ok()? {
+                0 => Kind::Voter,
+                1 => Kind::Learner,
+                2 => Kind::Removed,
+                _ => return None,
+            };
+            let member = VoterId::new(bytes.try_get_u64_le().ok()?)?;
+            change.add(member, kind, bytes.try_get_u8().ok()?);
+        }
+        Some(change)
+    }
+}

@@ -1,0 +1,579 @@
+//! The machine: the library's node, what it is fed, and one function that drains it.
+
+mod clock;
+mod confirm;
+mod drain;
+mod election;
+mod snapshot;
+
+use std::time::Duration;
+
+use bytes::BufMut as _;
+use raft::prelude::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Message, MessageType, RawNode,
+};
+use raft::{ProgressState, StateRole};
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::time::{Mono, Now};
+
+use crate::configuration::{Change, Configuration, Kind};
+use crate::guard::{self, Verdict};
+use crate::io::{Input, Output, Role};
+use crate::is_broken;
+use crate::log::Log;
+use crate::voter::VoterId;
+use crate::wire::message::{self, Envelope};
+use crate::wire::{COMMAND_BOUND, FRAME_BOUND, WireError, opcode};
+use clock::GroupClock;
+use confirm::Questions;
+use election::Election;
+use snapshot::{Assemblies, Transfers};
+
+/// Ticks without a leader before the member of place 0 stands for election; a leader that has no majority for as
+/// long steps down.
+const ELECTION_TICKS: usize = 10;
+
+/// Ticks between heartbeats.
+const HEARTBEAT_TICKS: usize = 2;
+
+/// The most bytes of entries in one message.
+const MESSAGE_BOUND: u64 = 512 << 10;
+
+/// The most messages to a peer that it has not acknowledged.
+const MESSAGES_IN_FLIGHT: usize = 64;
+
+/// The most bytes of commands that are proposed and not committed.
+const UNCOMMITTED_BOUND: u64 = 16 << 20;
+
+/// A learner that lacks no more entries than these may vote.
+const CAUGHT_UP: u64 = 64;
+
+/// The settings of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The time of a tick. A leader says that it lives every 2 ticks; without one, a member stands for election
+    /// after `10 + place` ticks.
+    pub tick: Duration,
+    /// Truncate the log when so many commands have been applied since the last snapshot.
+    pub truncate_after: u64,
+    /// The most bytes of a snapshot in one frame; at least 1, at most half of [`crate::wire::FRAME_BOUND`].
+    pub snapshot_part: usize,
+    /// A rule that is broken.
+    #[cfg(feature = "mutants")]
+    pub mutant: Option<crate::Mutant>,
+}
+
+impl Default for Settings {
+    /// Ticks of 50 ms; a snapshot every 4096 commands, in parts of 512 KiB.
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_millis(50),
+            truncate_after: 4096,
+            snapshot_part: FRAME_BOUND / 2,
+            #[cfg(feature = "mutants")]
+            mutant: None,
+        }
+    }
+}
+
+/// One member of a group.
+pub struct Consensus {
+    node: RawNode<Log>,
+    settings: Settings,
+    id: VoterId,
+    /// The configuration in force.
+    configuration: Configuration,
+    /// The newest configuration in the log.
+    appended: Configuration,
+    now: Now,
+    next_tick: Mono,
+    role: Role,
+    election: Election,
+    clock: GroupClock,
+    questions: Questions,
+    assemblies: Assemblies,
+    transfers: Transfers,
+    /// The state was asked for, and has not been given.
+    wants_snapshot: bool,
+    outbox: Outbox<Output>,
+}
+
+impl Consensus {
+    /// A voter of a new group. All voters of it are given the same list and state; the first of the list stands
+    /// for election at once.
+    pub fn bootstrap(
+        now: Now,
+        settings: Settings,
+        id: VoterId,
+        voters: &[VoterId],
+        state: &[u8],
+    ) -> Self {
+        let mut configuration = Configuration::of_voters(voters);
+        if is_broken!(settings, EqualPlaces) {
+            configuration
+                .places
+                .values_mut()
+                .for_each(|place| *place = 0);
+        }
+        let conf_state = ConfState {
+            voters: voters.iter().map(|voter| voter.number()).collect(),
+            ..ConfState::default()
+        };
+        let at = Now {
+            mono: Mono::ZERO,
+            ..now
+        };
+        let state = snapshot::wrap(at, &configuration, state);
+        let log = Log::of_group(conf_state, state);
+        let place = configuration.places.get(&id).copied().unwrap_or(0);
+        let mut consensus = Self::new(now, settings, id, place, log, configuration);
+        consensus.clock.restore(at);
+        if voters.first() == Some(&id) {
+            consensus.election.begin(now.mono, 0);
+        }
+        consensus
+    }
+
+    /// A member that an existing group has invited, with the place that the invitation names. It waits
+    /// for the group's leader.
+    pub fn join(now: Now, settings: Settings, id: VoterId, place: u8) -> Self {
+        let log = Log::default();
+        Self::new(now, settings, id, place, log, Configuration::default())
+    }
+
+    fn new(
+        now: Now,
+        settings: Settings,
+        id: VoterId,
+        place: u8,
+        log: Log,
+        configuration: Configuration,
+    ) -> Self {
+        let least = ELECTION_TICKS + usize::from(place);
+        let config = raft::Config {
+            id: id.number(),
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            // The library draws from this range: it has one number.
+            min_election_tick: least,
+            max_election_tick: least + 1,
+            applied: log.snapshot_index(),
+            pre_vote: !is_broken!(settings, NoPreVote),
+            check_quorum: !is_broken!(settings, NoCheckQuorum),
+            max_size_per_msg: MESSAGE_BOUND,
+            max_inflight_msgs: MESSAGES_IN_FLIGHT,
+            max_uncommitted_size: UNCOMMITTED_BOUND,
+            ..raft::Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&config, log, &logger).expect("constants that the library takes");
+        Self {
+            role: Role {
+                term: node.raft.term,
+                leader: None,
+                leads: false,
+                heard: None,
+            },
+            node,
+            settings,
+            id,
+            appended: configuration.clone(),
+            configuration,
+            now,
+            next_tick: now.mono + settings.tick,
+            election: Election::new(place),
+            clock: GroupClock::default(),
+            questions: Questions::default(),
+            assemblies: Assemblies::default(),
+            transfers: Transfers::default(),
+            wants_snapshot: false,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// This member.
+    pub fn id(&self) -> VoterId {
+        self.id
+    }
+
+    /// The part of this member, as far as it knows.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The configuration in force, as far as this member knows.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The newest configuration in this member's log, which need not be in force.
+    pub fn appended(&self) -> &Configuration {
+        &self.appended
+    }
+
+    /// The index of the last command that was applied.
+    pub fn applied(&self) -> u64 {
+        self.node.raft.raft_log.applied()
+    }
+
+    /// The index of the last entry that is known to be committed.
+    pub fn committed(&self) -> u64 {
+        self.node.raft.raft_log.committed
+    }
+
+    /// The term of an entry of the log; `None` where the log was truncated, and after its end.
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        self.node.store().term_at(index)
+    }
+
+    /// Index and term of the last entry of the log.
+    pub fn last(&self) -> (u64, u64) {
+        let last = self.node.store().last();
+        (last, self.term_at(last).unwrap_or(0))
+    }
+
+    /// At the leader: the number of entries that a member lacks, as far as it has said; `None` for others than
+    /// members, and at other members.
+    pub fn lag(&self, member: VoterId) -> Option<u64> {
+        if self.node.raft.state != StateRole::Leader {
+            return None;
+        }
+        let progress = self.node.raft.prs().get(member.number())?;
+        Some(self.node.store().last() - progress.matched)
+    }
+
+    /// At the leader: whether a member lacks so little that it may vote.
+    pub fn is_caught_up(&self, member: VoterId) -> bool {
+        let promotes = is_broken!(self.settings, PromotesEmptyLearner);
+        self.lag(member)
+            .is_some_and(|lag| lag <= CAUGHT_UP || promotes)
+    }
+
+    /// At the leader: whether a change of members is not over.
+    pub fn is_changing(&self) -> bool {
+        self.configuration.is_joint() || self.node.raft.has_pending_conf()
+    }
+
+    fn propose(&mut self, token: u64, command: &[u8]) {
+        let leads = self.node.raft.state == StateRole::Leader;
+        let mut begun = false;
+        if leads && command.len() <= COMMAND_BOUND {
+            let at = self.clock.at(self.now, self.pace());
+            let mut data = Vec::with_capacity(16 + command.len());
+            clock::write(at, &mut data);
+            data.put_slice(command);
+            begun = self.node.propose(Vec::new(), data).is_ok();
+        }
+        if !begun && !is_broken!(self.settings, DropsSilently) {
+            self.outbox.push(Output::Dropped(token));
+        }
+    }
+
+    /// The speed of the group's time, as a multiple of the clock's.
+    fn pace(&self) -> u32 {
+        1 + u32::from(is_broken!(self.settings, TimeIsFast))
+    }
+
+    fn received(&mut self, from: VoterId, code: u8, payload: &[u8]) {
+        let result = match code {
+            opcode::MESSAGE => message::read(payload).map(|envelope| self.step(from, envelope)),
+            opcode::SNAPSHOT_PART => message::read_part(payload).map(|part| {
+                let mixes = is_broken!(self.settings, MixesSnapshots);
+                self.assemblies.add(from, part, mixes);
+            }),
+            other => Err(WireError::Opcode(other)),
+        };
+        if let Err(error) = result {
+            self.close(from, error.to_string());
+        }
+    }
+
+    fn step(&mut self, from: VoterId, envelope: Envelope) {
+        let Envelope {
+            mut message,
+            silence,
+            state_length,
+        } = envelope;
+        if message.msg_type == MessageType::MsgSnapshot {
+            let metadata = message.get_snapshot().get_metadata();
+            let key = (metadata.index, metadata.term);
+            // Without all of its parts it is as if it were lost.
+            let Some(state) = self.assemblies.take(from, key, state_length) else {
+                return;
+            };
+            if snapshot::unwrap(&state).is_none() {
+                self.close(from, "the state of its snapshot cannot be read".to_owned());
+                return;
+            }
+            message.mut_snapshot().data = state;
+        }
+        let slack = u64::from(is_broken!(self.settings, GuardIsOffByOne));
+        match guard::check(&self.node, from, &message, slack) {
+            Verdict::Pass => {}
+            Verdict::Ignore => return,
+            Verdict::Refuse(reason) => {
+                self.close(from, format!("{reason} ({:?})", message.msg_type));
+                return;
+            }
+        }
+        if is_broken!(self.settings, EntryWithoutTerm) {
+            let term = message.term;
+            let entries = message.mut_entries().iter_mut();
+            entries.for_each(|entry| entry.term = term);
+        }
+        if message.msg_type == MessageType::MsgRequestVoteResponse && !message.reject {
+            let ignores = is_broken!(self.settings, IgnoresSilence);
+            let silence = silence.filter(|_| !ignores);
+            self.election.granted(self.now.mono, message.term, silence);
+        }
+        let leads = matches!(
+            message.msg_type,
+            MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
+        );
+        // An answer of a peer that is no member is an error of no consequence.
+        let _ = self.node.step(message);
+        if leads && self.node.raft.leader_id == from.number() {
+            self.election.heard(self.now.mono);
+        }
+    }
+
+    fn close(&mut self, peer: VoterId, reason: String) {
+        self.assemblies.forget(peer);
+        self.outbox.push(Output::Close { peer, reason });
+    }
+
+    fn peer_changed(&mut self, peer: VoterId, is_up: bool) {
+        self.assemblies.forget(peer);
+        if self.node.raft.state == StateRole::Leader {
+            self.node.report_unreachable(peer.number());
+            self.snapshot_failed(peer);
+        } else if !is_up
+            && self.node.raft.leader_id == peer.number()
+            && !is_broken!(self.settings, RemembersLeader)
+        {
+            self.forget_leader();
+        }
+    }
+
+    /// The leader's connection has closed: nothing holds this member back from a vote any more, and it stands for
+    /// election soon, in the order of places. If the leader is there after all, its next heartbeat ends
+    /// that; the others, which still hear it, do not vote.
+    fn forget_leader(&mut self) {
+        let term = self.node.raft.term;
+        self.node.raft.become_follower(term, raft::INVALID_ID);
+        self.election.begin_in_order(self.now.mono);
+    }
+
+    fn change(&mut self, change: &Change) {
+        let leads = self.node.raft.state == StateRole::Leader;
+        let fault = if !leads {
+            Some("this member does not lead")
+        } else if self.is_changing() {
+            Some("the last change is not over")
+        } else if self.node.raft.lead_transferee.is_some() {
+            Some("this member hands over")
+        } else {
+            self.fault(change)
+        };
+        let context = change.write();
+        let begun = fault.is_none()
+            && (self.node)
+                .propose_conf_change(context, library_change(change))
+                .is_ok();
+        if !begun {
+            let fault = fault.unwrap_or("too much is uncommitted");
+            self.outbox.push(Output::Unchanged(fault));
+        }
+    }
+
+    fn fault(&self, change: &Change) -> Option<&'static str> {
+        let leader = match is_broken!(self.settings, RemovesLeader) {
+            false => self.id,
+            true => VoterId::new(u64::MAX)?,
+        };
+        let new_voters = change.steps.iter().filter(|step| step.kind == Kind::Voter);
+        let is_empty = |step: &crate::configuration::Step| !self.is_caught_up(step.member);
+        if new_voters.into_iter().any(is_empty) {
+            return Some("the voter-to-be does not have the log yet");
+        }
+        let fault = self.configuration.fault(leader, change);
+        fault.filter(|fault| {
+            !(is_broken!(self.settings, EqualPlaces) && *fault == "two members have one place")
+        })
+    }
+
+    fn transfer(&mut self, to: Option<VoterId>) {
+        let own = self.id.number();
+        let newest = || {
+            let progress = self.node.raft.prs().iter();
+            let voters = progress.filter(|(id, progress)| {
+                let is_voter =
+                    VoterId::new(**id).is_some_and(|id| self.configuration.voters.contains(&id));
+                **id != own && is_voter && progress.recent_active
+            });
+            // Of equals, the lowest id.
+            let newest = voters.max_by_key(|(id, progress)| (progress.matched, u64::MAX - **id));
+            newest.map(|(id, _)| *id)
+        };
+        if self.node.raft.state == StateRole::Leader
+            && let Some(to) = to.map(VoterId::number).or_else(newest)
+        {
+            self.node.transfer_leader(to);
+        }
+    }
+
+    fn snapshot_given(&mut self, state: &[u8]) {
+        if !std::mem::take(&mut self.wants_snapshot) {
+            return;
+        }
+        let mut index = self.applied();
+        if is_broken!(self.settings, SnapshotIsAhead) && self.term_at(index + 1).is_some() {
+            index += 1;
+        }
+        let configuration = match is_broken!(self.settings, SnapshotWithoutPlaces) {
+            false => self.configuration.clone(),
+            true => Configuration::default(),
+        };
+        let state = snapshot::wrap(self.clock.applied(), &configuration, state);
+        self.node.mut_store().truncate(index, state);
+        if self.node.raft.state == StateRole::Leader {
+            // Members that wait for one, because the last one was from before they were added.
+            let progress = self.node.raft.prs().iter();
+            let waiting = progress
+                .filter(|(id, it)| **id != self.id.number() && it.state == ProgressState::Probe);
+            let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+            waiting
+                .into_iter()
+                .for_each(|id| self.node.raft.send_append(id));
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.now.mono;
+        if self.election.is_due(now) {
+            self.campaign();
+        }
+        if now < self.next_tick {
+            return;
+        }
+        let late = now - self.next_tick;
+        // After a standstill time goes on as if there had been none: what came meanwhile is to be read first.
+        self.next_tick = match late < self.settings.tick {
+            true => self.next_tick + self.settings.tick,
+            false => now + self.settings.tick,
+        };
+        self.node.tick();
+        if self.node.raft.state == StateRole::Leader {
+            let progress = self.node.raft.prs().iter();
+            let waiting = progress.filter(|(_, it)| it.state == ProgressState::Snapshot);
+            let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+            for peer in self.transfers.overdue(&waiting) {
+                self.snapshot_failed(peer);
+            }
+        }
+    }
+
+    fn snapshot_failed(&mut self, peer: VoterId) {
+        if !is_broken!(self.settings, SnapshotOnce) {
+            let failed = raft::SnapshotStatus::Failure;
+            self.node.report_snapshot(peer.number(), failed);
+        }
+    }
+
+    fn campaign(&mut self) {
+        let state = self.node.raft.state;
+        let has_leader = self.node.raft.leader_id != raft::INVALID_ID;
+        let may = self.node.raft.promotable() || is_broken!(self.settings, LearnerCampaigns);
+        if has_leader || !may {
+            self.election.end();
+            return;
+        }
+        self.election.again(self.now.mono);
+        // Votes that were asked for are on their way.
+        if state != StateRole::Candidate {
+            let _ = self.node.campaign();
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let silence = self.election.silence(self.now.mono);
+            let Some(to) = VoterId::new(message.to) else {
+                continue;
+            };
+            let part = self.settings.snapshot_part.clamp(1, FRAME_BOUND / 2);
+            for frame in message::write(&message, silence, part)
+                .into_iter()
+                .flatten()
+            {
+                self.outbox.push(Output::Send { to, frame });
+            }
+        }
+    }
+}
+
+/// A change as the library has it.
+fn library_change(change: &Change) -> ConfChangeV2 {
+    let steps = change.steps.iter().map(|step| ConfChangeSingle {
+        node_id: step.member.number(),
+        change_type: match step.kind {
+            Kind::Voter => ConfChangeType::AddNode,
+            Kind::Learner => ConfChangeType::AddLearnerNode,
+            Kind::Removed => ConfChangeType::RemoveNode,
+        },
+        ..ConfChangeSingle::default()
+    });
+    ConfChangeV2 {
+        changes: steps.collect::<Vec<_>>().into(),
+        ..ConfChangeV2::default()
+    }
+}
+
+impl Machine for Consensus {
+    type Input<'a> = Input<'a>;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input<'_>) {
+        self.outbox.assert_drained();
+        self.now = now;
+        match input {
+            Input::Propose { token, command } => self.propose(token, command),
+            Input::Received {
+                from,
+                opcode,
+                payload,
+            } => self.received(from, opcode, payload),
+            Input::PeerUp(peer) => self.peer_changed(peer, true),
+            Input::PeerDown(peer) => self.peer_changed(peer, false),
+            Input::Confirm(token) => self.confirm(token),
+            Input::Change(change) => self.change(change),
+            Input::Transfer(to) => self.transfer(to),
+            Input::Snapshot(state) => self.snapshot_given(state),
+            Input::Tick => self.tick(),
+        }
+        self.drain();
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        let election = self.election.due();
+        Some(election.map_or(self.next_tick, |due| due.min(self.next_tick)))
+    }
+}
+
+impl std::fmt::Debug for Consensus {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Consensus")
+            .field("id", &self.id)
+            .field("role", &self.role)
+            .field("state", &self.node.raft.state)
+            .field("last", &self.last())
+            .field("committed", &self.committed())
+            .field("configuration", &self.configuration)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! Standing for election without waiting for the timeout, and for how long voters had heard from nobody.
+
+use std::time::Duration;
+
+use rdzv_core::time::Mono;
+
+/// The time by which a member stands for election later than the one of the place before.
+const PLACE: Duration = Duration::from_millis(4);
+
+/// Until the others notice that the leader is gone too, a vote is asked for again and again.
+const AGAIN: Duration = Duration::from_millis(25);
+
+/// After that, the timeout decides.
+const AT_MOST: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Election {
+    place: u8,
+    /// When to stand for election next, and until when.
+    due: Option<(Mono, Mono)>,
+    /// When this member last heard from a leader.
+    heard: Option<Mono>,
+    /// The newest moment at which a voter that granted its vote had, and the term of the vote.
+    granted: (u64, Option<Mono>),
+}
+
+impl Election {
+    pub(super) fn new(place: u8) -> Self {
+        Self {
+            place,
+            due: None,
+            heard: None,
+            granted: (0, None),
+        }
+    }
+
+    /// Stand for election after so many places.
+    pub(super) fn begin(&mut self, now: Mono, places: u8) {
+        self.due = Some((now + PLACE * u32::from(places), now + AT_MOST));
+    }
+
+    /// The place of this member in a configuration that came into force.
+    pub(super) fn set_place(&mut self, place: u8) {
+        self.place = place;
+    }
+
+    pub(super) fn begin_in_order(&mut self, now: Mono) {
+        self.begin(now, self.place);
+    }
+
+    pub(super) fn is_due(&self, now: Mono) -> bool {
+        self.due.is_some_and(|(due, _)| due <= now)
+    }
+
+    pub(super) fn due(&self) -> Option<Mono> {
+        self.due.map(|(due, _)| due)
+    }
+
+    /// Stand again in a while, unless it was tried for long.
+    pub(super) fn again(&mut self, now: Mono) {
+        self.due = self.due.map(|(_, until)| (now + AGAIN, until));
+        self.due = self.due.filter(|(due, until)| due <= until);
+    }
+
+    pub(super) fn end(&mut self) {
+        self.due = None;
+    }
+
+    /// A leader has been heard from, or this member has led until now.
+    pub(super) fn heard(&mut self, now: Mono) {
+        self.heard = Some(now);
+    }
+
+    /// For how long no leader was heard from.
+    pub(super) fn silence(&self, now: Mono) -> Option<Duration> {
+        self.heard.map(|heard| now - heard)
+    }
+
+    /// A vote of this term was granted by a member that had not heard from a leader for `silence`.
+    pub(super) fn granted(&mut self, now: Mono, term: u64, silence: Option<Duration>) {
+        if self.granted.0 != term {
+            self.granted = (term, None);
+        }
+        // The answer took a while, so the moment is a little too late rather than too early.
+        let heard = silence.map(|silence| Mono::ZERO + now.since(Mono::ZERO + silence));
+        self.granted.1 = self.granted.1.max(heard);
+    }
+
+    /// This member leads in a term: the newest moment at which one of its voters had heard from a leader.
+    pub(super) fn won(&self, term: u64) -> Option<Mono> {
+        let others = self.granted.1.filter(|_| self.granted.0 == term);
+        self.heard.max(others)
+    }
+}

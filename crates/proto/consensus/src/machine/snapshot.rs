@@ -1,0 +1,111 @@
+//! Snapshots: their form, and what is on its way.
+//!
+//! ```text
+//!  time of the last command: mono u64, wall i64 · members u8, each: id u64, place u8 · the driver's state
+//! ```
+
+use std::collections::BTreeMap;
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use rdzv_core::time::Now;
+
+use super::clock;
+use crate::configuration::{Configuration, PLACES};
+use crate::voter::VoterId;
+use crate::wire::SNAPSHOT_BOUND;
+use crate::wire::message::Part;
+
+/// A snapshot that was not acknowledged for so many ticks is sent again.
+const OVERDUE_TICKS: u32 = 40;
+
+/// The places of members.
+type Places = BTreeMap<VoterId, u8>;
+
+pub(super) fn wrap(at: Now, configuration: &Configuration, state: &[u8]) -> Vec<u8> {
+    let places = &configuration.places;
+    let mut bytes = Vec::with_capacity(17 + 9 * places.len() + state.len());
+    clock::write(at, &mut bytes);
+    bytes.put_u8(u8::try_from(places.len()).unwrap_or(u8::MAX));
+    for (member, place) in places {
+        bytes.put_u64_le(member.number());
+        bytes.put_u8(*place);
+    }
+    bytes.put_slice(state);
+    bytes
+}
+
+/// Time, places and state of a snapshot.
+pub(super) fn unwrap(bytes: &Bytes) -> Option<(Now, Places, Bytes)> {
+    let mut rest = &bytes[..];
+    let at = clock::read(&mut rest)?;
+    let count = rest.try_get_u8().ok()?;
+    if count > 2 * PLACES {
+        return None;
+    }
+    let mut places = Places::new();
+    for _ in 0..count {
+        let member = VoterId::new(rest.try_get_u64_le().ok()?)?;
+        places.insert(member, rest.try_get_u8().ok()?);
+    }
+    Some((at, places, bytes.slice_ref(rest)))
+}
+
+/// States that arrive in parts, one per peer.
+#[derive(Debug, Default)]
+pub(super) struct Assemblies {
+    states: BTreeMap<VoterId, ((u64, u64), Vec<u8>)>,
+}
+
+impl Assemblies {
+    pub(super) fn add(&mut self, from: VoterId, part: Part<'_>, mixes: bool) {
+        let key = (part.index, part.index_term);
+        let (known, state) = self.states.entry(from).or_default();
+        if part.offset == 0 && !mixes {
+            (*known, *state) = (key, Vec::new());
+        }
+        let is_next = (*known == key && state.len() == part.offset) || mixes;
+        if !is_next || state.len() + part.bytes.len() > SNAPSHOT_BOUND {
+            self.states.remove(&from);
+            return;
+        }
+        if mixes {
+            *known = key;
+            state.truncate(part.offset);
+            state.resize(part.offset, 0);
+        }
+        state.extend_from_slice(part.bytes);
+    }
+
+    /// The state of a snapshot of so many bytes, if it is all here.
+    pub(super) fn take(&mut self, from: VoterId, key: (u64, u64), length: usize) -> Option<Bytes> {
+        let (known, state) = self.states.remove(&from)?;
+        (known == key && state.len() == length).then(|| state.into())
+    }
+
+    pub(super) fn forget(&mut self, peer: VoterId) {
+        self.states.remove(&peer);
+    }
+}
+
+/// Snapshots that were sent, at the leader: for how many ticks each was not acknowledged.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    ticks: BTreeMap<u64, u32>,
+}
+
+impl Transfers {
+    /// Another tick has passed; the members whose snapshots are overdue.
+    pub(super) fn overdue(&mut self, waiting: &[u64]) -> Vec<VoterId> {
+        self.ticks.retain(|peer, _| waiting.contains(peer));
+        let mut overdue = Vec::new();
+        for peer in waiting {
+            let ticks = self.ticks.entry(*peer).or_default();
+            *ticks += 1;
+            if *ticks >= OVERDUE_TICKS {
+                *ticks = 0;
+                overdue.extend(VoterId::new(*peer));
+            }
+        }
+        overdue
+    }
+}

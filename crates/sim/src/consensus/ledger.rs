@@ -1,0 +1,151 @@
+//! The rules that hold after every step.
+
+use std::collections::BTreeMap;
+
+use rdzv_consensus::{Configuration, VoterId};
+use rdzv_core::time::Now;
+
+use crate::Violation;
+
+/// All that is known of the whole group.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    leaders: BTreeMap<u64, VoterId>,
+    /// The term of each entry that somebody knows to be committed.
+    committed: BTreeMap<u64, u64>,
+    /// Each command, with its time.
+    commands: BTreeMap<u64, (Vec<u8>, Now)>,
+    /// The state and the configuration after each index.
+    states: BTreeMap<u64, (u64, Configuration)>,
+    /// When an entry was proposed: by index and term.
+    proposed: BTreeMap<(u64, u64), u64>,
+}
+
+impl Ledger {
+    /// A member leads in a term: INV-Q1. True for a new one.
+    pub fn leads(&mut self, term: u64, leader: VoterId) -> Result<bool, Violation> {
+        match self.leaders.insert(term, leader) {
+            Some(other) if other != leader => Err(Violation(format!(
+                "INV-Q1: {other} and {leader} lead in term {term}"
+            ))),
+            other => Ok(other.is_none()),
+        }
+    }
+
+    /// The number of terms with a leader.
+    pub fn terms(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// An entry is committed, as somebody knows: INV-Q2.
+    pub fn commits(&mut self, who: VoterId, index: u64, term: u64) -> Result<(), Violation> {
+        match self.committed.insert(index, term) {
+            Some(other) if other != term => Err(Violation(format!(
+                "INV-Q2: entry {index} is committed with term {other}, and at {who} with term {term}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A new leader has all that was committed: INV-Q2.
+    pub fn has_all(
+        &self,
+        leader: VoterId,
+        last: u64,
+        term_at: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(), Violation> {
+        for (index, term) in self.committed.iter().rev().take(300) {
+            let has = term_at(*index);
+            if *index > last || has.is_some_and(|has| has != *term) {
+                return Err(Violation(format!(
+                    "INV-Q2: {leader} leads without entry {index} of term {term}, and has {has:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A command was begun as this entry.
+    pub fn proposes(&mut self, index: u64, term: u64, now: u64) {
+        self.proposed.entry((index, term)).or_insert(now);
+    }
+
+    /// A command is applied: INV-Q3, and INV-Q6 for its time.
+    pub fn applies(
+        &mut self,
+        who: VoterId,
+        index: u64,
+        term: Option<u64>,
+        at: Now,
+        command: &[u8],
+    ) -> Result<(), Violation> {
+        if let Some((known, known_at)) = self.commands.get(&index) {
+            if known != command || *known_at != at {
+                return Err(Violation(format!(
+                    "INV-Q3: command {index} is another one at {who}: {command:?} at {at:?}, not {known:?} at {known_at:?}"
+                )));
+            }
+            return Ok(());
+        }
+        let term = term.or_else(|| self.committed.get(&index).copied());
+        let proposed = |index: u64, term: Option<u64>| self.proposed.get(&(index, term?)).copied();
+        if let Some((before, (_, earlier))) = self.commands.range(..index).next_back() {
+            if at.mono < earlier.mono || at.wall < earlier.wall {
+                return Err(Violation(format!(
+                    "INV-Q6: command {index} is of {at:?}, earlier than {before} of {earlier:?}"
+                )));
+            }
+            let times = (
+                proposed(*before, self.committed.get(before).copied()),
+                proposed(index, term),
+            );
+            if let (Some(began), Some(ended)) = times {
+                let passed = ended.saturating_sub(began) as f64 * 1.051 + 1_000_000.0;
+                if (at.mono - earlier.mono).as_nanos() as f64 > passed {
+                    return Err(Violation(format!(
+                        "INV-Q6: {:?} went by between commands {before} and {index}, which {} ns separate",
+                        at.mono - earlier.mono,
+                        ended - began
+                    )));
+                }
+            }
+        }
+        self.commands.insert(index, (command.to_vec(), at));
+        Ok(())
+    }
+
+    /// The state after an index: INV-Q3.
+    pub fn state(
+        &mut self,
+        who: VoterId,
+        index: u64,
+        digest: u64,
+        configuration: &Configuration,
+    ) -> Result<(), Violation> {
+        let state = (digest, configuration.clone());
+        match self.states.get(&index) {
+            Some(other) if *other != state => Err(Violation(format!(
+                "INV-Q3: after {index}, {who} has {state:?}, and another one {other:?}"
+            ))),
+            Some(_) => Ok(()),
+            None => {
+                self.states.insert(index, state);
+                Ok(())
+            }
+        }
+    }
+
+    /// A number for everything that was committed.
+    pub fn digest(&self) -> u64 {
+        let states = self.states.iter();
+        let leaders = self.leaders.iter();
+        let numbers = states
+            .flat_map(|(index, (digest, it))| [*index, *digest, it.voters.len() as u64])
+            .chain(leaders.flat_map(|(term, leader)| [*term, leader.number()]));
+        numbers.fold(0xcbf2_9ce4_8422_2325, |hash, number| {
+            (hash ^ number)
+                .wrapping_mul(0x0100_0000_01b3)
+                .rotate_left(17)
+        })
+    }
+}

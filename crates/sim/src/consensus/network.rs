@@ -1,0 +1,266 @@
+//! Connections between processes.
+
+use super::process::Packet;
+use super::world::{Event, World};
+use crate::Violation;
+use rdzv_consensus::Input;
+
+impl World {
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        let slots = (self.processes.get(&from), self.processes.get(&to));
+        let (Some(from), Some(to)) = slots else {
+            return false;
+        };
+        self.cuts.contains_key(&(from.slot, to.slot))
+    }
+
+    fn latency(&mut self, from: usize, to: usize) -> u64 {
+        let late = self
+            .time
+            .random
+            .u64(self.plan.latency.0..=self.plan.latency.1);
+        let now = self.time.now;
+        let is_slow = |it: usize| {
+            self.processes
+                .get(&it)
+                .is_some_and(|it| it.slow_until > now)
+        };
+        late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
+    }
+
+    /// Puts something on its way.
+    pub(super) fn send(&mut self, from: usize, to: usize, packet: Packet) {
+        let peer = self.processes.get(&from).and_then(|it| it.peers.get(&to));
+        let Some(number) = peer.and_then(|peer| peer.connection) else {
+            return;
+        };
+        let late = self.latency(from, to);
+        let last = self.arrivals.entry((from, to, number)).or_default();
+        let mut at = (self.time.now + late).max(*last);
+        *last = at;
+        let is_lossy = !self.is_calm && self.time.random.u64(0..1000) < self.plan.lossy;
+        if is_lossy {
+            match self.time.random.u32(0..3) {
+                0 => return,
+                1 => {
+                    let again = at + self.time.random.u64(0..200_000_000);
+                    let event = Event::Arrive(from, to, number, packet.clone());
+                    self.time.at(again, event);
+                }
+                _ => at += self.time.random.u64(0..200_000_000),
+            }
+        }
+        self.time.at(at, Event::Arrive(from, to, number, packet));
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        from: usize,
+        to: usize,
+        number: u64,
+        packet: Packet,
+    ) -> Result<(), Violation> {
+        if self.is_cut(from, to) {
+            self.held.push((from, to, number, packet));
+            return Ok(());
+        }
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&to) else {
+            return Ok(());
+        };
+        let Some(peer) = process.peers.get_mut(&from) else {
+            return Ok(());
+        };
+        if peer.connection != Some(number) {
+            // This end has closed: the other one is told.
+            let at = now + self.plan.latency.1;
+            self.time.at(at, Event::Down(from, to, number, false));
+            return Ok(());
+        }
+        peer.heard = now;
+        let id = peer.id;
+        match packet {
+            Packet::Frame(frame) => {
+                let (opcode, payload) = (frame[0], &frame[9..]);
+                // An append, a snapshot or a heartbeat.
+                let leads = opcode == rdzv_consensus::wire::opcode::MESSAGE
+                    && [0, 4, 5].contains(&payload[0]);
+                let input = Input::Received {
+                    from: id,
+                    opcode,
+                    payload,
+                };
+                self.handle(to, input)?;
+                if let Some(process) = self.processes.get_mut(&to)
+                    && let Some(consensus) = &process.consensus
+                    && leads
+                    && consensus.role().leader == Some(id)
+                {
+                    process.heard = Some(now);
+                }
+                Ok(())
+            }
+            Packet::Invite(place) => self.invited(to, place),
+            Packet::Ping(ends) => {
+                peer.ended = ends.then_some(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// All that can be connected and is not.
+    pub(super) fn connect(&mut self) {
+        let numbers: Vec<usize> = self.processes.keys().copied().collect();
+        for (at, &one) in numbers.iter().enumerate() {
+            for &two in &numbers[at + 1..] {
+                let has = |it: usize, other: usize| {
+                    let peer = self.processes[&it].peers.get(&other);
+                    peer.is_some_and(|peer| peer.connection.is_some())
+                };
+                let pending = self.connecting.contains(&(one, two));
+                let cut = self.is_cut(one, two) || self.is_cut(two, one);
+                if pending || cut || has(one, two) || has(two, one) {
+                    continue;
+                }
+                self.connecting.insert((one, two));
+                let number = self.time.unique();
+                for (it, other) in [(one, two), (two, one)] {
+                    let late = self.latency(it, other);
+                    self.time
+                        .at(self.time.now + 2 * late, Event::Up(it, other, number));
+                }
+            }
+        }
+    }
+
+    pub(super) fn up(&mut self, it: usize, other: usize, number: u64) -> Result<(), Violation> {
+        self.connecting.remove(&(it.min(other), it.max(other)));
+        let now = self.time.now;
+        let Some((id, slot)) = self
+            .processes
+            .get(&other)
+            .map(|other| (other.id, other.slot))
+        else {
+            return Ok(());
+        };
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        let peer = process.peers.entry(other).or_insert(super::process::Peer {
+            id,
+            slot,
+            connection: None,
+            since: now,
+            heard: now,
+            ended: None,
+        });
+        peer.connection = Some(number);
+        peer.heard = now;
+        self.handle(it, Input::PeerUp(id))
+    }
+
+    pub(super) fn down(
+        &mut self,
+        it: usize,
+        other: usize,
+        number: u64,
+        ended: bool,
+    ) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(peer) = self
+            .processes
+            .get_mut(&it)
+            .and_then(|it| it.peers.get_mut(&other))
+        else {
+            return Ok(());
+        };
+        if ended {
+            peer.ended = peer.ended.or(Some(now));
+        }
+        if peer.connection != Some(number) {
+            return Ok(());
+        }
+        peer.connection = None;
+        let id = peer.id;
+        self.handle(it, Input::PeerDown(id))
+    }
+
+    /// Ends a connection, at each of its ends in its own time.
+    pub(super) fn reset(&mut self, one: usize, two: usize, within: u64) {
+        self.held
+            .retain(|(from, to, ..)| (*from, *to) != (one, two) && (*from, *to) != (two, one));
+        for (it, other) in [(one, two), (two, one)] {
+            let peer = self.processes.get(&it).and_then(|it| it.peers.get(&other));
+            if let Some(number) = peer.and_then(|peer| peer.connection) {
+                let late = self.time.random.u64(0..=within);
+                let at = self.time.now + late;
+                self.time.at(at, Event::Down(it, other, number, false));
+            }
+        }
+    }
+
+    /// A process is no more: what its peers notice of it.
+    pub(super) fn hang_up(&mut self, gone: usize, slot: usize, with_machine: bool) {
+        let numbers: Vec<usize> = self.processes.keys().copied().collect();
+        for it in numbers {
+            let Some(number) = self.processes[&it]
+                .peers
+                .get(&gone)
+                .and_then(|peer| peer.connection)
+            else {
+                continue;
+            };
+            let cut = self.cuts.contains_key(&(slot, self.processes[&it].slot));
+            let silent = with_machine || cut;
+            let late = match silent {
+                true => self.time.random.u64(1_000_000_000..4_000_000_000),
+                false => self.latency(it, it),
+            };
+            // It comes after what was sent before.
+            let last = self.arrivals.get(&(gone, it, number)).copied().unwrap_or(0);
+            let at = (self.time.now + late).max(last);
+            self.time.at(at, Event::Down(it, gone, number, !silent));
+        }
+        self.held
+            .retain(|(from, to, ..)| *from != gone && *to != gone);
+        self.arrivals
+            .retain(|(from, to, _), _| *from != gone && *to != gone);
+    }
+
+    /// Cuts directions between places for a while. Connections that are cut for long are reset.
+    pub(super) fn cut(&mut self, directions: Vec<(usize, usize)>, time: std::time::Duration) {
+        let time = crate::scheduler::nanos(time);
+        for direction in &directions {
+            *self.cuts.entry(*direction).or_default() += 1;
+            let patient = self.time.random.u64(50_000_000..3_000_000_000);
+            if time > patient {
+                let (one, two) = *direction;
+                if let (Some(one), Some(two)) = (self.slots[one], self.slots[two]) {
+                    let at = self.time.now + patient;
+                    self.time.at(at, Event::Reset(one, two));
+                }
+            }
+        }
+        self.time.at(self.time.now + time, Event::Heal(directions));
+    }
+
+    pub(super) fn heal(&mut self, directions: &[(usize, usize)]) {
+        for direction in directions {
+            if let Some(count) = self.cuts.get_mut(direction) {
+                *count -= 1;
+                if *count == 0 {
+                    self.cuts.remove(direction);
+                }
+            }
+        }
+        self.release();
+    }
+
+    /// Sends on what was held up where nothing is cut any more.
+    pub(super) fn release(&mut self) {
+        let now = self.time.now;
+        for (from, to, number, packet) in std::mem::take(&mut self.held) {
+            self.time.at(now, Event::Arrive(from, to, number, packet));
+        }
+    }
+}

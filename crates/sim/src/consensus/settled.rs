@@ -1,0 +1,176 @@
+//! The second half: faults have ended, and the group comes to rest.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdzv_consensus::membership;
+
+use super::history::{self, Operation};
+use super::world::World;
+use crate::Violation;
+
+/// A majority that is connected has a leader within.
+const LEADS_WITHIN: u64 = 5_000_000_000;
+
+/// The group has its size, and all members have everything, within: processes that are lost, the last snapshot that has to
+/// be sent again, and members one after the other.
+const SETTLES_WITHIN: u64 = 30_000_000_000;
+
+/// The next leader is there so soon after the death of one whose connections close.
+const FAILS_OVER_WITHIN: u64 = 60_000_000;
+
+/// Where a frame takes longer than members wait for one another, votes may be split, and the timeout decides.
+const FAR: u64 = 1_000_000;
+
+impl World {
+    /// Ends all faults, and waits.
+    pub(super) fn calm_down(&mut self) -> Result<(), Violation> {
+        self.is_calm = true;
+        self.cuts.clear();
+        let now = self.time.now;
+        let mut over = now;
+        for process in self.processes.values_mut() {
+            over = over.max(process.stalled_until).max(process.slow_until);
+            process.dies = None;
+        }
+        self.release();
+        for slot in 0..self.slots.len() {
+            self.start(slot, None);
+        }
+        // What stands still goes on in its own time.
+        self.until(over, |_| false)?;
+        let end = self.time.now + LEADS_WITHIN;
+        let led = self.until(end, |world| {
+            let leader = world.leader().map(|it| &world.processes[&it]);
+            leader.is_some_and(|leader| {
+                let consensus = leader.consensus.as_ref();
+                consensus.is_some_and(|it| it.term_at(it.committed()) == Some(leader.term))
+            })
+        })?;
+        if !led {
+            return Err(Violation(format!(
+                "INV-Q7: nobody leads 5 s after all faults: {:?}",
+                self.members()
+            )));
+        }
+        let end = self.time.now + SETTLES_WITHIN;
+        // Long enough that every process says that it is there.
+        self.until(self.time.now + 1_000_000_000, |_| false)?;
+        self.until(end, |world| world.unsettled().is_none())?;
+        if let Some(what) = self.unsettled() {
+            return Err(Violation(format!("INV-Q7: at the end, {what}")));
+        }
+        Ok(())
+    }
+
+    fn members(&self) -> Vec<String> {
+        let members = self.processes.values();
+        members
+            .map(|it| {
+                let peers = it.peers.iter();
+                let peers = peers.map(|(number, peer)| (*number, peer.slot, peer.connection));
+                let peers: Vec<_> = peers.collect();
+                format!("{:?} at {}, connected {peers:?}", it.consensus, it.slot)
+            })
+            .collect()
+    }
+
+    fn unsettled(&self) -> Option<String> {
+        let leader = self.leader()?;
+        let leader = &self.processes[&leader];
+        let consensus = leader.consensus.as_ref()?;
+        let configuration = consensus.configuration();
+        let size = membership::target(self.processes.len(), self.plan.most);
+        let votes = configuration.voters.len();
+        if votes != size || configuration.is_joint() {
+            return Some(format!("{configuration:?} has not {size} voters"));
+        }
+        for member in configuration.members() {
+            let other = self.processes.values().find(|other| other.id == member);
+            let applied = other.and_then(|other| other.consensus.as_ref()?.applied().into());
+            // Clients go on: a little may be under way.
+            if applied.is_none_or(|applied| applied + 8 < consensus.applied()) {
+                return Some(format!(
+                    "{member} has applied {applied:?} of {}",
+                    consensus.applied()
+                ));
+            }
+        }
+        None
+    }
+
+    /// Kills the leader of a group of three or more once more: the others have to go on at once. Then clients
+    /// end, and what they saw is looked at.
+    pub(super) fn last_death(&mut self) -> Result<(), Violation> {
+        let term = self.leader().map(|it| self.processes[&it].term);
+        if let (Some(leader), Some(term)) = (self.leader(), term)
+            && self.processes[&leader]
+                .consensus
+                .as_ref()
+                .is_some_and(|it| it.configuration().voters.len() >= 3)
+            && self.kill(leader, false)
+        {
+            let killed = self.time.now;
+            let is_far = self.plan.latency.1 > FAR;
+            let within = if is_far {
+                LEADS_WITHIN
+            } else {
+                FAILS_OVER_WITHIN
+            };
+            let end = killed + within;
+            let led = self.until(end, |world| {
+                let leader = world.leader();
+                leader.is_some_and(|it| world.processes[&it].term > term)
+            })?;
+            if !led {
+                return Err(Violation(format!(
+                    "INV-Q7: nobody leads {} ms after the leader's connections closed: {:?}",
+                    (end - killed) / 1_000_000,
+                    self.members()
+                )));
+            }
+            self.report.fail_over = Duration::from_nanos(self.time.now - killed);
+        }
+        let now = self.time.now;
+        self.until(now + 500_000_000, |_| false)?;
+        self.clients_end = true;
+        let idle = |world: &Self| world.clients.iter().all(|it| it.current.is_none());
+        if !self.until(now + 20_000_000_000, idle)? && !idle(self) {
+            return Err(Violation(format!(
+                "INV-Q7: operations are not answered: {:?}",
+                self.clients
+                    .iter()
+                    .map(|it| (it.sequence, it.current))
+                    .collect::<Vec<_>>()
+            )));
+        }
+        self.until(self.time.now + 1_000_000_000, |_| false)?;
+        self.outstanding()?;
+        self.linearizable()
+    }
+
+    /// Whatever a leader has begun is decided.
+    fn outstanding(&self) -> Result<(), Violation> {
+        for process in self.processes.values() {
+            let old = process
+                .proposals
+                .values()
+                .find(|it| it.since + 1_000_000_000 < self.time.now);
+            if let Some(old) = old {
+                return Err(Violation(format!(
+                    "INV-Q7: {} says nothing of {old:?}",
+                    process.id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn linearizable(&self) -> Result<(), Violation> {
+        let mut histories: BTreeMap<u64, Vec<Operation>> = BTreeMap::new();
+        for (key, operation) in self.clients.iter().flat_map(|it| &it.history) {
+            histories.entry(*key).or_default().push(*operation);
+        }
+        histories.values().try_for_each(|it| history::check(it))
+    }
+}

@@ -1,0 +1,760 @@
+//! Virtual time, and what happens in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rdzv_consensus::membership::{self, Candidate, Next, Standing, View};
+use rdzv_consensus::{Consensus, Input, Mutant, Output, Role, Settings, VoterId};
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Mono;
+
+use super::client::{Answer, Client, Current};
+use super::counters::{Addition, Counters};
+use super::ledger::Ledger;
+use super::plan::{Act, Plan};
+use super::process::{Packet, Process};
+use crate::Violation;
+use crate::scheduler::{Scheduler, nanos};
+use crate::trace::Trace;
+
+/// A member whose machine is silent for so long is lost.
+const LOST: u64 = 3_400_000_000;
+
+/// The time after which a process looks at the group, and says that it is there.
+const REVIEW: u64 = 50_000_000;
+
+/// The time after which connections are tried again.
+const CONNECT: u64 = 100_000_000;
+
+/// Something that happens at a time.
+#[derive(Debug)]
+pub(super) enum Event {
+    Act(usize),
+    Start(usize),
+    Wake(usize),
+    Review(usize),
+    Connect,
+    Up(usize, usize, u64),
+    /// Whether the other end has certainly ended.
+    Down(usize, usize, u64, bool),
+    Reset(usize, usize),
+    Heal(Vec<(usize, usize)>),
+    /// A process was alone for long, since this term.
+    Isolated(usize, u64),
+    Arrive(usize, usize, u64, Packet),
+    Client(usize, u64),
+    Asked(usize, usize, u64, Current),
+    Answered(usize, u64, Answer),
+}
+
+/// The totals of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Events.
+    pub events: u64,
+    /// Operations of clients.
+    pub operations: u64,
+    /// Commands that were applied, by all members together.
+    pub applied: u64,
+    /// Terms with a leader.
+    pub terms: u64,
+    /// Processes that were killed or ended.
+    pub deaths: u64,
+    /// Configurations that came into force, at all members together.
+    pub configurations: u64,
+    /// Of these, joint ones.
+    pub joint: u64,
+    /// States that were taken over from another member.
+    pub restored: u64,
+    /// Hand-overs that were asked for.
+    pub handed_over: u64,
+    /// From the death of the leader, at the end, to the next one.
+    pub fail_over: Duration,
+    /// A number for everything that was committed.
+    pub digest: u64,
+    /// Virtual time that passed.
+    pub elapsed: Duration,
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub struct World {
+    pub(super) plan: Plan,
+    pub(super) time: Scheduler<Event>,
+    pub(super) processes: BTreeMap<usize, Process>,
+    /// The process of each place.
+    pub(super) slots: Vec<Option<usize>>,
+    pub(super) last_id: Vec<Option<(VoterId, u8)>>,
+    next_process: usize,
+    /// Directions between places that are cut, and how often.
+    pub(super) cuts: BTreeMap<(usize, usize), u32>,
+    pub(super) held: Vec<(usize, usize, u64, Packet)>,
+    pub(super) arrivals: BTreeMap<(usize, usize, u64), u64>,
+    pub(super) connecting: BTreeSet<(usize, usize)>,
+    pub(super) clients: Vec<Client>,
+    pub(super) clients_end: bool,
+    /// The end of the log before a proposal, and its term.
+    pub(super) proposing: Option<u64>,
+    pub(super) is_calm: bool,
+    pub(super) ledger: Ledger,
+    pub(super) report: Report,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
+        if trace == Trace::All {
+            println!("{plan:#?}");
+        }
+        Self {
+            time: Scheduler::new(seed, trace),
+            processes: BTreeMap::new(),
+            slots: vec![None; plan.processes],
+            last_id: vec![None; plan.processes],
+            next_process: 0,
+            cuts: BTreeMap::new(),
+            held: Vec::new(),
+            arrivals: BTreeMap::new(),
+            connecting: BTreeSet::new(),
+            clients: (0..plan.clients).map(|_| Client::default()).collect(),
+            clients_end: false,
+            proposing: None,
+            is_calm: false,
+            ledger: Ledger::default(),
+            report: Report::default(),
+            plan,
+        }
+    }
+
+    /// Lets everything happen, and looks at what has come of it.
+    pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        self.report.terms = self.ledger.terms() as u64;
+        self.report.digest = self.ledger.digest();
+        self.report.events = self.time.count;
+        self.report.elapsed = Duration::from_nanos(self.time.now);
+        let result = result.map(|()| self.report);
+        self.time.finish(result)
+    }
+
+    fn go(&mut self) -> Result<(), Violation> {
+        self.begin();
+        let end = nanos(self.plan.end);
+        self.until(end, |_| false)?;
+        self.calm_down()?;
+        self.last_death()
+    }
+
+    fn begin(&mut self) {
+        let first: Vec<VoterId> = (0..self.plan.first).map(|_| self.new_id()).collect();
+        for slot in 0..self.plan.processes {
+            self.start(slot, first.get(slot).map(|_| &first[..]));
+        }
+        for at in 0..self.plan.acts.len() {
+            let time = nanos(self.plan.acts[at].0);
+            self.time.at(time, Event::Act(at));
+        }
+        for client in 0..self.clients.len() {
+            let at = self.time.random.u64(0..500_000_000);
+            self.time.at(at, Event::Client(client, 0));
+        }
+        self.connect();
+        self.time.at(CONNECT, Event::Connect);
+    }
+
+    fn new_id(&mut self) -> VoterId {
+        let number = self.time.random.u64(1..);
+        VoterId::new(number).unwrap_or_else(|| self.new_id())
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            truncate_after: self.plan.truncate_after,
+            // Several parts for each state.
+            snapshot_part: 64,
+            mutant: self.plan.mutant,
+            ..Settings::default()
+        }
+    }
+
+    /// A process starts where none runs; as one of the first voters, if these are named.
+    pub(super) fn start(&mut self, slot: usize, first: Option<&[VoterId]>) {
+        if self.slots[slot].is_some() {
+            return;
+        }
+        let reused = self.last_id[slot].filter(|_| self.plan.mutant == Some(Mutant::ReusesVoterId));
+        let id = match first {
+            Some(first) => first[slot],
+            None => match reused {
+                Some((id, _)) => id,
+                None => self.new_id(),
+            },
+        };
+        let number = self.next_process;
+        self.next_process += 1;
+        let offset = self.time.random.u64(0..1_000_000_000_000);
+        let rate = 0.95 + self.time.random.f64() * 0.1;
+        let now = self.time.now;
+        let mut process = Process {
+            slot,
+            id,
+            consensus: None,
+            place: 0,
+            clock: (offset, rate),
+            since: now,
+            counters: Counters::default(),
+            peers: BTreeMap::new(),
+            proposals: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            dies: None,
+            stalled_until: 0,
+            slow_until: 0,
+            ends: None,
+            wake: None,
+            note: Default::default(),
+            heard: None,
+            leads_since: 0,
+            committed: 1,
+            inspected: 0,
+            term: 0,
+        };
+        if let Some(first) = first {
+            let state = Counters::default().write();
+            let settings = self.settings();
+            let clock = process.now(now);
+            process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state));
+            process.place = slot as u8;
+        } else if let Some((_, place)) = reused {
+            let settings = self.settings();
+            let clock = process.now(now);
+            process.consensus = Some(Consensus::join(clock, settings, id, place));
+            process.place = place;
+        }
+        self.time.log(id, || format!("starts at place {slot}"));
+        self.processes.insert(number, process);
+        self.slots[slot] = Some(number);
+        self.schedule(number);
+        let late = self.time.random.u64(0..REVIEW);
+        self.time.at(now + late, Event::Review(number));
+    }
+
+    /// The leader of the newest term.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let leaders = self.processes.iter().filter(|(_, it)| it.leads());
+        leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| *it)
+    }
+
+    pub(super) fn last(&self, process: usize) -> Option<u64> {
+        let consensus = self.processes.get(&process)?.consensus.as_ref()?;
+        Some(consensus.last().0)
+    }
+
+    /// Lets things happen until a time, or until it is enough. True if it was.
+    pub(super) fn until(
+        &mut self,
+        end: u64,
+        enough: impl Fn(&Self) -> bool,
+    ) -> Result<bool, Violation> {
+        while let Some(event) = self.time.pop() {
+            let over = self.time.now > end;
+            self.happen(event)?;
+            if enough(self) {
+                return Ok(true);
+            }
+            if over {
+                return Ok(false);
+            }
+            let seconds = self.time.now / 1_000_000_000 + 5;
+            let bound = seconds * 20_000 * self.plan.processes as u64;
+            if self.time.count > bound {
+                return Err(Violation("the members do something all the time".into()));
+            }
+        }
+        Ok(false)
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        let of = match &event {
+            Event::Wake(it)
+            | Event::Review(it)
+            | Event::Up(it, ..)
+            | Event::Down(it, ..)
+            | Event::Arrive(_, it, ..)
+            | Event::Asked(it, ..) => self.processes.get(it),
+            _ => None,
+        };
+        if let Some(until) = of
+            .map(|it| it.stalled_until)
+            .filter(|until| *until > self.time.now)
+        {
+            self.time.at(until, event);
+            return Ok(());
+        }
+        match event {
+            Event::Act(at) => {
+                let act: Act = self.plan.acts[at].1.clone();
+                self.act(act)
+            }
+            Event::Start(slot) => {
+                self.start(slot, None);
+                Ok(())
+            }
+            Event::Wake(it) => self.wake(it),
+            Event::Review(it) => {
+                let Some(process) = self.processes.get(&it) else {
+                    return Ok(());
+                };
+                let ends = process.ends.is_some();
+                for peer in process.peers.keys().copied().collect::<Vec<_>>() {
+                    self.send(it, peer, Packet::Ping(ends));
+                }
+                self.time.at(self.time.now + REVIEW, Event::Review(it));
+                self.review(it)
+            }
+            Event::Connect => {
+                self.connect();
+                self.time.at(self.time.now + CONNECT, Event::Connect);
+                Ok(())
+            }
+            Event::Up(it, other, number) => self.up(it, other, number),
+            Event::Down(it, other, number, ended) => self.down(it, other, number, ended),
+            Event::Reset(one, two) => {
+                if self.is_cut(one, two) || self.is_cut(two, one) {
+                    self.reset(one, two, 500_000_000);
+                }
+                Ok(())
+            }
+            Event::Heal(directions) => {
+                self.heal(&directions);
+                Ok(())
+            }
+            Event::Isolated(it, term) => self.isolated(it, term),
+            Event::Arrive(from, to, number, packet) => self.arrive(from, to, number, packet),
+            Event::Client(number, sequence) => {
+                self.client_wakes(number, sequence);
+                Ok(())
+            }
+            Event::Asked(it, client, sequence, current) => {
+                self.asked(it, client, sequence, current)
+            }
+            Event::Answered(client, sequence, answer) => {
+                self.answered(client, sequence, answer);
+                Ok(())
+            }
+        }
+    }
+
+    fn wake(&mut self, it: usize) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        process.wake = None;
+        let due = process.consensus.as_ref().and_then(|it| it.deadline());
+        match due.map(|due| process.time(due)) {
+            Some(due) if due <= now => self.handle(it, Input::Tick),
+            _ => {
+                self.schedule(it);
+                Ok(())
+            }
+        }
+    }
+
+    fn schedule(&mut self, it: usize) {
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&it) else {
+            return;
+        };
+        let due = process.consensus.as_ref().and_then(|it| it.deadline());
+        if let Some(due) = due.map(|due| process.time(due).max(now))
+            && process.wake.is_none_or(|wake| due < wake)
+        {
+            process.wake = Some(due);
+            self.time.at(due, Event::Wake(it));
+        }
+    }
+
+    /// Hands something to the machine of a process, does what it wants, and looks at it.
+    pub(super) fn handle(&mut self, it: usize, input: Input<'_>) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        let clock = process.now(now);
+        let Some(consensus) = &mut process.consensus else {
+            return Ok(());
+        };
+        consensus.handle(clock, input);
+        if let Some(before) = self.proposing.take()
+            && consensus.last().0 > before
+        {
+            // At the leader nothing is appended but what it proposes.
+            self.ledger.proposes(before + 1, consensus.role().term, now);
+        }
+        let mut takes = false;
+        loop {
+            let Some(process) = self.processes.get_mut(&it) else {
+                // Killed between two outputs.
+                return Ok(());
+            };
+            if let Some((left, with_machine)) = process.dies.take() {
+                if left == 0 {
+                    self.kill(it, with_machine);
+                    continue;
+                }
+                process.dies = Some((left - 1, with_machine));
+            }
+            let output = process.consensus.as_mut().and_then(|it| it.poll_output());
+            let Some(output) = output else {
+                break;
+            };
+            takes |= output == Output::TakeSnapshot;
+            self.apply(it, output)?;
+        }
+        self.inspect(it)?;
+        if takes && let Some(process) = self.processes.get(&it) {
+            let state = process.counters.write();
+            self.handle(it, Input::Snapshot(&state))?;
+        }
+        self.schedule(it);
+        Ok(())
+    }
+
+    fn apply(&mut self, it: usize, output: Output) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        let id = process.id;
+        if self.time.is_traced() && !matches!(output, Output::Send { .. }) {
+            self.time.log(id, || format!("{output:?}"));
+        }
+        match output {
+            Output::Note(configuration) => process.note = configuration,
+            Output::Send { to, frame } => {
+                let peer = process.peers.iter().filter(|(_, peer)| peer.id == to);
+                let number = peer.map(|(number, _)| *number).max();
+                if let Some(number) = number {
+                    self.send(it, number, Packet::Frame(frame));
+                }
+            }
+            Output::Apply { index, at, command } => {
+                self.report.applied += 1;
+                let term = process.consensus.as_ref().and_then(|it| it.term_at(index));
+                self.ledger.applies(id, index, term, at, &command)?;
+                if let Some(addition) = Addition::read(&command) {
+                    let value = process.counters.apply(addition);
+                    self.applied(it, addition, value);
+                }
+            }
+            Output::Restore { state, .. } => {
+                process.counters = Counters::read(&state);
+                self.report.restored += 1;
+            }
+            Output::TakeSnapshot => {}
+            Output::Configuration(configuration) => {
+                self.report.configurations += 1;
+                self.report.joint += u64::from(configuration.is_joint());
+            }
+            Output::Role(role) => return self.role(it, role),
+            Output::Confirmed(token) => {
+                if let Some((client, sequence, key)) = process.reads.remove(&token) {
+                    let value = process.counters.value(key);
+                    self.answer(client, sequence, Answer::Value(value));
+                }
+            }
+            Output::Unconfirmed(token) => {
+                if let Some((client, sequence, _)) = process.reads.remove(&token) {
+                    self.answer(client, sequence, Answer::Elsewhere(None));
+                }
+            }
+            Output::Dropped(token) => {
+                if let Some(proposal) = process.proposals.remove(&token) {
+                    let Addition {
+                        client, sequence, ..
+                    } = proposal.addition;
+                    self.answer(client as usize, sequence, Answer::Elsewhere(None));
+                }
+            }
+            Output::Unchanged(_) => {}
+            Output::Close { peer, reason } => {
+                return Err(Violation(format!(
+                    "at {now}, {id} refuses what {peer} says: {reason}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// An addition took effect: whoever waits for it at this process is told.
+    fn applied(&mut self, it: usize, addition: Addition, value: Option<u64>) {
+        let Some(process) = self.processes.get_mut(&it) else {
+            return;
+        };
+        let waiting = process.proposals.iter();
+        let waiting = waiting.filter(|(_, other)| other.addition == addition);
+        let tokens: Vec<u64> = waiting.map(|(token, _)| *token).collect();
+        for token in &tokens {
+            process.proposals.remove(token);
+        }
+        if let (false, Some(value)) = (tokens.is_empty(), value) {
+            let client = addition.client as usize;
+            self.answer(client, addition.sequence, Answer::Value(value));
+        }
+    }
+
+    fn role(&mut self, it: usize, role: Role) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        process.term = role.term;
+        if !role.leads {
+            process.proposals.clear();
+            return Ok(());
+        }
+        process.leads_since = now;
+        let id = process.id;
+        if !self.ledger.leads(role.term, id)? {
+            return Ok(());
+        }
+        if let Some(consensus) = &process.consensus {
+            let last = consensus.last().0;
+            self.ledger
+                .has_all(id, last, |index| consensus.term_at(index))?;
+        }
+        self.silence(it, role)
+    }
+
+    /// The silence that a new leader knows of is not longer than that of a majority.
+    fn silence(&self, it: usize, role: Role) -> Result<(), Violation> {
+        let process = &self.processes[&it];
+        let Some(consensus) = &process.consensus else {
+            return Ok(());
+        };
+        let configuration = consensus.configuration();
+        let heard = |id: &VoterId| {
+            let other = self.processes.values().find(|other| other.id == *id)?;
+            other.heard.or((other.leads_since > 0).then_some(0))
+        };
+        let mut times: Vec<u64> = configuration
+            .voters
+            .iter()
+            .map(|id| heard(id).unwrap_or(0))
+            .collect();
+        times.sort_unstable();
+        let least = times[times.len() / 2];
+        let said = role.heard.map_or(0, |heard| process.time(heard));
+        let tolerance = self.time.now.saturating_sub(least) / 8 + 20_000_000;
+        if said + tolerance < least && !configuration.is_joint() {
+            return Err(Violation(format!(
+                "INV-Q6: {} leads and says that nobody was heard since {said}; most had heard at {least}",
+                process.id
+            )));
+        }
+        Ok(())
+    }
+
+    /// Looks at a process after each step.
+    fn inspect(&mut self, it: usize) -> Result<(), Violation> {
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        let Some(consensus) = &process.consensus else {
+            return Ok(());
+        };
+        let id = process.id;
+        for index in process.committed + 1..=consensus.committed() {
+            if let Some(term) = consensus.term_at(index) {
+                self.ledger.commits(id, index, term)?;
+            }
+        }
+        process.committed = process.committed.max(consensus.committed());
+        let applied = consensus.applied();
+        if applied > process.inspected {
+            process.inspected = applied;
+            let digest = process.counters.digest();
+            self.ledger
+                .state(id, applied, digest, consensus.configuration())?;
+        }
+        if consensus.role().leads && !consensus.configuration().is_voter(id) {
+            return Err(Violation(format!(
+                "INV-Q1: {id} leads and is no voter of {:?}",
+                consensus.configuration()
+            )));
+        }
+        Ok(())
+    }
+
+    /// A leader looks at its group.
+    pub(super) fn review(&mut self, it: usize) -> Result<(), Violation> {
+        let now = self.time.now;
+        let Some(process) = self.processes.get(&it) else {
+            return Ok(());
+        };
+        let Some(consensus) = &process.consensus else {
+            if process.ends.is_some() {
+                self.kill(it, false);
+            }
+            return Ok(());
+        };
+        let id = process.id;
+        let is_voter = consensus.configuration().is_voter(id);
+        let may_end =
+            |limit: u64| !process.leads() && (!is_voter || self.may_die(it)) || now > limit;
+        if process.ends.is_some_and(may_end) && self.kill(it, false) {
+            return Ok(());
+        }
+        if let Some(process) = self.processes.get_mut(&it) {
+            // It took too long, and the others need it: it stays.
+            process.ends = process.ends.filter(|limit| now <= *limit);
+        }
+        let Some(process) = self.processes.get(&it) else {
+            return Ok(());
+        };
+        let Some(consensus) = process.consensus.as_ref().filter(|it| !it.is_changing()) else {
+            return Ok(());
+        };
+        if !process.leads() {
+            return Ok(());
+        }
+        let candidates = self.candidates(it);
+        let members = candidates.iter().map(|candidate| candidate.id);
+        let caught_up: BTreeSet<VoterId> =
+            members.filter(|id| consensus.is_caught_up(*id)).collect();
+        let view = View {
+            leader: id,
+            leader_ends: process.ends.is_some(),
+            configuration: consensus.configuration(),
+            candidates: &candidates,
+            caught_up: &caught_up,
+            most: self.plan.most,
+        };
+        match membership::next(&view) {
+            Next::Nothing(_) => {
+                self.invite_again(it);
+                Ok(())
+            }
+            Next::HandOver(to) => {
+                self.report.handed_over += 1;
+                self.handle(it, Input::Transfer(Some(to)))
+            }
+            Next::Change(change) => {
+                let configuration = consensus.configuration().clone();
+                let after = configuration.after(&change);
+                let members = self.processes.values();
+                let members = members.filter(|it| it.consensus.is_some()).map(|it| it.id);
+                if !after.is_majority(&members.collect()) {
+                    // Nothing helps a group whose voters-to-be die before it notices.
+                    return Ok(());
+                }
+                for (member, place) in change.added() {
+                    self.has_log(it, member, after.is_voter(member))?;
+                    if !configuration.has(member) {
+                        self.invite(it, member, place);
+                    }
+                }
+                self.handle(it, Input::Change(&change))
+            }
+        }
+    }
+
+    fn invite(&mut self, it: usize, member: VoterId, place: u8) {
+        let peers = self.processes[&it].peers.iter();
+        let numbers = peers.filter(|(_, peer)| peer.id == member);
+        if let Some(number) = numbers.map(|(number, _)| *number).max() {
+            self.send(it, number, Packet::Invite(place));
+        }
+    }
+
+    /// Invitations may be lost with a connection.
+    fn invite_again(&mut self, it: usize) {
+        let Some(consensus) = &self.processes[&it].consensus else {
+            return;
+        };
+        let last = consensus.last().0;
+        let places = consensus.configuration().places.iter();
+        let silent = places.filter(|(member, _)| consensus.lag(**member) == Some(last));
+        for (member, place) in silent
+            .map(|(member, place)| (*member, *place))
+            .collect::<Vec<_>>()
+        {
+            self.invite(it, member, place);
+        }
+    }
+
+    /// A voter-to-be has nearly everything.
+    fn has_log(&self, it: usize, member: VoterId, votes: bool) -> Result<(), Violation> {
+        let last = self.last(it).unwrap_or(0);
+        let other = self.processes.iter().find(|(_, other)| other.id == member);
+        let has = other.and_then(|(number, _)| self.last(*number));
+        match has.filter(|has| votes && has + 64 < last) {
+            Some(has) => Err(Violation(format!(
+                "INV-Q7: {member} is to vote, and has {has} entries of {last}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn candidates(&self, it: usize) -> Vec<Candidate> {
+        let now = self.time.now;
+        let process = &self.processes[&it];
+        let candidate = |id: VoterId, slot: usize, standing, since: u64| Candidate {
+            id,
+            standing,
+            is_store: slot % 3 == 1,
+            has_workers: slot.is_multiple_of(2),
+            machine: slot as u64,
+            network: slot as u64 / 2,
+            since: Mono::from_origin(Duration::from_nanos(since)),
+        };
+        let own = candidate(process.id, process.slot, Standing::Present, process.since);
+        let mut candidates = vec![own];
+        // The newest process of an id.
+        for peer in process.peers.values().rev() {
+            if candidates.iter().any(|other| other.id == peer.id) {
+                continue;
+            }
+            let silent = now.saturating_sub(peer.heard);
+            let standing = match peer.ended {
+                Some(ended) => Standing::Gone(Duration::from_nanos(now - ended)),
+                None if silent > LOST => Standing::Gone(Duration::from_nanos(silent - LOST)),
+                None if peer.connection.is_some() && silent < 1_000_000_000 => Standing::Present,
+                None => Standing::Silent,
+            };
+            candidates.push(candidate(peer.id, peer.slot, standing, peer.since));
+        }
+        if let Some(consensus) = &process.consensus {
+            let led = now - process.leads_since;
+            for member in consensus.configuration().members() {
+                if candidates.iter().all(|other| other.id != member) && led > LOST {
+                    let standing = Standing::Gone(Duration::from_nanos(led - LOST));
+                    candidates.push(candidate(member, 0, standing, 0));
+                }
+            }
+        }
+        candidates
+    }
+
+    pub(super) fn invited(&mut self, it: usize, place: u8) -> Result<(), Violation> {
+        let now = self.time.now;
+        let settings = self.settings();
+        let Some(process) = self.processes.get_mut(&it) else {
+            return Ok(());
+        };
+        if process.consensus.is_none() {
+            let clock = process.now(now);
+            process.consensus = Some(Consensus::join(clock, settings, process.id, place));
+            process.place = place;
+            process.committed = 1;
+            self.schedule(it);
+        } else if process.place != place {
+            // Its place cannot change: it comes again as another member.
+            let slot = process.slot;
+            if self.kill(it, false) {
+                self.time.at(now, Event::Start(slot));
+            }
+        }
+        Ok(())
+    }
+}
