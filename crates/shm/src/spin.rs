@@ -10,84 +10,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
-/// The longest that anybody should wait awake.
+/// So long a spinning thread keeps its processor; after that it offers it to others between two polls.
 pub const LONGEST: Duration = Duration::from_micros(20);
 
-/// How often it polls between two polls at the clock.
+/// Number of polls between two looks at the clock.
 const POLLS: u32 = 32;
-
-/// After so many waits asleep, one awake finds out whether the peer has become faster; after twice as
-/// many each time that it has not, up to the limit.
-const RETRY: u32 = 16;
-const RETRY_LIMIT: u32 = 256;
-
-/// One who waits again and again for the same peer, and learns whether to do it awake is worth it.
-#[derive(Debug, Clone)]
-pub struct Spin {
-    longest: Duration,
-    /// Moving average of the waits; one that did not end counts double.
-    average: Duration,
-    /// How many waits in a row were not done awake.
-    skipped: u32,
-    /// How many are to be.
-    retry: u32,
-}
-
-impl Default for Spin {
-    fn default() -> Self {
-        Self::new(LONGEST)
-    }
-}
-
-impl Spin {
-    /// Waits awake for at most this long; with zero, never.
-    pub fn new(longest: Duration) -> Self {
-        let longest = if is_alone() { Duration::ZERO } else { longest };
-        Self {
-            longest,
-            average: Duration::ZERO,
-            skipped: 0,
-            retry: RETRY,
-        }
-    }
-
-    /// Looks until it is ready (true), or until it is better to sleep (false).
-    pub fn wait(&mut self, mut ready: impl FnMut() -> bool) -> bool {
-        if ready() {
-            return true;
-        }
-        if self.longest.is_zero() {
-            return false;
-        }
-        if self.average > self.longest && self.skipped < self.retry {
-            self.skipped += 1;
-            return false;
-        }
-        if self.average > self.longest {
-            self.retry = (self.retry * 2).min(RETRY_LIMIT);
-        }
-        self.skipped = 0;
-        let started = Instant::now();
-        loop {
-            for _ in 0..POLLS {
-                if ready() {
-                    self.learn(started.elapsed());
-                    self.retry = RETRY;
-                    return true;
-                }
-                spin_loop();
-            }
-            if started.elapsed() >= self.longest {
-                self.learn(self.longest * 2);
-                return false;
-            }
-        }
-    }
-
-    fn learn(&mut self, took: Duration) {
-        self.average = (self.average * 3 + took) / 4;
-    }
-}
 
 /// After so many waits in a row that ended only when the processor was offered to others, one is slept through;
 /// after twice as many each time that it has not helped, up to the limit.
@@ -103,9 +30,16 @@ const MOVE_LIMIT: u32 = 64;
 /// Two threads that spin for one another on *one* processor would stay there: each wait ends when the other
 /// gives the processor up, and the system moves no thread that has just run. Then one wait is slept through,
 /// since a thread that is woken is put on a processor that is free.
+///
+/// With more threads than processors ([`crowded`](Self::crowded)) that is the rule, and there is nowhere to be put. Then
+/// the processor is offered from the first poll on: the peer that this thread waits for runs on it, and neither sleeps.
+/// Sleeping would cost more than its wake-up: on a virtual machine each makes the processor leave the guest, which comes
+/// back to cold caches and predictors.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
+    /// The processor is offered from the first poll on.
+    crowded: bool,
     /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
     average: AtomicU64,
     /// The last waits in a row that ended after [`LONGEST`].
@@ -118,11 +52,30 @@ impl SpinBudget {
     /// Spins for at most this long, if waits are expected to end within it; with zero, or on one processor,
     /// never.
     pub fn new(longest: Duration) -> Self {
+        Self::with(if is_alone() { Duration::ZERO } else { longest }, false)
+    }
+
+    /// As [`new`](Self::new), for threads that share processors with those whom they wait for.
+    pub fn crowded(longest: Duration) -> Self {
+        Self::with(longest, true)
+    }
+
+    fn with(longest: Duration, crowded: bool) -> Self {
         Self {
-            longest: if is_alone() { Duration::ZERO } else { longest },
+            longest,
+            crowded,
             average: AtomicU64::new(0),
             slow: AtomicU32::new(0),
             most_slow: AtomicU32::new(MOVE),
+        }
+    }
+
+    /// Begins a wait. Its end is to be counted ([`learn`](Self::learn)), also if it ended asleep.
+    pub fn begin(&self) -> SpinWait {
+        SpinWait {
+            begun: Instant::now(),
+            budget: self.next(),
+            crowded: self.crowded,
         }
     }
 
@@ -132,7 +85,7 @@ impl SpinBudget {
         let most = self.most_slow.load(Ordering::Relaxed);
         if average > self.longest {
             Duration::ZERO
-        } else if self.slow.load(Ordering::Relaxed) >= most {
+        } else if !self.crowded && self.slow.load(Ordering::Relaxed) >= most {
             self.slow.store(0, Ordering::Relaxed);
             let more = (most * 2).min(MOVE_LIMIT);
             self.most_slow.store(more, Ordering::Relaxed);
@@ -160,6 +113,44 @@ impl SpinBudget {
     }
 }
 
+/// One wait of a thread that spins before it sleeps.
+#[derive(Debug, Clone, Copy)]
+pub struct SpinWait {
+    begun: Instant,
+    budget: Duration,
+    crowded: bool,
+}
+
+impl SpinWait {
+    /// Polls until it is ready (true), or until the budget of this wait is used up and it is time to sleep (false).
+    pub fn spin(&self, mut ready: impl FnMut() -> bool) -> bool {
+        loop {
+            if ready() {
+                return true;
+            }
+            let spun = self.begun.elapsed();
+            if spun >= self.budget {
+                return false;
+            }
+            if self.crowded || spun >= LONGEST {
+                yield_now();
+                continue;
+            }
+            for _ in 0..POLLS {
+                spin_loop();
+                if ready() {
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Time since it began.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
 /// Between two polls of a thread that has spun for so long: at first the processor is kept; after
 /// [`LONGEST`] it is offered to threads that want to run, one of which may be the peer.
 pub fn relax(spun: Duration) {
@@ -180,61 +171,34 @@ fn is_alone() -> bool {
 mod tests {
     use super::*;
 
-    fn spin() -> Spin {
-        Spin {
-            longest: LONGEST,
-            average: Duration::ZERO,
-            skipped: 0,
-            retry: RETRY,
-        }
-    }
-
     #[test]
-    fn it_gives_up_and_then_looks_once_only() {
-        let mut spin = spin();
-        let mut polls = 0_u32;
-        for _ in 0..8 {
-            polls = 0;
-            assert!(!spin.wait(|| {
-                polls += 1;
-                false
-            }));
-        }
-        assert_eq!(polls, 1, "it should have learnt that nothing comes");
-    }
-
-    #[test]
-    fn it_tries_again_after_a_while() {
-        let mut spin = spin();
-        let mut awake = 0;
-        for _ in 0..1000 {
-            let mut polls = 0_u32;
-            spin.wait(|| {
-                polls += 1;
-                false
-            });
-            awake += u32::from(polls > 1);
-        }
-        assert!((8..16).contains(&awake), "{awake} of 1000 waits were awake");
-    }
-
-    #[test]
-    fn it_sees_what_comes_in_time() {
-        let mut spin = spin();
+    fn a_wait_sees_what_comes_in_time() {
+        let wait = SpinBudget::with(Duration::from_secs(60), false).begin();
         let mut polls = 0;
-        assert!(spin.wait(|| {
+        assert!(wait.spin(|| {
             polls += 1;
-            polls == 40
+            polls == 100
         }));
     }
 
+    #[test]
+    fn a_crowded_wait_offers_the_processor_and_then_ends() {
+        let longest = LONGEST * 5;
+        let wait = SpinBudget::crowded(longest).begin();
+        assert!(!wait.spin(|| false));
+        assert!(wait.elapsed() >= longest);
+    }
+
+    #[test]
+    fn a_crowded_wait_is_never_slept_through_because_it_was_slow() {
+        assert_eq!(
+            slept(&SpinBudget::crowded(LONGEST * 5), 100, LONGEST * 2),
+            []
+        );
+    }
+
     fn budget() -> SpinBudget {
-        SpinBudget {
-            longest: Duration::from_micros(100),
-            average: AtomicU64::new(0),
-            slow: AtomicU32::new(0),
-            most_slow: AtomicU32::new(MOVE),
-        }
+        SpinBudget::with(Duration::from_micros(100), false)
     }
 
     /// The numbers of the waits that are slept through, if each takes so long.
@@ -288,7 +252,7 @@ mod tests {
     #[test]
     fn with_no_time_it_looks_once() {
         let mut polls = 0;
-        assert!(!Spin::new(Duration::ZERO).wait(|| {
+        assert!(!SpinBudget::new(Duration::ZERO).begin().spin(|| {
             polls += 1;
             false
         }));

@@ -15,7 +15,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rdzv_shm::SharedBuffer;
-use rdzv_shm::spin::{LONGEST, Spin};
+use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
@@ -34,6 +34,10 @@ pub(crate) const MESSAGE: usize = 256 * 1024;
 /// The same if all ranks are on one host: no system call goes with a message in shared memory, and what
 /// the ranks write and read stays in their nearest caches.
 pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
+
+/// The most time that a rank waits awake for another one: about what a peer takes that is in the call but has yet to run
+/// on the processor of this rank.
+const AWAKE: Duration = Duration::from_micros(200);
 
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +64,7 @@ pub(crate) struct Mesh {
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
     longest: usize,
-    spin: Spin,
+    spin: SpinBudget,
     interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
 }
@@ -79,10 +83,10 @@ impl Mesh {
             .filter(|place| place.local.is_some())
             .count();
         let processors = available_parallelism().map_or(1, usize::from);
-        let awake = if local <= processors {
-            LONGEST
+        let spin = if local <= processors {
+            SpinBudget::new(AWAKE)
         } else {
-            Duration::ZERO
+            SpinBudget::crowded(AWAKE)
         };
         let longest = if local == endpoints.len() {
             LOCAL_MESSAGE
@@ -96,7 +100,7 @@ impl Mesh {
             all_connected: false,
             halves_used: 0,
             longest,
-            spin: Spin::new(awake),
+            spin,
             interrupt,
             watch: None,
             member,
@@ -148,9 +152,13 @@ impl Mesh {
     ) -> Result<(), CollectiveError> {
         let mut incoming = Incoming::new(payload);
         let mut checked = false;
+        let mut waiting: Option<SpinWait> = None;
         loop {
             match self.connected(running, peer)?.read(&mut incoming) {
                 Ok(true) => {
+                    if let Some(wait) = waiting.take() {
+                        self.spin.learn(wait.elapsed());
+                    }
                     if !checked && let Some(frame) = incoming.frame() {
                         self.check(running, peer, frame, &incoming)?;
                         checked = true;
@@ -161,7 +169,10 @@ impl Mesh {
                     continue;
                 }
                 Ok(false) => {
-                    if self.spin_for(Some(peer)) || !self.read_control(running, peer, &incoming)? {
+                    let wait = *waiting.get_or_insert_with(|| self.spin.begin());
+                    if self.spin_for(wait, Some(peer))
+                        || !self.read_control(running, peer, &incoming)?
+                    {
                         continue;
                     }
                 }
@@ -218,9 +229,13 @@ impl Mesh {
 
     /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
     pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
+        let mut waiting: Option<SpinWait> = None;
         loop {
             let mut outbound = self.outbound.iter();
             let Some((&peer, outbound)) = outbound.find(|(_, one)| one.is_behind(most)) else {
+                if let Some(wait) = waiting {
+                    self.spin.learn(wait.elapsed());
+                }
                 return Ok(());
             };
             if let Some(reason) = outbound.ended() {
@@ -229,7 +244,8 @@ impl Mesh {
                 self.read_reply(running, peer)?;
                 return Err(self.lost(running, peer, reason));
             }
-            if !self.spin_for(None) {
+            let wait = *waiting.get_or_insert_with(|| self.spin.begin());
+            if !self.spin_for(wait, None) {
                 self.wait(running, peer, None, "it does not take the data")?;
             }
         }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rdzv_shm::spin::SpinWait;
 use rustix::event::{PollFd, PollFlags};
 
 use super::{Mesh, Running};
@@ -24,14 +25,14 @@ enum Source {
 impl Mesh {
     /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
     /// carry them. True: something has happened.
-    pub(super) fn spin_for(&mut self, from: Option<u32>) -> bool {
+    pub(super) fn spin_for(&mut self, wait: SpinWait, from: Option<u32>) -> bool {
         let outbound = self.outbound.values_mut();
         let mut behind: Vec<_> = outbound.filter(|one| one.doorbell().is_some()).collect();
         let mut from = from.and_then(|peer| self.inbound.get_mut(&peer));
         if behind.is_empty() && from.as_ref().is_none_or(|from| from.doorbell().is_none()) {
             return false;
         }
-        let happened = self.spin.wait(|| {
+        let happened = wait.spin(|| {
             let data = from.as_mut().is_some_and(|from| from.has_more());
             data || behind.iter_mut().any(|one| one.can_go_on())
         });

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use rdzv_shm::spin::{LONGEST, Spin};
+use rdzv_shm::spin::{LONGEST, SpinBudget};
 use rdzv_shm::{Link, ShmError, pair, pass};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -32,9 +32,11 @@ pub(crate) fn main() -> Result<()> {
 }
 
 /// The second word: how many microseconds to wait awake.
-fn spin() -> Result<Spin> {
+fn spin() -> Result<SpinBudget> {
     let micros = env::args().nth(2).map(|word| word.parse()).transpose()?;
-    Ok(Spin::new(micros.map_or(LONGEST, Duration::from_micros)))
+    Ok(SpinBudget::new(
+        micros.map_or(LONGEST, Duration::from_micros),
+    ))
 }
 
 /// The rings that the process at the other end of standard input offers.
@@ -49,22 +51,22 @@ fn accepted() -> Result<(UnixStream, Link)> {
     Ok((socket, link))
 }
 
-fn echo(mut spin: Spin) -> Result<()> {
+fn echo(spin: SpinBudget) -> Result<()> {
     let (socket, mut link) = accepted()?;
     let mut buffer = vec![0; 64 << 10];
     loop {
         let length = link.consumer.read(&mut buffer)?;
         if length == 0 {
-            if spin.wait(|| matches!(link.consumer.available(), Ok(1..))) {
-                continue;
-            }
-            if link.consumer.prepare_to_sleep() {
+            let wait = spin.begin();
+            let came = wait.spin(|| matches!(link.consumer.available(), Ok(1..)));
+            if !came && link.consumer.prepare_to_sleep() {
                 let more = sleep(link.consumer.doorbell(), &socket)?;
                 link.consumer.awake();
                 if !more {
                     return Ok(());
                 }
             }
+            spin.learn(wait.elapsed());
             continue;
         }
         if !write_all(&mut link, &socket, &buffer[..length])? {
@@ -170,13 +172,13 @@ fn measure() -> Result<()> {
 fn ping_pong(micros: &str) -> Result<()> {
     const ROUNDS: usize = 20_000;
     let mut peer = start(&["echo", micros], pair::CAPACITY)?;
-    let mut spin = Spin::new(Duration::from_micros(micros.parse()?));
+    let spin = SpinBudget::new(Duration::from_micros(micros.parse()?));
     let mut took = Vec::with_capacity(ROUNDS);
     let mut bytes = [7; 64];
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         write_all(&mut peer.link, &peer.socket, &bytes)?;
-        receive(&mut peer, &mut bytes, &mut spin)?;
+        receive(&mut peer, &mut bytes, &spin)?;
         took.push(begun.elapsed());
     }
     peer.stop()?;
@@ -191,19 +193,26 @@ fn ping_pong(micros: &str) -> Result<()> {
     Ok(())
 }
 
-fn receive(peer: &mut Peer, into: &mut [u8], spin: &mut Spin) -> std::result::Result<(), ShmError> {
+fn receive(
+    peer: &mut Peer,
+    into: &mut [u8],
+    spin: &SpinBudget,
+) -> std::result::Result<(), ShmError> {
     let mut done = 0;
     while done < into.len() {
         let link = &mut peer.link;
         done += link.consumer.read(&mut into[done..])?;
-        if done == into.len() || spin.wait(|| matches!(link.consumer.available(), Ok(1..))) {
-            continue;
+        if done == into.len() {
+            break;
         }
-        if link.consumer.prepare_to_sleep() {
+        let wait = spin.begin();
+        let came = wait.spin(|| matches!(link.consumer.available(), Ok(1..)));
+        if !came && link.consumer.prepare_to_sleep() {
             let there = sleep(link.consumer.doorbell(), &peer.socket);
             assert!(there.is_ok_and(|there| there), "the peer is gone");
             link.consumer.awake();
         }
+        spin.learn(wait.elapsed());
     }
     Ok(())
 }
