@@ -143,6 +143,11 @@ impl ProcessGroup {
         self.mesh.watch = Some(Watch::new(ends));
     }
 
+    /// Says whether the operations that follow run beside a thread that computes.
+    pub(crate) fn set_beside(&mut self, beside: bool) {
+        self.mesh.beside = beside;
+    }
+
     /// Messages to and from other ranks, for any thread and with the time limit of the group; see [`PointToPoint`].
     pub fn point_to_point(&self) -> PointToPoint {
         self.messages.0.clone().with_timeout(self.timeout)

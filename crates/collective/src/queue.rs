@@ -251,14 +251,18 @@ fn start() -> std::io::Result<QueueThread> {
         let mut held: Option<Box<ProcessGroup>> = None;
         for message in queued {
             match message {
-                Message::Take(group) => held = Some(group),
+                Message::Take(mut group) => {
+                    group.set_beside(true);
+                    held = Some(group);
+                }
                 Message::Run(operation) => {
                     if let Some(group) = &mut held {
                         operation(group);
                     }
                 }
                 Message::GiveBack => {
-                    if let Some(group) = held.take() {
+                    if let Some(mut group) = held.take() {
+                        group.set_beside(false);
                         // Without a receiver the group is dropped: it is left.
                         let _ = give_back.send(group);
                     }

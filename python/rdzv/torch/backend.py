@@ -18,36 +18,33 @@ from rdzv import _rdzv
 from rdzv._errors import CollectiveError, CollectiveTimeout, Error
 
 _OPERATORS = {
-    _ReduceOp.SUM: "sum",
-    _ReduceOp.AVG: "avg",
-    _ReduceOp.PRODUCT: "prod",
-    _ReduceOp.MIN: "min",
-    _ReduceOp.MAX: "max",
-    _ReduceOp.BAND: "band",
-    _ReduceOp.BOR: "bor",
-    _ReduceOp.BXOR: "bxor",
-    _ReduceOp.PREMUL_SUM: "premul_sum",
+    _ReduceOp(_ReduceOp.SUM): "sum",
+    _ReduceOp(_ReduceOp.AVG): "avg",
+    _ReduceOp(_ReduceOp.PRODUCT): "prod",
+    _ReduceOp(_ReduceOp.MIN): "min",
+    _ReduceOp(_ReduceOp.MAX): "max",
+    _ReduceOp(_ReduceOp.BAND): "band",
+    _ReduceOp(_ReduceOp.BOR): "bor",
+    _ReduceOp(_ReduceOp.BXOR): "bxor",
 }
+_NO_TIME = timedelta(0)
 # torch holds a backend by its C++ half, and calls into a Python half that is gone fail. So none goes.
 _kept = []
-_SUM = _ReduceOp.SUM
-_PREMUL_SUM = _ReduceOp.PREMUL_SUM
 
 
 def _operator(op):
     """The name of an operator, and its factor."""
-    kind = op.op
-    if kind == _SUM:
-        return "sum", None
-    if kind == _PREMUL_SUM:
-        factor = op.factor
-        return "premul_sum", factor.item() if isinstance(factor, torch.Tensor) else float(factor)
-    return _OPERATORS[kind], None
+    name = _OPERATORS.get(op)
+    if name is not None:
+        return name, None
+    # A premultiplied sum cannot be made without its factor.
+    factor = op.factor
+    return "premul_sum", factor.item() if isinstance(factor, torch.Tensor) else float(factor)
 
 
 def _limit(timeout):
     """The time limit of one call; the one of the group where none was given."""
-    return timeout if timeout > timedelta(0) else None
+    return timeout if timeout > _NO_TIME else None
 
 
 def _translated(error):
@@ -105,7 +102,7 @@ class RdzvWork(_Work):
 
     def wait(self, timeout=None):
         """Waits for the operation; true once it has ended, else the error of the operation is raised."""
-        limit = timeout if timeout is not None and timeout > timedelta(0) else None
+        limit = timeout if timeout is not None and timeout > _NO_TIME else None
         try:
             for native in self._works:
                 if not native.wait(limit):
@@ -228,7 +225,7 @@ class RdzvBackend(_Backend):
             raise self._failed(error) from None
 
     def _sparse_all_reduce(self, tensor, opts):
-        if opts.reduceOp.op != _SUM:
+        if _operator(opts.reduceOp)[0] != "sum":
             raise ValueError("all_reduce of a sparse tensor: only sum is supported")
         tensor._coalesced_(False)
         whole = tensor.coalesce()
@@ -367,15 +364,15 @@ class RdzvBackend(_Backend):
     def monitored_barrier(self, opts, wait_all_ranks=False):
         # Unset is negative; without any time only those pass who have come.
         given = opts.timeout
-        limit = None if given < timedelta(0) else max(given, timedelta(microseconds=1))
+        limit = None if given < _NO_TIME else max(given, timedelta(microseconds=1))
         try:
             self._native.monitored_barrier(limit)
         except CollectiveError as error:
             self._failed(error)
             seconds = limit.total_seconds() if limit is not None else self._native.timeout
             after = f"in {round(seconds * 1000)} ms; {error}"
-            if given == timedelta(0) or self._rank != 0:
-                if given == timedelta(0) or error.peer == 0:
+            if given == _NO_TIME or self._rank != 0:
+                if given == _NO_TIME or error.peer == 0:
                     text = f"Rank {self._rank} timed out in monitoredBarrier {after}"
                 else:
                     text = (

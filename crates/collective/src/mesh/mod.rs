@@ -15,7 +15,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rdzv_shm::SharedBuffer;
-use rdzv_shm::spin::{SpinBudget, SpinWait};
+use rdzv_shm::spin::{LONGEST, SpinBudget, SpinWait};
 
 use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
@@ -64,7 +64,10 @@ pub(crate) struct Mesh {
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
     longest: usize,
-    spin: SpinBudget,
+    /// For operations on the caller's thread, and for those beside it.
+    spin: [SpinBudget; 2],
+    /// Whether the operation runs beside the caller's thread, which computes meanwhile.
+    pub(crate) beside: bool,
     interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
 }
@@ -100,7 +103,8 @@ impl Mesh {
             all_connected: false,
             halves_used: 0,
             longest,
-            spin,
+            spin: [spin, SpinBudget::new(LONGEST)],
+            beside: false,
             interrupt,
             watch: None,
             member,
@@ -109,6 +113,12 @@ impl Mesh {
             inbound: BTreeMap::new(),
             last_calls: BTreeMap::new(),
         }
+    }
+
+    /// How this rank waits. Beside a thread that computes it never offers the processor: that thread would keep it for
+    /// the whole of its slice, while a peer that has sent its data waits. A thread that sleeps is woken at once.
+    fn spin(&self) -> &SpinBudget {
+        &self.spin[usize::from(self.beside)]
     }
 
     /// Ends the operation in progress and all later ones, from any thread.
@@ -157,7 +167,7 @@ impl Mesh {
             match self.connected(running, peer)?.read(&mut incoming) {
                 Ok(true) => {
                     if let Some(wait) = waiting.take() {
-                        self.spin.learn(wait.elapsed());
+                        self.spin().learn(wait.elapsed());
                     }
                     if !checked && let Some(frame) = incoming.frame() {
                         self.check(running, peer, frame, &incoming)?;
@@ -169,7 +179,7 @@ impl Mesh {
                     continue;
                 }
                 Ok(false) => {
-                    let wait = *waiting.get_or_insert_with(|| self.spin.begin());
+                    let wait = *waiting.get_or_insert_with(|| self.spin().begin());
                     if self.spin_for(wait, Some(peer))
                         || !self.read_control(running, peer, &incoming)?
                     {
@@ -234,7 +244,7 @@ impl Mesh {
             let mut outbound = self.outbound.iter();
             let Some((&peer, outbound)) = outbound.find(|(_, one)| one.is_behind(most)) else {
                 if let Some(wait) = waiting {
-                    self.spin.learn(wait.elapsed());
+                    self.spin().learn(wait.elapsed());
                 }
                 return Ok(());
             };
@@ -244,7 +254,7 @@ impl Mesh {
                 self.read_reply(running, peer)?;
                 return Err(self.lost(running, peer, reason));
             }
-            let wait = *waiting.get_or_insert_with(|| self.spin.begin());
+            let wait = *waiting.get_or_insert_with(|| self.spin().begin());
             if !self.spin_for(wait, None) {
                 self.wait(running, peer, None, "it does not take the data")?;
             }
