@@ -150,6 +150,8 @@ impl GroupQueue {
             drop(place);
             completer.complete(outcome);
         })))?;
+        // The thread may have been woken on this processor, and would wait for the whole slice of this one.
+        thread::yield_now();
         Ok(work)
     }
 

@@ -21,6 +21,15 @@ const POLLS: u32 = 32;
 const MOVE: u32 = 4;
 const MOVE_LIMIT: u32 = 64;
 
+/// When a thread that spins offers its processor to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offers {
+    /// After [`LONGEST`].
+    Late,
+    Always,
+    Never,
+}
+
 /// The spin budget of threads that wait again and again for the same peer, shared by them.
 ///
 /// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up shows that
@@ -35,11 +44,13 @@ const MOVE_LIMIT: u32 = 64;
 /// the processor is offered from the first poll on: the peer that this thread waits for runs on it, and neither sleeps.
 /// Sleeping would cost more than its wake-up: on a virtual machine each makes the processor leave the guest, which comes
 /// back to cold caches and predictors.
+///
+/// A thread beside another one of its process that computes does neither ([`holding`](Self::holding)): the system would let
+/// that one go on for milliseconds, whatever the peers have sent meanwhile.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
-    /// The processor is offered from the first poll on.
-    crowded: bool,
+    offers: Offers,
     /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
     average: AtomicU64,
     /// The last waits in a row that ended after [`LONGEST`].
@@ -52,18 +63,29 @@ impl SpinBudget {
     /// Spins for at most this long, if waits are expected to end within it; with zero, or on one processor,
     /// never.
     pub fn new(longest: Duration) -> Self {
-        Self::with(if is_alone() { Duration::ZERO } else { longest }, false)
+        Self::with(
+            if is_alone() { Duration::ZERO } else { longest },
+            Offers::Late,
+        )
     }
 
     /// As [`new`](Self::new), for threads that share processors with those whom they wait for.
     pub fn crowded(longest: Duration) -> Self {
-        Self::with(longest, true)
+        Self::with(longest, Offers::Always)
     }
 
-    fn with(longest: Duration, crowded: bool) -> Self {
+    /// As [`new`](Self::new), for threads that keep their processor from others of their own process meanwhile.
+    pub fn holding(longest: Duration) -> Self {
+        Self::with(
+            if is_alone() { Duration::ZERO } else { longest },
+            Offers::Never,
+        )
+    }
+
+    fn with(longest: Duration, offers: Offers) -> Self {
         Self {
             longest,
-            crowded,
+            offers,
             average: AtomicU64::new(0),
             slow: AtomicU32::new(0),
             most_slow: AtomicU32::new(MOVE),
@@ -75,7 +97,7 @@ impl SpinBudget {
         SpinWait {
             begun: Instant::now(),
             budget: self.next(),
-            crowded: self.crowded,
+            offers: self.offers,
         }
     }
 
@@ -85,7 +107,7 @@ impl SpinBudget {
         let most = self.most_slow.load(Ordering::Relaxed);
         if average > self.longest {
             Duration::ZERO
-        } else if !self.crowded && self.slow.load(Ordering::Relaxed) >= most {
+        } else if self.offers == Offers::Late && self.slow.load(Ordering::Relaxed) >= most {
             self.slow.store(0, Ordering::Relaxed);
             let more = (most * 2).min(MOVE_LIMIT);
             self.most_slow.store(more, Ordering::Relaxed);
@@ -118,7 +140,7 @@ impl SpinBudget {
 pub struct SpinWait {
     begun: Instant,
     budget: Duration,
-    crowded: bool,
+    offers: Offers,
 }
 
 impl SpinWait {
@@ -132,7 +154,12 @@ impl SpinWait {
             if spun >= self.budget {
                 return false;
             }
-            if self.crowded || spun >= LONGEST {
+            let offers = match self.offers {
+                Offers::Late => spun >= LONGEST,
+                Offers::Always => true,
+                Offers::Never => false,
+            };
+            if offers {
                 yield_now();
                 continue;
             }
@@ -173,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_wait_sees_what_comes_in_time() {
-        let wait = SpinBudget::with(Duration::from_secs(60), false).begin();
+        let wait = SpinBudget::holding(Duration::from_secs(60)).begin();
         let mut polls = 0;
         assert!(wait.spin(|| {
             polls += 1;
@@ -198,7 +225,7 @@ mod tests {
     }
 
     fn budget() -> SpinBudget {
-        SpinBudget::with(Duration::from_micros(100), false)
+        SpinBudget::with(Duration::from_micros(100), Offers::Late)
     }
 
     /// The numbers of the waits that are slept through, if each takes so long.

@@ -4,6 +4,7 @@ torch finds it by the entry point ``torch.distributed.backends``: ``init_process
 ``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` need no import.
 """
 
+import threading
 import time
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _Backend
 from torch._C._distributed_c10d import ErrorType
+from torch._C._distributed_c10d import PythonCallbackWork as _PythonCallbackWork
 from torch._C._distributed_c10d import ReduceOp as _ReduceOp
 from torch._C._distributed_c10d import Work as _Work
 
@@ -115,6 +117,7 @@ class RdzvWork(_Work):
 
     def get_future(self):
         """A future with the outputs of the operation."""
+        _asked.work = self
         if self._future is None:
             self._future = torch.futures.Future()
             waiting = [len(self._works)]
@@ -142,10 +145,40 @@ class RdzvWork(_Work):
         """Whether the operation has ended."""
         return all(native.done() for native in self._works)
 
-    def _source_rank(self):
+    def source(self):
+        """The rank that sent the message, once it has come."""
         return self._works[0].source()
 
-    source_rank = _source_rank
+
+# The work that was last asked for its future by this thread.
+_asked = threading.local()
+
+
+def _forward_source_rank():
+    """Has torch's works tell the sender of a message that :class:`RdzvWork` has received.
+
+    torch passes only `wait` and `get_future` on to a work in Python, so `dist.recv(tensor)` would raise after the message came.
+    """
+    for name in ("source_rank", "_source_rank"):
+        of_torch = getattr(_Work, name)
+
+        def source_rank(work, of_torch=of_torch):
+            try:
+                return of_torch(work)
+            except RuntimeError:
+                _asked.work = None
+                try:
+                    work.get_future()
+                except RuntimeError:
+                    pass
+                ours = _asked.work
+                if ours is None:
+                    raise
+                return ours.source()
+
+        source_rank.__doc__ = of_torch.__doc__
+        setattr(_Work, name, source_rank)
+
 
 
 class RdzvBackend(_Backend):
@@ -390,13 +423,17 @@ class RdzvBackend(_Backend):
 
     def send(self, tensors, dst, tag):
         (tensor,) = tensors
-        native = self._call("send", tensor.contiguous(), dst, tag, None, True)
-        return self._end(native, tensors)
+        return self._message(self._call("send", tensor.contiguous(), dst, tag, None, True), tensors)
 
     def recv(self, tensors, src, tag):
         (tensor,) = tensors
-        native = self._call("recv", tensor, src, tag, None, True)
-        return self._end(native, tensors)
+        return self._message(self._call("recv", tensor, src, tag, None, True), tensors)
+
+    def _message(self, native, tensors):
+        if self._coalesced is not None:
+            return self._end(native, tensors)
+        # This kind of work tells `is_completed()` once it was waited for, which torch asks no other work in Python for.
+        return _PythonCallbackWork(RdzvWork(native, tensors).wait)
 
     def recv_anysource(self, tensors, tag):
         (tensor,) = tensors
@@ -539,4 +576,5 @@ def register():
     """
     if "RDZV" in dist.Backend._plugins:
         return
+    _forward_source_rank()
     dist.Backend.register_backend("rdzv", create, extended_api=True, devices=["cpu"])

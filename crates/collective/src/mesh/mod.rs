@@ -15,7 +15,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use rdzv_shm::SharedBuffer;
-use rdzv_shm::spin::{LONGEST, SpinBudget, SpinWait};
+use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
@@ -103,7 +103,7 @@ impl Mesh {
             all_connected: false,
             halves_used: 0,
             longest,
-            spin: [spin, SpinBudget::new(LONGEST)],
+            spin: [spin, SpinBudget::holding(AWAKE)],
             beside: false,
             interrupt,
             watch: None,
@@ -115,8 +115,7 @@ impl Mesh {
         }
     }
 
-    /// How this rank waits. Beside a thread that computes it never offers the processor: that thread would keep it for
-    /// the whole of its slice, while a peer that has sent its data waits. A thread that sleeps is woken at once.
+    /// How this rank waits awake. Beside a thread that computes it keeps the processor for that time.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
     }

@@ -151,7 +151,7 @@ impl NativeGroup {
         let Some(queue) = queue.as_mut() else {
             return Err(self.closed());
         };
-        let work = queue.submit(act);
+        let work = py.detach(|| queue.submit(act));
         let work = work.map_err(|error| self.failed(py, &error, operation))?;
         let Shared { rank, number, .. } = &*self.0;
         Ok(NativeWork::new(work, operation, *rank, *number))

@@ -13,11 +13,12 @@ use bytes::Bytes;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDelta, PyTuple};
+use rdzv_store::interrupt::is_wanted;
 use rdzv_store::{Store, StoreError};
 
 use super::{Kind, StoreObject};
 use crate::argument::type_name;
-use crate::interrupt::{SLICE, is_to_end};
+use crate::interrupt::SLICE;
 
 /// Methods that every store of torch has.
 const METHODS: [&str; 7] = [
@@ -164,7 +165,7 @@ impl ForeignStore {
             loop {
                 match receiver.recv_timeout(SLICE) {
                     Ok(ended) => return Some(ended),
-                    Err(_) if is_to_end() => {
+                    Err(_) if is_wanted() => {
                         is_over.store(true, Ordering::Relaxed);
                         return None;
                     }
@@ -401,7 +402,7 @@ impl Store for ForeignStore {
             // again after each slice.
             match self.wait_for("queue_pop", &[key], Some(left.min(IN_TORCH))) {
                 Err(StoreError::WaitTimeout { .. }) if left > IN_TORCH => {
-                    if is_to_end() {
+                    if is_wanted() {
                         return Err(StoreError::Interrupted {
                             operation: "queue_pop",
                             key: key.to_owned(),

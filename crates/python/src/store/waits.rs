@@ -1,10 +1,12 @@
-//! Waits of coroutines: one thread for all of them, whichever store they are for.
+//! Waits of coroutines: one thread for all of them that are at servers.
 //!
-//! A wait at a server has a connection of its own, whose socket this thread polls beside the others. Other
-//! stores tell nobody of their changes, so they are looked at every [`INTERVAL`] while somebody waits in them.
+//! A wait at a server has a connection of its own, whose socket this thread polls beside the others. Other stores have
+//! only waits that block, so each wait in one of these has a thread, which ends with it.
 
+use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -13,14 +15,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
-use rdzv_store::{PendingWait, Store, StoreError, TcpStore};
+use rdzv_store::{PendingWait, Store, StoreError, TcpStore, interruptible};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::errors::of_store;
 use crate::handle::{Origin, end_with_interpreter};
-
-/// Time between two looks at a store that tells nobody of its changes.
-const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The thread of this process.
 static WAITER: Mutex<Option<ManuallyDrop<Waiter>>> = Mutex::new(None);
@@ -113,8 +112,14 @@ struct Going {
     number: u64,
     request: Request,
     started: Instant,
-    /// At a server.
-    pending: Option<PendingWait>,
+    pending: PendingWait,
+}
+
+/// A wait that blocks a thread of its own.
+struct Blocked {
+    number: u64,
+    is_cancelled: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 /// The result of a wait.
@@ -122,137 +127,199 @@ type Outcome = Result<Option<bytes::Bytes>, StoreError>;
 
 fn run(mailbox: &Mailbox<Command>) {
     let mut all: Vec<Going> = Vec::new();
+    let mut blocked: Vec<Blocked> = Vec::new();
     loop {
         if wait(mailbox, &all).is_err() {
             return;
         }
         mailbox.drain();
         while let Ok(command) = mailbox.try_recv() {
+            blocked.retain(|blocked| !blocked.thread.is_finished());
             match command {
-                Command::Begin(number, request) => {
-                    let going = Going {
-                        number,
-                        request,
-                        started: Instant::now(),
-                        pending: None,
-                    };
-                    all.extend(going.begin());
+                Command::Begin(number, request) if request.below.is_some() => {
+                    all.extend(Going::begin(number, request));
                 }
-                Command::Cancel(number) => all.retain(|going| going.number != number),
-                Command::End => return,
+                Command::Begin(number, request) => blocked.extend(Blocked::begin(number, request)),
+                Command::Cancel(number) => {
+                    all.retain(|going| going.number != number);
+                    let blocked = blocked.iter().filter(|one| one.number == number);
+                    blocked.for_each(Blocked::cancel);
+                }
+                Command::End => return end(blocked),
             }
         }
         all = all.into_iter().filter_map(Going::look).collect();
     }
 }
 
+fn end(blocked: Vec<Blocked>) {
+    blocked.iter().for_each(Blocked::cancel);
+    for one in blocked {
+        // A panic of it was shown already.
+        let _ = one.thread.join();
+    }
+}
+
 /// Sleeps until a command has come, or something may have happened to a wait.
 fn wait(mailbox: &Mailbox<Command>, all: &[Going]) -> std::io::Result<()> {
-    let ends = all.iter().map(|going| match &going.pending {
-        Some(pending) => pending
-            .until()
-            .map(|until| until.saturating_duration_since(Instant::now())),
-        None => Some(INTERVAL),
-    });
-    let timeout = ends.flatten().min();
+    let ends = all.iter().filter_map(|going| going.pending.until());
+    let timeout = ends
+        .min()
+        .map(|until| until.saturating_duration_since(Instant::now()));
     let mut sources = vec![PollFd::new(mailbox, PollFlags::IN)];
-    let pending = all.iter().filter_map(|going| going.pending.as_ref());
+    let pending = all.iter().map(|going| &going.pending);
     sources.extend(pending.map(|pending| PollFd::new(pending, PollFlags::IN)));
     poll(&mut sources, timeout).map(drop)
 }
 
-impl Going {
-    /// Asks the server, if there is one. `None`: it is over.
-    fn begin(mut self) -> Option<Self> {
-        let Some((tcp, keys)) = &self.request.below else {
-            return Some(self);
-        };
-        let begun = tcp.begin_wait(&borrowed(keys), Some(self.left()));
-        match begun {
-            Ok(pending) => {
-                self.pending = Some(pending);
-                Some(self)
+thread_local! {
+    /// Of the wait that this thread is for.
+    static IS_CANCELLED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+impl Blocked {
+    /// Starts the thread. `None`: there is none, and the owner was told.
+    fn begin(number: u64, request: Request) -> Option<Self> {
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_cancelled);
+        let done = Python::try_attach(|py| request.done.clone_ref(py))?;
+        let thread = thread::Builder::new()
+            .name("rdzv-wait".to_owned())
+            .spawn(move || {
+                IS_CANCELLED.set(Some(flag));
+                let outcome = interruptible(is_cancelled_here, || block(&request));
+                tell(request.done, outcome);
+            });
+        match thread {
+            Ok(thread) => Some(Self {
+                number,
+                is_cancelled,
+                thread,
+            }),
+            Err(source) => {
+                let error = StoreError::Service {
+                    operation: "wait",
+                    key: String::new(),
+                    what: format!("no thread could be started: {source}"),
+                    place: "this process".to_owned(),
+                    elapsed: Duration::ZERO,
+                    remedy: "raise the limit of threads, or wait in fewer places at once",
+                };
+                tell(done, Err(error));
+                None
             }
-            Err(error) => self.tell(Err(error)),
+        }
+    }
+
+    /// The thread sees it within 100 ms.
+    fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+    }
+}
+
+fn is_cancelled_here() -> bool {
+    IS_CANCELLED.with_borrow(|flag| {
+        flag.as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Acquire))
+    })
+}
+
+/// Waits on this thread.
+fn block(request: &Request) -> Outcome {
+    let keys = borrowed(&request.keys);
+    let (key, timeout) = (
+        keys.first().copied().unwrap_or_default(),
+        Some(request.timeout),
+    );
+    match request.wanted {
+        Wanted::Value => request.store.get_within(key, timeout).map(Some),
+        Wanted::Keys => request.store.wait(&keys, timeout).map(|()| None),
+        Wanted::Item => request.store.queue_pop(key, true).map(Some),
+    }
+}
+
+impl Going {
+    /// Asks the server. `None`: it is over.
+    fn begin(number: u64, request: Request) -> Option<Self> {
+        let started = Instant::now();
+        let (tcp, keys) = request.below.as_ref()?;
+        match tcp.begin_wait(&borrowed(keys), Some(request.timeout)) {
+            Ok(pending) => Some(Self {
+                number,
+                request,
+                started,
+                pending,
+            }),
+            Err(error) => told(request.done, Err(error)),
         }
     }
 
     /// Sees whether it is over, and tells its owner. `None`: it is.
-    fn look(mut self) -> Option<Self> {
-        match self.pending.take() {
-            None => {
-                let request = &self.request;
-                match attempt(&*request.store, request.wanted, &request.keys) {
-                    Some(outcome) => self.tell(outcome),
-                    None if self.left().is_zero() => {
-                        let missing = self.request.keys.clone();
-                        let error = StoreError::WaitTimeout {
-                            store: format!("{:?}", self.request.store),
-                            keys: missing.clone(),
-                            missing,
-                            elapsed: self.started.elapsed(),
-                        };
-                        self.tell(Err(error))
-                    }
-                    None => Some(self),
-                }
-            }
-            Some(pending) => {
-                let is_over = pending.until().is_some_and(|until| until <= Instant::now());
-                if !is_over && !rdzv_event::is_readable(&pending) {
-                    self.pending = Some(pending);
-                    return Some(self);
-                }
-                self.conclude(pending)
-            }
+    fn look(self) -> Option<Self> {
+        let is_over = self
+            .pending
+            .until()
+            .is_some_and(|until| until <= Instant::now());
+        if !is_over && !rdzv_event::is_readable(&self.pending) {
+            return Some(self);
         }
+        self.conclude()
     }
 
     /// The server has answered, or the time is over.
-    fn conclude(mut self, pending: PendingWait) -> Option<Self> {
+    fn conclude(self) -> Option<Self> {
+        let Self {
+            number,
+            request,
+            started,
+            pending,
+        } = self;
         let connection = match pending.finish() {
             Ok(connection) => connection,
-            Err(error) => return self.tell(Err(error)),
+            Err(error) => return told(request.done, Err(error)),
         };
-        let keys = match &self.request.below {
-            Some((_, keys)) => keys.clone(),
-            None => self.request.keys.clone(),
+        let keys = match &request.below {
+            Some((_, keys)) => keys,
+            None => &request.keys,
         };
-        if let Some(outcome) = attempt(&connection, self.request.wanted, &keys) {
-            return self.tell(outcome);
+        if let Some(outcome) = attempt(&connection, request.wanted, keys) {
+            return told(request.done, outcome);
         }
         // Somebody was faster: the key is gone again, or the item.
-        match PendingWait::on(connection, &borrowed(&keys), Some(self.left())) {
-            Ok(pending) => {
-                self.pending = Some(pending);
-                Some(self)
-            }
-            Err(error) => self.tell(Err(error)),
+        let left = request.timeout.saturating_sub(started.elapsed());
+        match PendingWait::on(connection, &borrowed(keys), Some(left)) {
+            Ok(pending) => Some(Self {
+                number,
+                request,
+                started,
+                pending,
+            }),
+            Err(error) => told(request.done, Err(error)),
         }
     }
+}
 
-    fn left(&self) -> Duration {
-        self.request.timeout.saturating_sub(self.started.elapsed())
-    }
-
-    /// Tells the owner how it ended.
-    fn tell(self, outcome: Outcome) -> Option<Self> {
-        let done = self.request.done;
-        Python::try_attach(|py| {
-            let told = match outcome {
-                Ok(value) => {
-                    let value = value.map(|value| PyBytes::new(py, &value));
-                    done.call1(py, (value, py.None()))
-                }
-                Err(error) => done.call1(py, (py.None(), of_store(py, &error))),
-            };
-            if let Err(error) = told {
-                error.write_unraisable(py, None);
+/// Tells the owner of a wait how it ended.
+fn tell(done: Py<PyAny>, outcome: Outcome) {
+    Python::try_attach(|py| {
+        let told = match outcome {
+            Ok(value) => {
+                let value = value.map(|value| PyBytes::new(py, &value));
+                done.call1(py, (value, py.None()))
             }
-            drop(done);
-        });
-        None
-    }
+            Err(error) => done.call1(py, (py.None(), of_store(py, &error))),
+        };
+        if let Err(error) = told {
+            error.write_unraisable(py, None);
+        }
+        drop(done);
+    });
+}
+
+/// [`tell`], as the end of a wait.
+fn told<T>(done: Py<PyAny>, outcome: Outcome) -> Option<T> {
+    tell(done, outcome);
+    None
 }
 
 /// Takes what is wanted, if it is there. Does not wait.
