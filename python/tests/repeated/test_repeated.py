@@ -34,7 +34,7 @@ WAITS = [
     "store.wait(['never'])",
     "store.multi_get(['never'])",
     "store.queue_pop('never')",
-    "store.barrier('gate', 2)",
+    "store.barrier(f'gate {number}', 2)",
 ]
 OPERATIONS = [
     "group.all_reduce(array('d', bytes(80)))",
@@ -80,9 +80,8 @@ def interrupted(call, pause=0.02):
 
 def start(program, *arguments):
     """A fresh interpreter, with the stacks of all threads if it crashes."""
-    program = textwrap.dedent(program)
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", program, *map(str, arguments)],
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program), *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -190,7 +189,8 @@ def test_workers_of_data_loaders_inherit_all_handles():
 def test_threads_share_everything(server, client):
     def rank(number, errors):
         try:
-            with rdzv.Group(client, number, 2, name=name) as group:
+            # Whoever waits in a store holds its connection.
+            with rdzv.Group(client.clone(), number, 2, name=name) as group:
                 for _ in range(20):
                     group.all_reduce(bytearray(8))
                     client.add("n", 1)
