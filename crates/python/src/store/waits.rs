@@ -250,7 +250,7 @@ impl Going {
                 started,
                 pending,
             }),
-            Err(error) => told(request.done, Err(error)),
+            Err(error) => tell_and_end(request.done, Err(error)),
         }
     }
 
@@ -276,14 +276,14 @@ impl Going {
         } = self;
         let connection = match pending.finish() {
             Ok(connection) => connection,
-            Err(error) => return told(request.done, Err(error)),
+            Err(error) => return tell_and_end(request.done, Err(error)),
         };
         let keys = match &request.below {
             Some((_, keys)) => keys,
             None => &request.keys,
         };
         if let Some(outcome) = attempt(&connection, request.wanted, keys) {
-            return told(request.done, outcome);
+            return tell_and_end(request.done, outcome);
         }
         // Somebody was faster: the key is gone again, or the item.
         let left = request.timeout.saturating_sub(started.elapsed());
@@ -294,7 +294,7 @@ impl Going {
                 started,
                 pending,
             }),
-            Err(error) => told(request.done, Err(error)),
+            Err(error) => tell_and_end(request.done, Err(error)),
         }
     }
 }
@@ -302,14 +302,14 @@ impl Going {
 /// Tells the owner of a wait how it ended.
 fn tell(done: Py<PyAny>, outcome: Outcome) {
     Python::try_attach(|py| {
-        let told = match outcome {
+        let called = match outcome {
             Ok(value) => {
                 let value = value.map(|value| PyBytes::new(py, &value));
                 done.call1(py, (value, py.None()))
             }
             Err(error) => done.call1(py, (py.None(), of_store(py, &error))),
         };
-        if let Err(error) = told {
+        if let Err(error) = called {
             error.write_unraisable(py, None);
         }
         drop(done);
@@ -317,7 +317,7 @@ fn tell(done: Py<PyAny>, outcome: Outcome) {
 }
 
 /// [`tell`], as the end of a wait.
-fn told<T>(done: Py<PyAny>, outcome: Outcome) -> Option<T> {
+fn tell_and_end<T>(done: Py<PyAny>, outcome: Outcome) -> Option<T> {
     tell(done, outcome);
     None
 }
