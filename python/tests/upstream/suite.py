@@ -56,8 +56,7 @@ def serve_gloo():
         lambda opts, backend_options: create(opts, backend_options, Named),
         extended_api=True,
         devices=["cpu"],
-        # Of a backend of the type GLOO the reducer of DDP takes the Python half for torch's own class.
-        _backend_type=dist.ProcessGroup.BackendType.CUSTOM,
+        _backend_type=dist.ProcessGroup.BackendType.GLOO,
     )
 
 
