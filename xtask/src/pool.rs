@@ -2,22 +2,31 @@
 //!
 //! Most tests here wait: for processes, for deadlines, for one another. So there are two programs more at
 //! work than there are processors, the longest first, and what a program prints is shown when it has
-//! ended. On a machine that stands still for seconds a test misses its bound by no fault of the code. A
+//! ended. A program that takes far longer than any of them is killed with all that it has started, and fails
+//! the run at once, with the last lines that it printed. On a machine that stands still for seconds a test misses its bound by no fault of the code. A
 //! test that fails twice fails the run, and a test that needed its second try is named at the end, so
 //! that it is looked at.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::fs::fstat;
 
 use crate::command::{line, step};
 
 /// More failures than this are not the machine's: no second try follows.
 const MOST: usize = 48;
+
+/// A program that takes longer hangs: the longest takes a quarter of it on two processors.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// A program that runs tests.
 pub(crate) struct Job {
@@ -40,6 +49,11 @@ struct Failed {
 
 /// Runs `jobs` side by side, in this order, and a second time what failed.
 pub(crate) fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
+    run_within(LIMIT, jobs)
+}
+
+/// The same, where each job may take so long.
+fn run_within(limit: Duration, jobs: Vec<Job>) -> anyhow::Result<()> {
     let start = Instant::now();
     let slots = thread::available_parallelism().map_or(3, |processors| processors.get() + 2);
     println!("\n==> {} test programs, {slots} at a time", jobs.len());
@@ -49,7 +63,7 @@ pub(crate) fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
     let result: anyhow::Result<()> = thread::scope(|scope| {
         let work = || -> anyhow::Result<()> {
             while let Some(mut job) = next() {
-                if let Some(tests) = run_one(&mut job)? {
+                if let Some(tests) = run_one(&mut job, limit)? {
                     let mut failed = failed.lock().expect("no thread panics with it");
                     failed.push(Failed { job, tests });
                 }
@@ -74,10 +88,10 @@ pub(crate) fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
 }
 
 /// Runs the job. The names of the tests that failed, unless it succeeds.
-fn run_one(job: &mut Job) -> anyhow::Result<Option<Vec<String>>> {
+fn run_one(job: &mut Job, limit: Duration) -> anyhow::Result<Option<Vec<String>>> {
     let text = line(&job.command);
     let start = Instant::now();
-    let (status, lines) = run_and_read(&job.title, &mut job.command)?;
+    let (status, lines) = run_and_read(&job.title, &mut job.command, limit)?;
     let took = start.elapsed().as_secs_f64();
     let mut console = std::io::stdout().lock();
     // A console that is gone does not end the tests.
@@ -126,8 +140,12 @@ fn try_again(failed: &[Failed]) -> anyhow::Result<()> {
 }
 
 /// Runs `command` and returns the lines that it prints. Those that tell of a test that takes long are
-/// shown at once, because a run that hangs is stopped from outside.
-fn run_and_read(title: &str, command: &mut Command) -> anyhow::Result<(ExitStatus, Vec<String>)> {
+/// shown at once. A command that takes longer than the limit is killed, which is an error.
+fn run_and_read(
+    title: &str,
+    command: &mut Command,
+    limit: Duration,
+) -> anyhow::Result<(ExitStatus, Vec<String>)> {
     let text = line(command);
     let (reader, writer) = std::io::pipe().context("failed to make a pipe")?;
     let mut child = command
@@ -138,14 +156,46 @@ fn run_and_read(title: &str, command: &mut Command) -> anyhow::Result<(ExitStatu
         .with_context(|| format!("failed to start `{text}`"))?;
     // The command holds the ends to write into until it is given others.
     command.stdout(Stdio::null()).stderr(Stdio::null());
+    let pipe = fstat(&reader).context("failed to look at a pipe")?;
+    let pipe = PathBuf::from(format!("pipe:[{}]", pipe.st_ino));
+    let program = Pid::from_raw(child.id().cast_signed());
+    let (end, ended) = mpsc::channel::<()>();
+    let (lines, hung) = thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let hangs = ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            if hangs {
+                kill_all(program, &pipe);
+            }
+            hangs
+        });
+        let lines = read_lines(title, BufReader::new(reader));
+        drop(end);
+        let hung = watch.join();
+        (
+            lines,
+            hung.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        )
+    });
+    let lines = lines.with_context(|| format!("failed to read what `{text}` prints"))?;
+    let status = child
+        .wait()
+        .with_context(|| format!("failed to wait for `{text}`"))?;
+    if hung {
+        let last = lines.len().saturating_sub(40);
+        bail!(
+            "{title} was killed: it had not ended after {} s. Its last lines:\n{}\n`{text}` runs it alone",
+            limit.as_secs_f64(),
+            lines[last..].join("\n")
+        );
+    }
+    Ok((status, lines))
+}
+
+/// The lines that come until nobody can print any more.
+fn read_lines(title: &str, mut reader: impl BufRead) -> std::io::Result<Vec<String>> {
     let mut lines = Vec::new();
-    let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
-    while reader
-        .read_until(b'\n', &mut bytes)
-        .with_context(|| format!("failed to read what `{text}` prints"))?
-        > 0
-    {
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
         let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
         if line.contains(" has been running for over ") {
             let _ = writeln!(std::io::stdout(), "    {title}: {line}");
@@ -153,10 +203,26 @@ fn run_and_read(title: &str, command: &mut Command) -> anyhow::Result<(ExitStatu
         lines.push(line);
         bytes.clear();
     }
-    let status = child
-        .wait()
-        .with_context(|| format!("failed to wait for `{text}`"))?;
-    Ok((status, lines))
+    Ok(lines)
+}
+
+/// Kills a program, and the processes that have the end of its pipe into which it prints.
+fn kill_all(program: Pid, pipe: &Path) {
+    // A process that has ended meanwhile needs no signal.
+    let _ = kill(program, Signal::SIGKILL);
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let name = process.file_name();
+        let pid = name.to_str().and_then(|name| name.parse::<i32>().ok());
+        let Some(pid) = pid.filter(|pid| *pid != std::process::id().cast_signed()) else {
+            continue;
+        };
+        let files = std::fs::read_dir(process.path().join("fd"));
+        let mut files = files.into_iter().flatten().flatten();
+        if files.any(|file| std::fs::read_link(file.path()).is_ok_and(|target| target == pipe)) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
 }
 
 /// The failures that a test program of Rust prints.
@@ -203,7 +269,7 @@ pub(crate) fn no_names(_: &[String]) -> Vec<String> {
 mod tests {
     use std::process::Command;
 
-    use super::{Job, no_names, pytest_failures, run, rust_failures};
+    use super::{Duration, Job, no_names, pytest_failures, run, run_within, rust_failures};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
@@ -269,6 +335,19 @@ mod tests {
         run(vec![job("true", "false"), job("exit 3", "true")]).unwrap();
         let error = run(vec![job("false", "false"), job("true", "false")]).unwrap_err();
         assert!(error.to_string().contains("second try"), "{error:#}");
+    }
+
+    #[test]
+    fn a_job_that_hangs_is_killed_with_what_it_has_started_and_named() {
+        let marker = format!("3600.{}", std::process::id());
+        let script: &'static str = format!("echo begun; sleep {marker} & wait").leak();
+        let error = run_within(Duration::from_millis(500), vec![job(script, "true")]).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("had not ended after 0.5 s"), "{text}");
+        assert!(text.contains("begun"), "{text}");
+        let pattern = format!("^sleep {marker}");
+        let left = Command::new("pgrep").args(["-f", &pattern]).status();
+        assert!(!left.unwrap().success(), "it left a process");
     }
 
     #[test]

@@ -6,25 +6,25 @@
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
-/// So long a spinning thread keeps its processor; after that it offers it to others between two polls.
-pub const LONGEST: Duration = Duration::from_micros(20);
+/// A thread that spins keeps its processor for this long; after that it offers it to others between two polls.
+/// Two threads that spin for one another on one processor take this long for each step, so it is short; it is
+/// longer than what an answer takes that comes from another processor.
+const KEEP: Duration = Duration::from_micros(4);
+
+/// A turn of others on a processor takes longer than this; to offer it when nobody wants it takes less.
+const TURN: Duration = Duration::from_micros(2);
 
 /// Number of polls between two looks at the clock.
 const POLLS: u32 = 32;
 
-/// After so many waits in a row that ended only when the processor was offered to others, one is slept through;
-/// after twice as many each time that it has not helped, up to the limit.
-const MOVE: u32 = 4;
-const MOVE_LIMIT: u32 = 64;
-
 /// When a thread that spins offers its processor to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offers {
-    /// After [`LONGEST`].
+    /// After [`KEEP`].
     Late,
     Always,
     Never,
@@ -34,15 +34,11 @@ enum Offers {
 ///
 /// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up shows that
 /// spinning would have paid. So two sides that have both begun to sleep, because of a moment without a
-/// processor, find back to spinning within a few waits.
+/// processor, find back to spinning within a few waits. The budget has to be longer than two wake-ups for
+/// that, since each side's wait then has both in it.
 ///
-/// Two threads that spin for one another on *one* processor would stay there: each wait ends when the other
-/// gives the processor up, and the system moves no thread that has just run. Then one wait is slept through,
-/// since a thread that is woken is put on a processor that is free.
-///
-/// With more threads than processors ([`crowded`](Self::crowded)) that is the rule, and there is nowhere to be put. Then
-/// the processor is offered from the first poll on: the peer that this thread waits for runs on it, and neither sleeps.
-/// Sleeping would cost more than its wake-up: on a virtual machine each makes the processor leave the guest, which comes
+/// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the first poll on: the
+/// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a virtual machine each makes the processor leave the guest, which comes
 /// back to cold caches and predictors.
 ///
 /// A thread beside another one of its process that computes does neither ([`holding`](Self::holding)): the system would let
@@ -53,10 +49,6 @@ pub struct SpinBudget {
     offers: Offers,
     /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
     average: AtomicU64,
-    /// The last waits in a row that ended after [`LONGEST`].
-    slow: AtomicU32,
-    /// The number of them after which one wait is slept through.
-    most_slow: AtomicU32,
 }
 
 impl SpinBudget {
@@ -87,8 +79,6 @@ impl SpinBudget {
             longest,
             offers,
             average: AtomicU64::new(0),
-            slow: AtomicU32::new(0),
-            most_slow: AtomicU32::new(MOVE),
         }
     }
 
@@ -104,13 +94,7 @@ impl SpinBudget {
     /// How long the next wait is to spin; zero if it had better sleep at once.
     pub fn next(&self) -> Duration {
         let average = Duration::from_nanos(self.average.load(Ordering::Relaxed));
-        let most = self.most_slow.load(Ordering::Relaxed);
         if average > self.longest {
-            Duration::ZERO
-        } else if self.offers == Offers::Late && self.slow.load(Ordering::Relaxed) >= most {
-            self.slow.store(0, Ordering::Relaxed);
-            let more = (most * 2).min(MOVE_LIMIT);
-            self.most_slow.store(more, Ordering::Relaxed);
             Duration::ZERO
         } else {
             self.longest
@@ -119,17 +103,10 @@ impl SpinBudget {
 
     /// Counts a wait that took so long, awake or asleep.
     pub fn learn(&self, took: Duration) {
-        let average = self.average.load(Ordering::Relaxed);
-        let longest = self.longest.as_nanos();
-        let (spins, nanos) = (u128::from(average) <= longest, took.as_nanos());
         // Two threads that write at once lose one wait, which does no harm.
-        if spins && took > LONGEST && nanos <= longest {
-            let slow = self.slow.load(Ordering::Relaxed);
-            self.slow.store(slow.saturating_add(1), Ordering::Relaxed);
-        } else if self.slow.swap(0, Ordering::Relaxed) == 0 && took <= LONGEST {
-            self.most_slow.store(MOVE, Ordering::Relaxed);
-        }
-        let took = u64::try_from(nanos.min(longest * 2)).unwrap_or(u64::MAX);
+        let average = self.average.load(Ordering::Relaxed);
+        let took = took.min(self.longest * 2).as_nanos();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
         self.average
             .store((average * 3 + took) / 4, Ordering::Relaxed);
     }
@@ -155,7 +132,7 @@ impl SpinWait {
                 return false;
             }
             let offers = match self.offers {
-                Offers::Late => spun >= LONGEST,
+                Offers::Late => spun >= KEEP,
                 Offers::Always => true,
                 Offers::Never => false,
             };
@@ -178,13 +155,17 @@ impl SpinWait {
     }
 }
 
-/// Between two polls of a thread that has spun for so long: at first the processor is kept; after
-/// [`LONGEST`] it is offered to threads that want to run, one of which may be the peer.
-pub fn relax(spun: Duration) {
-    if spun < LONGEST {
+/// Between two polls of a thread that has spun for so long: at first the processor is kept; after a few
+/// microseconds it is offered to threads that want to run, one of which may be the peer. Returns whether one
+/// of them has run.
+pub fn relax(spun: Duration) -> bool {
+    if spun < KEEP {
         spin_loop();
+        false
     } else {
+        let offered = Instant::now();
         yield_now();
+        offered.elapsed() > TURN
     }
 }
 
@@ -210,47 +191,14 @@ mod tests {
 
     #[test]
     fn a_crowded_wait_offers_the_processor_and_then_ends() {
-        let longest = LONGEST * 5;
+        let longest = Duration::from_micros(100);
         let wait = SpinBudget::crowded(longest).begin();
         assert!(!wait.spin(|| false));
         assert!(wait.elapsed() >= longest);
     }
 
-    #[test]
-    fn a_crowded_wait_is_never_slept_through_because_it_was_slow() {
-        assert_eq!(
-            slept(&SpinBudget::crowded(LONGEST * 5), 100, LONGEST * 2),
-            []
-        );
-    }
-
     fn budget() -> SpinBudget {
         SpinBudget::with(Duration::from_micros(100), Offers::Late)
-    }
-
-    /// The numbers of the waits that are slept through, if each takes so long.
-    fn slept(budget: &SpinBudget, waits: u32, took: Duration) -> Vec<u32> {
-        let each = (0..waits).filter(|_| {
-            let sleeps = budget.next().is_zero();
-            budget.learn(took);
-            sleeps
-        });
-        each.collect()
-    }
-
-    #[test]
-    fn waits_that_end_only_when_the_processor_is_offered_are_slept_through_now_and_then() {
-        let budget = budget();
-        let slow = LONGEST * 2;
-        assert_eq!(slept(&budget, 30, slow), [4, 12, 28]);
-        let often = slept(&budget, 1000, slow).len();
-        assert!(
-            (1000 / 64 - 2..=1000 / 32).contains(&(often as u32)),
-            "{often}"
-        );
-        // Two that follow each other at once are on two processors.
-        assert_eq!(slept(&budget, 100, LONGEST / 10), []);
-        assert_eq!(slept(&budget, 6, slow), [4]);
     }
 
     #[test]

@@ -13,12 +13,13 @@ use rdzv_shm::spin::{SpinBudget, relax};
 use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::accept::Reception;
 use crate::runtime::core::Core;
+use crate::runtime::placement::Placement;
 use crate::runtime::run::panic_text;
 use crate::wire::link::{Endpoint, Pumped, fail, pause, pump, rest};
 use crate::wire::poller::{Happening, become_driver};
 
 /// The most time that the driver spins for the next frame of those who have just sent one.
-const SPIN_FOR_FRAMES: Duration = Duration::from_micros(50);
+const SPIN_FOR_FRAMES: Duration = Duration::from_micros(150);
 
 /// Starts the driver of an agent.
 pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<JoinHandle<()>> {
@@ -62,6 +63,7 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     let mut happenings = Vec::new();
     let mut hot: Vec<Arc<dyn Endpoint>> = Vec::new();
     let spin = SpinBudget::new(SPIN_FOR_FRAMES);
+    let mut placement = Placement::default();
     // Since when there are no frames.
     let mut quiet = Instant::now();
     while !core.is_stopped() {
@@ -73,7 +75,8 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
         take(core, reception, &happenings, &mut hot);
         if !hot.is_empty() {
             spin.learn(quiet.elapsed());
-            quiet = look(core, reception, &mut happenings, &mut hot, &spin);
+            let hot = &mut hot;
+            quiet = look(core, reception, &mut happenings, hot, &spin, &mut placement);
             for endpoint in hot.drain(..) {
                 if let Some(reader) = endpoint.link().try_reader() {
                     rest(&endpoint, reader);
@@ -148,8 +151,10 @@ fn look(
     happenings: &mut Vec<Happening>,
     hot: &mut Vec<Arc<dyn Endpoint>>,
     spin: &SpinBudget,
+    placement: &mut Placement,
 ) -> Instant {
     let mut since = Instant::now();
+    let mut others_ran = false;
     let mut rounds = 0_u32;
     loop {
         let budget = spin.next();
@@ -158,8 +163,9 @@ fn look(
         }
         let mut came = false;
         hot.retain(|endpoint| {
+            // The thread that has the reader lock arms the connection again.
             let Some(mut reader) = endpoint.link().try_reader() else {
-                return true;
+                return false;
             };
             match together(endpoint, |endpoint| pump(endpoint, &mut reader)) {
                 Pumped::Idle(0) => true,
@@ -175,7 +181,9 @@ fn look(
         let spun = now - since;
         if came {
             spin.learn(spun);
+            placement.note(others_ran, now);
             since = now;
+            others_ran = false;
         }
         rounds += 1;
         // Other connections are served as well.
@@ -190,7 +198,7 @@ fn look(
             return since;
         }
         if !came {
-            relax(spun);
+            others_ran |= relax(spun);
         }
     }
 }

@@ -19,6 +19,7 @@
 //! | [`core`] | the parts of an agent, and its handles; [`core::References`] is what it needs of remote references |
 //! | [`member`], [`peers`], [`gathers`] | other members, connections to them, values that they gather |
 //! | [`connect`], [`accept`], [`driver`] | connections begin, and are waited for |
+//! | [`placement`] | the processor that the driver runs on |
 //! | [`call`], [`future`] | a call is made, and its result taken |
 //! | [`codec`], [`method`], [`run`] | values to messages and back; typed names; one run of a function |
 
@@ -33,4 +34,5 @@ pub(crate) mod gathers;
 pub(crate) mod member;
 pub(crate) mod method;
 pub(crate) mod peers;
+pub(crate) mod placement;
 pub(crate) mod run;

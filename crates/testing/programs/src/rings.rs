@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use rdzv_shm::spin::{LONGEST, SpinBudget};
+use rdzv_shm::spin::SpinBudget;
 use rdzv_shm::{Link, ShmError, pair, pass};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -34,9 +34,7 @@ pub(crate) fn main() -> Result<()> {
 /// The second word: how many microseconds to wait awake.
 fn spin() -> Result<SpinBudget> {
     let micros = env::args().nth(2).map(|word| word.parse()).transpose()?;
-    Ok(SpinBudget::new(
-        micros.map_or(LONGEST, Duration::from_micros),
-    ))
+    Ok(SpinBudget::new(Duration::from_micros(micros.unwrap_or(20))))
 }
 
 /// The rings that the process at the other end of standard input offers.

@@ -5,20 +5,26 @@
 //! and again for a short while, then it sleeps. What else arrives meanwhile it hands to those who
 //! wait for it.
 
+use std::hint::spin_loop;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use rdzv_shm::spin::relax;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::client::Client;
 use crate::channel::slot::Slot;
 use crate::wire::link::{Endpoint, Pumped, pump, rest};
+use crate::wire::reader::Reader;
 
 /// The most time that a thread spins for a reply before it sleeps: about what a callee takes that has to be
 /// woken. Waking up this thread as well would take as long again.
 pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
+
+/// The most time that a thread tries to take the reader lock before it waits for the thread that has it.
+const LOCK_SOON: Duration = Duration::from_micros(5);
 
 impl Client {
     /// Blocks until the slot is filled or the time is over. The slot is one that this connection fills.
@@ -28,7 +34,7 @@ impl Client {
                 // Whoever ended the connection is about to fill the slot.
                 return slot.park(until);
             }
-            let Some(mut reader) = self.link().try_reader() else {
+            let Some(mut reader) = self.reader_soon(slot) else {
                 return slot.park(until);
             };
             self.link().disarm();
@@ -67,6 +73,22 @@ impl Client {
             } else {
                 rest(self, reader);
             }
+        }
+    }
+
+    /// The reader lock, unless another thread waits for replies already, or the slot is filled first. A driver
+    /// that polls has the lock for moments only; if it read each reply, one thread more would run and one
+    /// more be woken, for every call.
+    fn reader_soon<T>(&self, slot: &Slot<T>) -> Option<MutexGuard<'_, Reader>> {
+        let begun = Instant::now();
+        loop {
+            if let Some(reader) = self.link().try_reader() {
+                return Some(reader);
+            }
+            if slot.is_filled() || begun.elapsed() > LOCK_SOON {
+                return None;
+            }
+            spin_loop();
         }
     }
 }
