@@ -15,7 +15,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
-use rdzv_rendezvous::{BackendRegistry, RendezvousParameters};
+use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters};
 use rdzv_store::StorePolicy;
 
 use crate::AgentError;
@@ -59,6 +59,11 @@ settings! {
     backends: BackendRegistry = BackendRegistry::with_defaults();
     /// How often the group may be restarted after a failure; not at all.
     max_restarts: u32 = 0;
+    /// The most lives in a row shorter than 10 s after which an agent that is killed is started again; 0
+    /// never does that. Only of an agent that a keeper has started ([`keep`](crate::keep)).
+    agent_restarts: u32 = 0;
+    /// The sockets and notes that outlive this agent then; [`run`](crate::run()) fills it in.
+    kept: Option<Kept> = None;
     /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
     shutdown_timeout: Duration = Duration::from_secs(30);
     /// Time for which a node whose workers have succeeded waits for the others; 300 s.
@@ -166,6 +171,10 @@ impl AgentConfig {
             run_id: self.run_id.clone(),
             local_world_size: self.local_world_size,
             max_restarts: self.max_restarts,
+            restarts_used: self
+                .kept
+                .as_ref()
+                .map_or(0, |kept| kept.note().restarts_used),
             grace: self.shutdown_timeout,
             preempt_grace: self
                 .preemption

@@ -135,6 +135,15 @@ pub enum AgentEvent {
         /// Which nodes came or went, and how that was noticed; one sentence.
         reason: String,
     },
+    /// This agent was started in place of one that was killed.
+    AgentRestarted {
+        /// When.
+        at: Wall,
+        /// The number of agents of this node that were killed so far.
+        restarts: u32,
+        /// The end of the last one; one sentence.
+        reason: String,
+    },
     /// The worker group is in another state than before.
     StateChanged {
         /// When.
@@ -232,6 +241,7 @@ impl AgentEvent {
             | Self::WorkerSignalled { at, .. }
             | Self::Restarting { at, .. }
             | Self::Regrouping { at, .. }
+            | Self::AgentRestarted { at, .. }
             | Self::StateChanged { at, .. }
             | Self::Hang { at, .. }
             | Self::HangOver { at }

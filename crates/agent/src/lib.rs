@@ -66,7 +66,9 @@ pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::AgentEvent;
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
-pub use keeper::{AgentEnd, Restart, Service, end_like, is_kept, keep, keep_service, launcher_pid};
+pub use keeper::{
+    AgentEnd, Restart, Service, end_like, is_kept, keep, keep_service, kept, launcher_pid,
+};
 pub use logs::{LiveView, ViewOptions, write_own_lines, write_own_output};
 pub use outcome::{Outcome, Verdict};
 pub use output_relay::OutputRelay;

@@ -7,13 +7,13 @@ use tokio::runtime::{Builder, LocalOptions};
 
 use crate::agent_loop::AgentLoop;
 use crate::error::system;
-use crate::keeper::KeeperWatch;
+use crate::keeper::{KeeperWatch, kept};
 use crate::logs::LiveView;
 use crate::processes::ProcessSupervisor;
 use crate::requests::{Requests, StopHandle};
 use crate::signals::{FOR_WORKERS, JobControl, Signals, carriers, unblock};
 use crate::supervisor::Supervisor;
-use crate::{AgentConfig, AgentError, AgentEvent, Outcome, host};
+use crate::{AgentConfig, AgentError, AgentEvent, Outcome, RendezvousPlan, host};
 
 /// Runs the workers of one node to their end.
 ///
@@ -43,6 +43,7 @@ pub(crate) fn run_processes(
     stop: &StopHandle,
     observer: &mut dyn FnMut(&AgentEvent),
 ) -> Outcome {
+    let config = outliving(config);
     block_on(async {
         let config = Arc::new(config);
         // Signals first: from here on none is lost.
@@ -76,6 +77,19 @@ pub(crate) fn run_processes(
             .run()
             .await)
     })
+}
+
+/// Has another agent started in place of this one if it is killed, as far as the configuration wants that.
+fn outliving(mut config: AgentConfig) -> AgentConfig {
+    let kept = kept().filter(|_| config.agent_restarts > 0);
+    if let Some(kept) = kept {
+        kept.update_note(|note| note.restarts = config.agent_restarts);
+        if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
+            parameters.kept = Some(kept.clone());
+        }
+        config.kept = Some(kept.clone());
+    }
+    config
 }
 
 /// Runs workers that a supervisor of any kind looks after. The process may have other purposes.

@@ -14,10 +14,12 @@ mod error;
 pub mod etcd;
 mod event;
 mod fixed;
+mod kept;
 mod params;
 mod rdzv_conf;
 mod recording;
 mod registry;
+mod slots;
 pub mod url;
 
 pub use backend::{
@@ -28,7 +30,9 @@ pub use environment::Environment;
 pub use error::RendezvousError;
 pub use event::{NodeState, Recorder, RendezvousEvent};
 pub use fixed::{StaticParameters, StaticRendezvous};
+pub use kept::Kept;
 pub use params::RendezvousParameters;
 pub use rdzv_conf::RendezvousConfig;
 pub use rdzv_rendezvous_proto::coordinator::wire::Program;
+pub use rdzv_rendezvous_proto::{AgentNote, Death};
 pub use registry::{BackendConstructor, BackendRegistry};

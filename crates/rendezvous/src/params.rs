@@ -2,7 +2,7 @@
 
 use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
-use crate::{Program, RendezvousConfig, RendezvousError};
+use crate::{Kept, Program, RendezvousConfig, RendezvousError};
 
 fn wrong(what: impl Into<String>) -> RendezvousError {
     RendezvousError::Argument(what.into())
@@ -30,6 +30,9 @@ pub struct RendezvousParameters {
     pub credentials: Credentials,
     /// The clients of the workers' store that need not prove it. Default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
+    /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
+    /// Default: nothing.
+    pub kept: Option<Kept>,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -71,6 +74,7 @@ impl RendezvousParameters {
             program: None,
             credentials: Credentials::default(),
             torch_clients: TorchClients::default(),
+            kept: None,
             config: config.into(),
         })
     }

@@ -31,6 +31,8 @@ const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 impl<S: Supervisor> AgentLoop<'_, S> {
     /// Ends the run. The workers are gone already, unless their supervisor knows better.
     pub(super) async fn end(mut self, ending: Ending) -> Outcome {
+        // Whatever happens to this process from here on, the run is over for it.
+        self.note(|note| note.has_ended = true);
         self.supervisor.shutdown(match ending {
             Ending::Signalled { signal, .. } => signal,
             _ => CLOSING_SIGNAL,

@@ -22,7 +22,7 @@ use rdzv_agent_proto::group::{
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
-use rdzv_rendezvous::{Change, RendezvousEvent};
+use rdzv_rendezvous::{AgentNote, Change, RendezvousEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
@@ -31,6 +31,7 @@ use self::awaiting::Awaiting;
 use self::preemption::Preemption;
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
+use crate::keeper::last_death;
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
 use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
@@ -103,6 +104,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     pub(crate) async fn run(mut self) -> Outcome {
         let events = self.supervisor.begin(self.clock);
         self.take(events);
+        self.emit_restart();
         loop {
             let Some(input) = self.inputs.pop_front() else {
                 self.wait().await;
@@ -119,6 +121,29 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             if let Some(ending) = self.ending.take() {
                 return self.end(ending).await;
             }
+        }
+    }
+
+    /// Tells why this agent was started, if one before it was killed.
+    fn emit_restart(&mut self) {
+        let Some(kept) = &self.config.kept else {
+            return;
+        };
+        if let Some(restart) = last_death(kept) {
+            let restarts = kept.note().deaths;
+            warn!("[{}] the agent {restart}", self.config.role);
+            self.emit(AgentEvent::AgentRestarted {
+                at: self.clock.now().wall,
+                restarts,
+                reason: format!("the agent {restart}"),
+            });
+        }
+    }
+
+    /// Writes down what an agent has to know that is started in place of this one.
+    fn note(&self, change: impl FnOnce(&mut AgentNote)) {
+        if let Some(kept) = &self.config.kept {
+            kept.update_note(change);
         }
     }
 
@@ -326,6 +351,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 remaining,
                 most,
             } => {
+                let used = self.group.restart_count();
+                self.note(|note| note.restarts_used = used);
                 // This restart is one of those that are left, as in torchelastic's line.
                 info!(
                     target: TORCHELASTIC,

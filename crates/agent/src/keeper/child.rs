@@ -37,6 +37,9 @@ const PASSED_ON: [Signal; 12] = [
     Signal::WINCH,
 ];
 
+/// Those of them by which people end a run.
+const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+
 /// Time for leftovers to end after SIGKILL before they are given up.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
@@ -68,6 +71,8 @@ pub(super) struct Attendant {
     leftovers: Leftovers,
     /// Whether this is the keeper: Ctrl-Z stops it too, and its child always goes on.
     outermost: bool,
+    /// The signals that were passed on.
+    passed_on: Vec<Signal>,
 }
 
 impl Attendant {
@@ -86,6 +91,7 @@ impl Attendant {
             children,
             leftovers,
             outermost,
+            passed_on: Vec::new(),
         })
     }
 
@@ -122,6 +128,7 @@ impl Attendant {
                 },
                 number = self.signals.next() => {
                     if let Some(signal) = Signal::from_named_raw(number) {
+                        self.passed_on.push(signal);
                         // The agent is to know what came to it directly.
                         let signal = if self.outermost { signal } else { carrier_of(signal) };
                         let _ = kill_process(child, signal);
@@ -131,13 +138,36 @@ impl Attendant {
         }
     }
 
-    /// Kills and collects whatever the child has left.
-    pub(super) async fn clear(&mut self, group: Option<ControlGroup>) {
+    /// Whether a child has ended because of a signal that was passed on to it, or was told to end.
+    pub(super) fn has_ended_it(&self, status: ExitStatus) -> bool {
+        let by = status.signal().and_then(Signal::from_named_raw);
+        let mut passed_on = self.passed_on.iter();
+        passed_on.any(|signal| {
+            ENDS.contains(signal) || by == Some(carrier_of(*signal)) || by == Some(*signal)
+        })
+    }
+
+    /// True if this process is told to end within that time.
+    pub(super) async fn ends_within(&mut self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while !time.is_zero()
+            && let Ok(number) = timeout_at(until, self.signals.next()).await
+        {
+            if Signal::from_named_raw(number).is_some_and(|signal| ENDS.contains(&signal)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Kills and collects whatever the child has left. False if something does not end.
+    pub(super) async fn clear(&mut self, group: Option<ControlGroup>) -> bool {
         let group = group.filter(ControlGroup::exists);
         if let Some(group) = &group {
             group.kill_all();
         }
         let until = Instant::now() + ABANDON_AFTER;
+        let mut is_clear = true;
         while !self.leftovers.kill(&HashSet::new()) {
             let waited = timeout_at(until, self.children.recv()).await;
             if waited.is_err() || Instant::now() > until {
@@ -145,11 +175,13 @@ impl Attendant {
                 if stderr_takes_lines() {
                     tracing::error!("processes of the run do not end in spite of SIGKILL");
                 }
+                is_clear = false;
                 break;
             }
         }
         if let Some(group) = group {
             group.remove();
         }
+        is_clear
     }
 }

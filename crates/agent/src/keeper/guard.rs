@@ -6,17 +6,21 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Command, ExitStatus};
+use std::time::{Duration, Instant};
 
-use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
+use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER, RDZV_KEPT};
+use rdzv_rendezvous::{Death, Kept};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
 use tokio::time::sleep;
 
 use super::LAST_RESORT_AFTER;
-use super::child::{Attendant, adopt_orphans, event_loop};
+use super::child::{Attendant, adopt_orphans, block_signals, event_loop};
+use super::restarts::Lives;
 use crate::AgentError;
 use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::exits::awaitable;
+use crate::signals::unblock;
 use crate::spawn::{detach_agent, name_this_process};
 
 /// The name of its process. It shares no word with the program or its arguments, so that
@@ -61,13 +65,13 @@ impl Report {
         }
     }
 
-    /// The agent, if it was started, and the report, unless the guard was killed before.
+    /// The agent that was started last, if one was, and the report, unless the guard was killed before.
     pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
-        if let Some((&[STARTED, agent @ ..], rest)) = bytes.split_first_chunk::<5>() {
-            let agent = Pid::from_raw(i32::from_ne_bytes(agent));
-            return (agent, Self::of(rest));
+        let (mut agent, mut rest) = (None, bytes);
+        while let Some((&[STARTED, pid @ ..], more)) = rest.split_first_chunk::<5>() {
+            (agent, rest) = (Pid::from_raw(i32::from_ne_bytes(pid)), more);
         }
-        (None, Self::of(bytes))
+        (agent, Self::of(rest))
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {
@@ -113,38 +117,103 @@ fn guard(
     // If it is stopped then, it goes on: to clear everything.
     set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
     let leftovers = adopt_orphans()?;
+    let kept = Kept::new();
+    let kept = kept.inspect_err(|error| {
+        tracing::warn!("an agent that is killed will not be started again: {error}");
+    });
+    let kept = kept.ok();
     let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
     command
         .env(RDZV_KEEPER, pid(keeper.pid))
         .env(RDZV_GUARD, pid(getpid()));
+    if let Some(kept) = &kept {
+        let numbers = kept.numbers().map(|number| number.to_string());
+        command.env(RDZV_KEPT, numbers.join(","));
+    }
     detach_agent(&mut command);
+    let mut start = || {
+        let child = command.spawn().map_err(system("start the agent"))?;
+        let agent = Pid::from_child(&child);
+        let _ = report.write_all(&Report::started(agent));
+        Ok::<_, AgentError>((agent, Instant::now()))
+    };
     // As early as possible: everything below happens while the agent's program is loaded.
-    let child = command.spawn().map_err(system("start the agent"))?;
-    let agent = Pid::from_child(&child);
-    let _ = report.write_all(&Report::started(agent));
+    let (mut agent, mut began) = start()?;
     name_this_process(NAME);
     event_loop()?.block_on(async {
         let mut attendant = Attendant::new(leftovers, false)?;
+        let mut lives = Lives::default();
         let keeper_ended = awaitable(keeper.pidfd.as_fd()).map_err(system("watch the keeper"))?;
-        let group = ControlGroup::of_launcher(keeper.pid);
-        let last_resort = async {
-            let _ = keeper_ended.readable().await;
-            sleep(LAST_RESORT_AFTER).await;
-        };
-        let status = tokio::select! {
-            status = attendant.ended(agent) => Some(status?),
-            () = last_resort => None,
-        };
-        let status = match status {
-            Some(status) => status,
-            None => {
-                let _ = kill_process(agent, Signal::KILL);
-                attendant.ended(agent).await?
+        loop {
+            let last_resort = async {
+                let _ = keeper_ended.readable().await;
+                sleep(LAST_RESORT_AFTER).await;
+            };
+            let status = tokio::select! {
+                status = attendant.ended(agent) => Some(status?),
+                () = last_resort => None,
+            };
+            let status = match status {
+                Some(status) => status,
+                None => {
+                    let _ = kill_process(agent, Signal::KILL);
+                    attendant.ended(agent).await?
+                }
+            };
+            let lived = began.elapsed();
+            let is_clear = attendant.clear(ControlGroup::of_launcher(keeper.pid)).await;
+            let ended = (
+                status,
+                u32::try_from(agent.as_raw_nonzero().get()).unwrap_or(0),
+            );
+            // Where something does not end, nobody may believe that this agent has.
+            let next = match is_clear && !attendant.has_ended_it(status) {
+                true => next_life(&mut lives, kept.as_ref(), ended, lived),
+                false => None,
+            };
+            let Some(pause) = next else {
+                return Ok(ended);
+            };
+            let may_go_on = tokio::select! {
+                biased;
+                _ = keeper_ended.readable() => false,
+                ends = attendant.ends_within(pause) => !ends,
+            };
+            if !may_go_on {
+                return Ok(ended);
             }
-        };
-        attendant.clear(group).await;
-        Ok((status, child.id()))
+            // Signals that come before the new agent handles them wait for it.
+            block_signals()?;
+            let started = start();
+            unblock().map_err(system("unblock signals"))?;
+            (agent, began) = started?;
+        }
     })
+}
+
+/// The pause before another agent is started in place of one that was killed; none if that is not to be.
+fn next_life(
+    lives: &mut Lives,
+    kept: Option<&Kept>,
+    (status, pid): (ExitStatus, u32),
+    lived: Duration,
+) -> Option<Duration> {
+    let kept = kept?;
+    let note = kept.read_note().ok()?;
+    // An agent that ends in order says so before. One that ends by itself without that has panicked.
+    if note.restarts == 0 || note.has_ended {
+        return None;
+    }
+    let (restart, pause) = lives.ended(status, lived, note.restarts)?;
+    kept.update_note(|note| {
+        note.deaths = note.deaths.saturating_add(1);
+        note.last_death = Some(Death {
+            status: status.into_raw(),
+            short: restart.short,
+            pid,
+        });
+    });
+    Some(pause)
 }
 
 #[cfg(test)]
@@ -157,13 +226,14 @@ mod tests {
             let status = ExitStatus::from_raw(raw);
             let agent = Pid::from_raw(41);
             let report = Report::Ended { status, pid: 41 }.encode();
-            let report = [&Report::started(agent.unwrap())[..], &report].concat();
+            let first = Report::started(Pid::from_raw(40).unwrap());
+            let report = [&first[..], &Report::started(agent.unwrap()), &report].concat();
             let (started, decoded) = Report::decode(&report);
             assert_eq!(started, agent);
             assert!(
                 matches!(decoded, Some(Report::Ended { status, pid: 41 }) if status.into_raw() == raw)
             );
-            let (started, decoded) = Report::decode(&report[..5]);
+            let (started, decoded) = Report::decode(&report[..10]);
             assert!(started == agent && decoded.is_none());
         }
         let report = Report::Failed("start the agent: no".to_owned()).encode();

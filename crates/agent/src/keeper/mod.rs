@@ -12,7 +12,7 @@
 //!
 //! | killed (SIGKILL) | who clears the rest |
 //! |---|---|
-//! | agent | the guard: the agent's orphans come to it |
+//! | agent | the guard: the agent's orphans come to it; then it starts the agent again (`--agent-restarts`) |
 //! | guard | the agent, as after the death of the keeper; then the keeper, to which agent and orphans come |
 //! | keeper | the agent stops its workers with a very short grace and ends; the guard kills it if it does not |
 //! | agent and guard | the keeper |
@@ -38,21 +38,24 @@
 //! | `outer` | the keeper |
 //! | `guard` | the guard |
 //! | `child` | both: the wait for a child, the signals for it, the end of what it leaves |
-//! | `watch` | the agent's view of the two |
+//! | `restarts` | how often a process that was killed is started again |
+//! | `watch` | the agent's view of the two, and of what outlives it |
 //! | `service` | the keeper of a service without workers, which is started again if it is killed |
 
 mod child;
 mod guard;
 mod outer;
+mod restarts;
 mod service;
 mod watch;
 
 use std::time::Duration;
 
 pub use outer::{AgentEnd, end_like, keep};
-pub use service::{Restart, Service, keep_service};
-pub(crate) use watch::{KeeperWatch, launcher};
-pub use watch::{is_kept, launcher_pid};
+pub use restarts::Restart;
+pub use service::{Service, keep_service};
+pub(crate) use watch::{KeeperWatch, last_death, launcher};
+pub use watch::{is_kept, kept, launcher_pid};
 
 /// Time for the agent to end by itself once one of the processes around it is gone.
 const LAST_RESORT_AFTER: Duration = Duration::from_millis(700);

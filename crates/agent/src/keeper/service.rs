@@ -8,7 +8,6 @@
 //! A service that was killed is started again, by another fork of the same keeper. Meanwhile the sockets
 //! stay open, so peers find the kernel's queue of connections and not a refusal.
 
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -17,23 +16,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rdzv_core::signal;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
     waitpid,
 };
 
+use super::restarts::{Lives, Restart};
 use crate::AgentError;
 use crate::error::system;
 use crate::spawn::fork;
-
-/// A life that was shorter counts against the restarts.
-const SHORT: Duration = Duration::from_secs(10);
-
-/// A life that was shorter is followed by a pause.
-const VERY_SHORT: Duration = Duration::from_secs(1);
-
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// The exit code of a process whose main thread panicked.
 const PANICKED: i32 = 101;
@@ -51,32 +42,6 @@ pub enum Service {
     Ended(ExitStatus),
 }
 
-/// Why a service was started again.
-#[derive(Debug, Clone, Copy)]
-pub struct Restart {
-    ended: ExitStatus,
-    /// The number of short lives in a row.
-    short: u32,
-    most: u32,
-}
-
-impl fmt::Display for Restart {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ended.signal() {
-            Some(number) => match signal::name(number) {
-                Some(name) => write!(formatter, "was killed ({name})"),
-                None => write!(formatter, "was killed (signal {number})"),
-            },
-            None => formatter.write_str("ended by a panic"),
-        }?;
-        formatter.write_str("; started again")?;
-        match self.short {
-            0 => Ok(()),
-            short => write!(formatter, " ({short} of {} in a row)", self.most),
-        }
-    }
-}
-
 /// Starts the service as a child of this process, and waits for its end; in the child it returns at once.
 ///
 /// A service that is killed, or panics, is started again, unless `restarts` lives in a row before this one
@@ -92,7 +57,7 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     signals.thread_block().map_err(system("block signals"))?;
     let descriptor = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(system("handle signals"))?;
-    let (mut restart, mut short) = (None, 0);
+    let (mut restart, mut lives) = (None, Lives::default());
     loop {
         let began = Instant::now();
         let keeper = getpid();
@@ -111,19 +76,15 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
         };
         let (ended, is_told) = wait(service, &descriptor)?;
         let was_killed = ended.signal().is_some() || ended.code() == Some(PANICKED);
-        let lived = began.elapsed();
-        short = if lived < SHORT { short + 1 } else { 0 };
-        if is_told || !was_killed || short > restarts {
+        let next = lives.ended(ended, began.elapsed(), restarts);
+        let next = next.filter(|_| was_killed && !is_told && restarts > 0);
+        let Some((why, pause)) = next else {
             return Ok(Service::Ended(ended));
-        }
-        if lived < VERY_SHORT && ends_within(PAUSE, &descriptor)? {
+        };
+        if !pause.is_zero() && ends_within(pause, &descriptor)? {
             return Ok(Service::Ended(ExitStatus::from_raw(0)));
         }
-        restart = Some(Restart {
-            ended,
-            short,
-            most: restarts,
-        });
+        restart = Some(why);
     }
 }
 

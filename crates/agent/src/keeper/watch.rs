@@ -4,11 +4,13 @@ use std::collections::HashSet;
 use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{self, ExitStatus};
 use std::sync::OnceLock;
 use std::thread;
 
-use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER};
+use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER, RDZV_KEPT};
+use rdzv_rendezvous::Kept;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
@@ -18,9 +20,11 @@ use rustix::process::{
 use tokio::io::unix::AsyncFd;
 
 use super::LAST_RESORT_AFTER;
+use super::restarts::Restart;
 use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
 use crate::reap::Leftovers;
+use crate::spawn::inherited;
 
 /// The process ids of keeper and guard, if the guard has started this process. Found out once: when the
 /// guard has ended, somebody else is the parent.
@@ -46,6 +50,34 @@ pub fn launcher_pid() -> u32 {
 /// The same.
 pub(crate) fn launcher() -> Pid {
     around().map_or_else(getpid, |(keeper, _)| keeper)
+}
+
+/// The sockets and notes that outlive this agent, if a guard has started it. To be called before there is a second thread
+/// or process: it keeps the descriptors from being inherited further.
+pub fn kept() -> Option<&'static Kept> {
+    static KEPT: OnceLock<Option<Kept>> = OnceLock::new();
+    let kept = KEPT.get_or_init(|| {
+        around()?;
+        let numbers = env::var(RDZV_KEPT).ok()?;
+        let numbers = numbers.split(',').map(|number| number.parse().ok());
+        let descriptors = numbers.map(|number| inherited(number?).ok());
+        let descriptors: Vec<OwnedFd> = descriptors.collect::<Option<_>>()?;
+        let kept = Kept::inherited(descriptors.try_into().ok()?);
+        kept.inspect_err(|error| tracing::warn!("what the guard keeps cannot be read: {error}"))
+            .ok()
+    });
+    kept.as_ref()
+}
+
+/// Why this agent was started, if one before it was killed.
+pub(crate) fn last_death(kept: &Kept) -> Option<Restart> {
+    let note = kept.note();
+    let death = note.last_death?;
+    Some(Restart {
+        ended: ExitStatus::from_raw(death.status),
+        short: death.short,
+        most: note.restarts,
+    })
 }
 
 fn pid_in(variable: &str) -> Option<Pid> {

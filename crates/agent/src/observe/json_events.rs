@@ -163,6 +163,12 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             "restarting",
             json!({ "state": state.name(), "remaining": remaining, "max_restarts": most }),
         ),
+        AgentEvent::AgentRestarted {
+            restarts, reason, ..
+        } => (
+            "agent_restarted",
+            json!({ "restarts": restarts, "reason": reason }),
+        ),
         AgentEvent::Regrouping { reason, .. } => ("regrouping", json!({ "reason": reason })),
         AgentEvent::StateChanged {
             state,

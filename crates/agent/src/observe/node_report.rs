@@ -36,6 +36,8 @@ pub struct NodeReport {
     pub restart_count: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
+    /// Number of agents of this node that were killed and started again.
+    pub agent_restarts: u32,
     /// The workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
     /// The first failure of the job and those of this node; empty while the run goes on. No part of `/status`.
@@ -90,6 +92,7 @@ impl NodeReport {
             master: None,
             restart_count: 0,
             max_restarts: facts.max_restarts,
+            agent_restarts: 0,
             workers: Vec::new(),
             verdict: Verdict::default(),
         }
@@ -102,6 +105,7 @@ impl NodeReport {
                 self.restart_count = *restart_count;
                 self.workers.clear();
             }
+            AgentEvent::AgentRestarted { restarts, .. } => self.agent_restarts = *restarts,
             AgentEvent::RanksAssigned {
                 round,
                 group_rank,

@@ -13,7 +13,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -195,6 +195,18 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A descriptor that this process has inherited under this number, for itself alone: no program that it starts has
+/// it too. Each number is to be asked for once.
+pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the borrow lives for two calls that only read and write the flags of the descriptor; they fail if it
+    // is not open.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    let flags = fcntl_getfd(descriptor)?;
+    fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and it was inherited for the one who asks: nobody else in this process knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// The numbers above 2 of descriptors that are open, or may be.

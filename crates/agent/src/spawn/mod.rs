@@ -17,8 +17,8 @@ use rdzv_core::env;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 pub(crate) use child::{
-    bind, detach_agent, detach_worker, enter, follow_parent, fork, keep_descriptors_private,
-    let_trace, limit_open_files, name_this_process,
+    bind, detach_agent, detach_worker, enter, follow_parent, fork, inherited,
+    keep_descriptors_private, let_trace, limit_open_files, name_this_process,
 };
 
 use crate::error::system;
@@ -52,6 +52,7 @@ pub(crate) fn spawn(
         .env_remove(env::RDZV_TOKEN_COPY)
         .env_remove(env::RDZV_KEEPER)
         .env_remove(env::RDZV_GUARD)
+        .env_remove(env::RDZV_KEPT)
         .env_remove(env::RDZV_CALLER)
         .envs(variables)
         .env(

@@ -69,7 +69,8 @@ fn face_of(called: &OsStr) -> Face {
 
 /// Reads the line, runs the launch and reports.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
-    // Before there is a second thread.
+    // Before there is a second thread or process.
+    let _ = rdzv_agent::kept();
     let relay = OutputRelay::start();
     start_lines();
     let environment = Environment(std::env::vars_os().collect());

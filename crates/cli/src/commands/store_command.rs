@@ -9,7 +9,7 @@ use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rdzv_agent::Service;
-use rdzv_rendezvous::dynamic::native::{self, NoteFile};
+use rdzv_rendezvous::dynamic::native::{self, NoteFile, Origin};
 use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, parse_size};
 
 use crate::exit::Exit;
@@ -60,6 +60,18 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
+    /// Seconds for which agents wait for this store if it is gone
+    #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]
+    coordinator_timeout: u64,
+
+    /// Take the place of a store that is gone, though nothing shows that
+    ///
+    /// A store that is started at the address of one that has ended, and finds agents that were there, waits for all
+    /// agents of their round. With this it goes on without those that are missing after 3 s. It is your
+    /// word that neither they nor the other store run any more.
+    #[arg(long)]
+    recover: bool,
+
     #[command(flatten, next_help_heading = "The secret of the job")]
     trust: TrustArgs,
 }
@@ -84,8 +96,8 @@ const LINGER: Duration = Duration::from_millis(200);
 /// The time for the reader of stderr to take the last lines.
 const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
-/// The time for which agents wait for a store that was killed.
-const AWAITED: Duration = Duration::from_secs(60);
+/// The time for which agents wait for a store that was killed, in seconds.
+const AWAITED: u64 = 60;
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
@@ -133,13 +145,19 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     } else {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
         options.listeners = listeners.map_err(failed)?;
-        let mut note = NoteFile::new(AWAITED).context("make memory for a note")?;
+        let timeout = Duration::from_secs(arguments.coordinator_timeout);
+        let mut note = NoteFile::new(timeout).context("make memory for a note")?;
         match rdzv_agent::keep_service(arguments.restarts)? {
             Service::Serves(why) => restart = why,
             Service::Ended(ended) => return Ok(Some(ended)),
         }
         note.reopen().context("read the note of the last store")?;
-        options.extension = Some(native::restartable(note));
+        let origin = Origin {
+            host: None,
+            addresses: native::addresses(&options.listeners),
+            recover: arguments.recover,
+        };
+        options.extension = Some(native::restartable(note, origin));
     }
     // After the signals were blocked, so that its thread takes none either.
     start_lines();

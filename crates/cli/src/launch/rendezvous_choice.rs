@@ -61,7 +61,9 @@ pub(crate) struct RendezvousArgs {
     /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
     /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
     /// this node hosts the endpoint; found out from its addresses), `store_type` (`tcp` or `file`),
-    /// `read_timeout` (60). Every agent that hosts
+    /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
+    /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
+    /// ended). Every agent that hosts
     /// a store: `store_max_memory` (4GiB). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
     /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
     #[arg(long, value_name = "K=V,...", default_value = "")]

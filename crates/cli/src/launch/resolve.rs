@@ -35,6 +35,8 @@ pub(crate) struct Launch {
     pub(super) nodes: Nodes,
     pub(super) count: WorkerCount,
     pub(super) rendezvous: RendezvousReasons,
+    /// The reason for the number of restarts of the agent, if it was not given.
+    pub(super) agent_restarts: &'static str,
     /// The interpreter of the workers, if they have one, and the reason for it.
     pub(super) interpreter: Option<Interpreter>,
     /// The processors of each worker, by local rank.
@@ -132,6 +134,8 @@ pub(crate) fn resolve(
         .resolve(&entrypoint, &context, &mut workers_environment)?;
     let restarts = arguments.restart.resolve()?;
     let node_check = arguments.node_check.resolve()?;
+    let (agent_restarts, why_agent_restarts) =
+        arguments.restart.of_agent(&rendezvous.plan, &mut context);
     let preemption = arguments.preemption.resolve(shutdown_timeout, &context)?;
     let given = environment.filled(env::RDZV_DEADLINE);
     let deadline = match given {
@@ -166,6 +170,7 @@ pub(crate) fn resolve(
         rendezvous: rendezvous.plan,
         backends,
         max_restarts: u32::try_from(arguments.max_restarts).unwrap_or(u32::MAX),
+        agent_restarts,
         shutdown_timeout,
         signals,
         signals_text: arguments.stop.signals_to_handle.clone(),
@@ -203,6 +208,7 @@ pub(crate) fn resolve(
         nodes,
         count,
         rendezvous: rendezvous.reasons,
+        agent_restarts: why_agent_restarts,
         interpreter,
         bindings,
     })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::AgentConfig;
+use rdzv_agent::{AgentConfig, RendezvousPlan};
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;
 use rustix::process::Signal;
@@ -31,7 +31,18 @@ pub(crate) struct RestartArgs {
     /// Seconds to rest between the end of the workers and the next rendezvous
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
+
+    /// Most lives in a row shorter than 10 s after which this node's agent is started again; 0 never does that
+    ///
+    /// An agent that is killed (by SIGKILL, the kernel's out-of-memory killer, a crash) takes its workers with it. It is
+    /// started again, joins the others in the next round, and costs none of --max-restarts. If it hosted the
+    /// rendezvous, that goes on too. Not given: 3 with c10d and several nodes, else 0.
+    #[arg(long, value_name = "N")]
+    agent_restarts: Option<u32>,
 }
+
+/// Restarts of an agent where nothing is said about them.
+const AGENT_RESTARTS: u32 = 3;
 
 /// How a run is ended by a signal.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -87,6 +98,44 @@ fn exit_code(text: &str) -> Result<i32, Refusal> {
             );
             Refusal::argument("--final-exit-codes", &problem)
         })
+}
+
+impl RestartArgs {
+    /// The number of restarts of the agent, and the reason for it.
+    pub(super) fn of_agent(
+        &self,
+        plan: &RendezvousPlan,
+        context: &mut Context<'_>,
+    ) -> (u32, &'static str) {
+        let (default, why) = match plan {
+            RendezvousPlan::Dynamic { parameters } if parameters.backend != "c10d" => {
+                (None, "only agents that meet over c10d are started again")
+            }
+            RendezvousPlan::Static { .. } => {
+                (None, "the ranks of static rendezvous are given once")
+            }
+            RendezvousPlan::Local => (Some(0), "there is no other node"),
+            RendezvousPlan::Dynamic { parameters } if parameters.max_nodes == 1 => {
+                (Some(0), "there is no other node")
+            }
+            RendezvousPlan::Dynamic { parameters }
+                if parameters.config.get("store_type") == Some("file") =>
+            {
+                (Some(0), "the nodes meet over a file")
+            }
+            RendezvousPlan::Dynamic { .. } => {
+                (Some(AGENT_RESTARTS), "several nodes meet over c10d")
+            }
+        };
+        match (self.agent_restarts, default) {
+            (Some(given), None) if given > 0 => {
+                context.warn(format!("--agent-restarts has no effect here: {why}"));
+                (0, why)
+            }
+            (Some(given), _) => (given, ""),
+            (None, default) => (default.unwrap_or(0), why),
+        }
+    }
 }
 
 impl StopArgs {
@@ -158,10 +207,22 @@ impl StopArgs {
 }
 
 /// Adds restarts, grace and signals to an explanation.
-pub(super) fn explain(draft: &mut Draft, plan: &AgentConfig, environment: &Environment) {
+pub(super) fn explain(
+    draft: &mut Draft,
+    plan: &AgentConfig,
+    agent_restarts: &'static str,
+    environment: &Environment,
+) {
     draft.section("Restarts and ends");
     let restarts = plan.max_restarts.to_string();
     draft.setting("restarts after failures", "max_restarts", restarts, "");
+    let restarts = plan.agent_restarts.to_string();
+    draft.setting(
+        "restarts of a killed agent",
+        "agent_restarts",
+        restarts,
+        agent_restarts,
+    );
     let variable = TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
     let mut provenance = draft.given("shutdown_timeout");
     if !draft.is_given("shutdown_timeout") && environment.text(variable).is_some() {
@@ -186,6 +247,7 @@ mod tests {
         let flags = RestartArgs {
             final_exit_codes: codes.map(str::to_owned),
             settle_delay,
+            agent_restarts: None,
         };
         flags.resolve()
     }

@@ -24,6 +24,7 @@ pub(crate) struct Counters {
     events: Family<Labels, Counter>,
     exits: Family<Labels, Counter>,
     regroupings: Counter,
+    agent_restarts: Counter,
     rendezvous_failures: Counter,
     rendezvous: Histogram,
 }
@@ -37,6 +38,7 @@ pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Regi
         events: Family::default(),
         exits: Family::default(),
         regroupings: Counter::default(),
+        agent_restarts: Counter::default(),
         rendezvous_failures: Counter::default(),
         // 1 ms to 17 min.
         rendezvous: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
@@ -55,6 +57,11 @@ pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Regi
         "regroupings",
         "Rounds given up because nodes came or went, which costs no restart",
         counters.regroupings.clone(),
+    );
+    registry.register(
+        "agent_restarts",
+        "Agents of this node that were killed and started again",
+        counters.agent_restarts.clone(),
     );
     registry.register(
         "rendezvous_failures",
@@ -94,6 +101,9 @@ impl EventSink for Counters {
             }
             AgentEvent::Regrouping { .. } => {
                 self.regroupings.inc();
+            }
+            AgentEvent::AgentRestarted { restarts, .. } => {
+                self.agent_restarts.inc_by(u64::from(*restarts));
             }
             // Counted by name above; what they change is in the status.
             _ => {}

@@ -165,6 +165,7 @@ impl Job<'_> {
                 "--nnodes",
                 &nodes,
                 "--rdzv-backend=c10d",
+                "--agent-restarts=0",
                 "--rdzv-id=job",
                 "--rdzv-endpoint",
                 &endpoint,

@@ -123,6 +123,7 @@ fn shell(script: &str) -> Vec<String> {
 fn dynamic(endpoint: &str) -> Vec<String> {
     [
         "--nnodes=2",
+        "--agent-restarts=0",
         "--rdzv-backend=c10d",
         "--rdzv-id=job",
         "--rdzv-endpoint",

@@ -86,6 +86,8 @@ variables! {
     RDZV_KEEPER;
     /// Agent: process id of the guard that started it. Workers never see it.
     RDZV_GUARD;
+    /// Agent: numbers of the descriptors of what outlives it if it is killed. Workers never see it.
+    RDZV_KEPT;
     /// Launcher: process id of the program that called it (`rdzv.launch` of Python). The launch ends with that
     /// program, which reads the report itself: nothing of it is printed. Workers never see it. Ours.
     RDZV_CALLER;

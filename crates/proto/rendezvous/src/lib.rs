@@ -14,6 +14,7 @@
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//! * [`AgentNote`]: what is known of an agent after its death.
 //! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
 //! * [`participant`]: the machine of one agent over such a store.
 //!
@@ -24,6 +25,7 @@
 //! and max nodes; *INV-R4* a closed rendezvous admits nobody; *INV-R5* without faults everybody joins before
 //! the join timeout.
 
+mod agent_note;
 pub mod apply;
 pub mod codec;
 pub mod coordinator;
@@ -36,9 +38,11 @@ pub mod pickle;
 pub mod ranks;
 pub mod recovering;
 pub mod settings;
+mod slot;
 pub mod state;
 pub mod waiting;
 
+pub use agent_note::{AgentNote, Death};
 pub use participant::Participant;
 pub use settings::Settings;
 pub use state::{Dialect, NodeDesc, RendezvousState};

@@ -40,10 +40,13 @@ impl fmt::Display for Recovering {
             more => format!(" and {more} more"),
         };
         let back = (*size as usize).saturating_sub(missing.len());
+        let few = match missing.len() * 2 < *size as usize {
+            true => "and without a note all have to be",
+            false => "which is not more than half",
+        };
         write!(
             formatter,
-            "recovering round {round} for {:.0} s: {back} of {size} nodes are accounted for, which is \
-             not more than half; waiting for the agents of group ranks {}{more}",
+            "recovering round {round} for {:.0} s: {back} of {size} nodes are accounted for, {few}; waiting for the agents of group ranks {}{more}",
             elapsed.as_secs_f64(),
             named.join(", ")
         )

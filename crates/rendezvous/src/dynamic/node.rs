@@ -70,7 +70,7 @@ fn belongs(address: &IpAddr, own: &[IpAddr]) -> bool {
 }
 
 /// The addresses of this machine's interfaces.
-fn own_addresses() -> Vec<IpAddr> {
+pub(super) fn own_addresses() -> Vec<IpAddr> {
     let interfaces = match getifaddrs() {
         Ok(interfaces) => interfaces,
         Err(error) => {

@@ -279,6 +279,8 @@ impl StaticRendezvous {
             },
             policy: own.policy.clone(),
             program: None,
+            kept: None,
+            recorder: None,
         }
     }
 

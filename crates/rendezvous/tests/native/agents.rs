@@ -47,6 +47,8 @@ impl Agent {
                 local_id: 0,
             },
             program: None,
+            kept: None,
+            recorder: None,
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();
         let (sender, changes) = mpsc::channel();

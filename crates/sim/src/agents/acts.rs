@@ -71,11 +71,31 @@ impl World {
             }
             Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
             Act::HostStalls(time) => self.host_stalled_until = until(time),
-            Act::HostDies(0) => self.kill_host(),
+            Act::Killed if running && agent == 0 && self.plan.hosted => self.kill_host(false),
+            Act::Killed if running => self.kill_agent(agent, None),
+            Act::Killed => {}
+            Act::NoteLost | Act::Recover => {
+                self.recovers |= act == Act::Recover;
+                self.kill_host(true);
+            }
+            Act::HostDies(0) => self.kill_host(false),
             Act::HostDies(after) => self.host_dies_after = Some(after),
             Act::Start | Act::Restart | Act::Leave | Act::Close => {}
         }
         Ok(())
+    }
+
+    /// An agent is killed, and its keeper starts another one in place of it, at this time if it is given.
+    pub(super) fn kill_agent(&mut self, agent: usize, again: Option<u64>) {
+        let mut predecessors = std::mem::take(&mut self.agents[agent].predecessors);
+        predecessors.push(self.agents[agent].instance);
+        self.crash(agent, false);
+        self.agents[agent].predecessors = predecessors;
+        self.agents[agent].wanted = true;
+        let process = self.agents[agent].process;
+        let at = self.time.now + self.time.random.u64(5_000_000..600_000_000);
+        self.time
+            .at(again.unwrap_or(at), Event::KeptStarts(agent, process));
     }
 
     pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
@@ -115,7 +135,8 @@ impl World {
                 self.time.at(at, Event::WorkersFail(other, process, round));
             }
         }
-        self.agents[agent].stop();
+        let instance = self.time.random.u64(1..);
+        self.agents[agent].stop(instance);
         self.agents[agent].wanted = false;
         if let Some(link) = self.agents[agent].connection.take() {
             match self.links.get_mut(&link) {

@@ -12,6 +12,9 @@ use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
 use super::plan::{Place, Plan};
 use crate::scheduler::due;
 
+/// Where the coordinator is.
+pub const ADDRESS: &str = "10.0.0.1:29400";
+
 /// What an agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doing {
@@ -93,6 +96,10 @@ pub struct Agent {
     pub doing: Doing,
     /// Whether it shall take part.
     pub wanted: bool,
+    /// The number by which the coordinator tells its process from others.
+    pub instance: u64,
+    /// Those of the processes in whose place its keeper has started it.
+    pub predecessors: Vec<u64>,
     /// Its machine, if its process runs.
     pub machine: Option<Make>,
     /// Tells its processes apart.
@@ -118,7 +125,7 @@ pub struct Agent {
 
 impl Agent {
     /// An agent whose process does not run yet.
-    pub fn new(number: usize, plan: &Plan, stop_takes: Duration) -> Self {
+    pub fn new(number: usize, plan: &Plan, instance: u64, stop_takes: Duration) -> Self {
         Self {
             me: NodeDesc {
                 addr: format!("node{number:05}"),
@@ -127,6 +134,8 @@ impl Agent {
             },
             doing: Doing::Nothing,
             wanted: false,
+            instance,
+            predecessors: Vec::new(),
             machine: None,
             process: 0,
             connection: None,
@@ -157,7 +166,10 @@ impl Agent {
                 }))
             }
             false => {
-                let client = NativeClient::new(now, seed, "run", self.me.clone(), settings);
+                let (me, instance) = (self.me.clone(), self.instance);
+                let client = NativeClient::new(now, instance, "run", me, settings)
+                    .replacing(self.predecessors.clone())
+                    .at(ADDRESS.to_owned());
                 // Only agents that say their program can come back to a coordinator.
                 let program = Program::new("train.py", b"", true);
                 let says = plan.place == Place::Restartable;
@@ -166,9 +178,11 @@ impl Agent {
         });
     }
 
-    /// Ends its process at once.
-    pub fn stop(&mut self) {
+    /// Ends its process at once; the next one has this number.
+    pub fn stop(&mut self, instance: u64) {
         self.process += 1;
+        self.instance = instance;
+        self.predecessors.clear();
         self.doing = Doing::Nothing;
         self.machine = None;
     }

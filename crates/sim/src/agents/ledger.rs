@@ -36,6 +36,13 @@ impl Ledger {
         }
     }
 
+    /// Another run begins.
+    pub(super) fn forget(&mut self) {
+        self.ranks.clear();
+        self.sizes.clear();
+        self.masters.clear();
+    }
+
     /// How many rounds were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64

@@ -31,7 +31,8 @@
 //! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
 //! together again. **INV-N1** all native agents of a round are told the same place where workers meet.
 //! **INV-N2** the ranks of workers follow those of the agents. **INV-N3** unless agents are silent, all workers
-//! of two rounds never run at once, also when the coordinator is killed and started again.
+//! of two rounds never run at once, also when the coordinator is killed and started again, with the agent
+//! in whose process it is, and without its note.
 
 mod acts;
 pub mod agent;

@@ -30,6 +30,13 @@ pub enum Act {
     ClockJump(f64),
     /// The coordinator stands still for a while.
     HostStalls(Duration),
+    /// Its process is killed; its keeper starts it again.
+    Killed,
+    /// The coordinator is killed with its keeper, so that its note is lost, and somebody starts another one at the same
+    /// address.
+    NoteLost,
+    /// Somebody starts the coordinator anew, and gives their word that whoever is missing has ended.
+    Recover,
     /// The coordinator is killed after so many more things that it wants done, and another one is started.
     HostDies(u32),
 }
@@ -56,6 +63,8 @@ pub struct Plan {
     pub agents: usize,
     /// Whether each of them knows only the state, as those of torchrun.
     pub torchrun: Vec<bool>,
+    /// Whether the coordinator is in the process of the first agent, and dies with it.
+    pub hosted: bool,
     /// Whether the store tells of changes of the state.
     pub notifies: bool,
     /// Whether the store notices dead agents by itself.
@@ -86,6 +95,7 @@ impl Plan {
             settings: Settings::new(count, count),
             agents,
             torchrun: vec![place == Place::Store; agents],
+            hosted: false,
             notifies: place == Place::Store,
             notices_dead: false,
             latency: (Duration::from_micros(50), Duration::from_micros(400)),
@@ -154,6 +164,7 @@ impl Plan {
             Place::Restartable => {}
             Place::Store => plan.draw_store(random),
         }
+        plan.hosted = place == Place::Restartable && random.bool();
         plan.draw_acts(random);
         if place == Place::Restartable {
             plan.draw_deaths(random);
@@ -201,6 +212,46 @@ impl Plan {
             let after = if random.bool() { 0 } else { random.u32(0..60) };
             self.acts.push((at, 0, Act::HostDies(after)));
             self.end = self.end.max(at);
+        }
+        for _ in 0..random.usize(0..6) {
+            let at = Duration::from_millis(random.u64(0..120_000));
+            let agent = random.usize(0..self.agents);
+            self.acts.push((at, agent, Act::Killed));
+            self.end = self.end.max(at);
+        }
+        let is_killed = |(_, _, act): &(_, _, Act)| *act == Act::Killed;
+        self.faulty |= self.hosted || self.acts.iter().any(is_killed);
+        // That a run is over is lost with the note, if nobody is left who knows it; and where there are more agents
+        // than a round takes, those that wait may fill one before anybody of the last one is heard of.
+        let has_spares = self.agents as u32 > self.settings.max_nodes;
+        let closes = self.acts.iter().any(|(_, _, act)| *act == Act::Close);
+        if random.u32(0..3) == 0 && !closes && !has_spares {
+            self.faulty = true;
+            for _ in 0..random.usize(1..4) {
+                let at = Duration::from_millis(random.u64(0..120_000));
+                self.acts.push((at, 0, Act::NoteLost));
+                self.end = self.end.max(at);
+            }
+        }
+        let is_gone = |act: &Act| matches!(act, Act::Crash | Act::Vanish | Act::NoteLost);
+        if self.acts.iter().any(|(_, _, act)| is_gone(act)) {
+            // Those who have ended while nobody could note it are waited for, until somebody says so.
+            self.end += Duration::from_secs(30);
+            self.acts.push((self.end, 0, Act::Recover));
+        }
+        if self.hosted {
+            let ends = |act: &Act| {
+                matches!(
+                    act,
+                    Act::Leave
+                        | Act::Close
+                        | Act::Crash
+                        | Act::Vanish
+                        | Act::Stall(_)
+                        | Act::Cut(_)
+                )
+            };
+            self.acts.retain(|(_, agent, act)| *agent > 0 || !ends(act));
         }
     }
 

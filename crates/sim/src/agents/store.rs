@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::coordinator::Coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
-use super::agent::Input;
-use super::world::{Answer, Ask, Event, Question, World};
+use super::agent::{Doing, Input};
+use super::world::{Answer, Ask, Event, Question, World, origin};
 use crate::Violation;
 use crate::scheduler::{due, nanos};
 
@@ -53,7 +53,7 @@ impl World {
                 if let Some(left) = &mut self.host_dies_after {
                     *left -= 1;
                     if *left == 0 {
-                        self.kill_host();
+                        self.kill_host(false);
                         return Ok(());
                     }
                 }
@@ -75,15 +75,36 @@ impl World {
     }
 
     /// The coordinator is killed. The next one is there a little later; until then the kernel queues connections.
-    pub(super) fn kill_host(&mut self) {
+    pub(super) fn kill_host(&mut self, note_is_lost: bool) {
+        if self.note.is_none() {
+            return;
+        }
+        self.time.log("host", || "is killed".to_owned());
+        self.host_dies_after = None;
+        self.host_stalled_until = self.time.now + self.time.random.u64(1_000_000..600_000_000);
+        if self.plan.hosted && self.agents[0].doing != Doing::Nothing {
+            self.kill_agent(0, Some(self.host_stalled_until));
+            if note_is_lost {
+                self.agents[0].predecessors.clear();
+            }
+        }
+        let mut others = self.agents.iter().skip(usize::from(self.plan.hosted));
+        if note_is_lost && others.all(|agent| agent.doing == Doing::Nothing) {
+            // Nobody is left who knows of it: the next one is another run.
+            self.ledger.forget();
+        }
+        let cluster = self.time.random.u64(..);
         let Some(note) = &mut self.note else {
             return;
         };
-        self.time.log("host", || "is killed".to_owned());
-        self.host_dies_after = None;
-        note.authority.epoch += 1;
-        self.host = Some(Coordinator::restartable(self.time.clocks(0), note.clone()));
-        self.host_stalled_until = self.time.now + self.time.random.u64(1_000_000..600_000_000);
+        match note_is_lost {
+            true => *note = Note::new(cluster, note.authority.timeout),
+            false => note.authority.epoch += 1,
+        }
+        let host = self.plan.hosted.then(|| self.agents[0].instance);
+        let origin = origin(host, self.recovers);
+        let began = self.time.clocks(0);
+        self.host = Some(Coordinator::restartable(began, note.clone(), origin));
         self.keys.clear();
         let links: Vec<u32> = self.links.keys().copied().collect();
         for id in links {
@@ -113,6 +134,12 @@ impl World {
                 self.time.log("host", || format!("notes {note:?}"));
                 if let Some(kept) = &mut self.note {
                     kept.update(run, note);
+                }
+            }
+            coordinator::Output::Adopt(authority) => {
+                self.time.log("host", || format!("is {authority:?}"));
+                if let Some(kept) = &mut self.note {
+                    kept.adopt(authority);
                 }
             }
             coordinator::Output::Read(key) => looks.push_back(key),

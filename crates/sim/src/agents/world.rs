@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_core::time::Now;
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participant};
 
-use super::agent::{Agent, Doing, Input};
+use super::agent::{ADDRESS, Agent, Doing, Input};
 use super::ledger::Ledger;
 use super::plan::{Act, Place, Plan};
 use crate::Violation;
@@ -27,6 +27,8 @@ pub(super) enum Event {
     HostWakes,
     JoinAgain(usize, u64),
     StartAgain(usize, u64),
+    /// The keeper of an agent that was killed starts another one.
+    KeptStarts(usize, u64),
     /// The workers of a round fail.
     WorkersFail(usize, u64, u64),
     Dialed(usize, u64),
@@ -83,6 +85,15 @@ pub(super) struct Link {
     pub(super) to_agent: VecDeque<Option<Vec<u8>>>,
 }
 
+/// Where a coordinator is, in the process of the agent with this instance or alone.
+pub(super) fn origin(host: Option<u64>, recover: bool) -> Origin {
+    Origin {
+        host,
+        addresses: [ADDRESS.to_owned()].into(),
+        recover,
+    }
+}
+
 /// The world of one seed.
 #[derive(Debug)]
 pub struct World {
@@ -98,6 +109,8 @@ pub struct World {
     pub(super) note: Option<Note>,
     /// After how many more outputs the coordinator is killed.
     pub(super) host_dies_after: Option<u32>,
+    /// Somebody has given their word that whoever is missing has ended.
+    pub(super) recovers: bool,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The state among the keys, and how often it has changed.
     pub(super) state: Option<Arc<RendezvousState>>,
@@ -117,7 +130,7 @@ impl World {
         let agents: Vec<Agent> = (0..plan.agents)
             .map(|number| {
                 let stop_takes = Duration::from_millis(time.random.u64(0..3_000));
-                Agent::new(number, &plan, stop_takes)
+                Agent::new(number, &plan, time.random.u64(1..), stop_takes)
             })
             .collect();
         if trace == Trace::All {
@@ -130,11 +143,15 @@ impl World {
             wakes: vec![None; agents.len()],
             host: match plan.place {
                 Place::Coordinator => Some(Coordinator::default()),
-                Place::Restartable => Some(Coordinator::restartable(Now::default(), note())),
+                Place::Restartable => {
+                    let origin = origin(plan.hosted.then(|| agents[0].instance), false);
+                    Some(Coordinator::restartable(Now::default(), note(), origin))
+                }
                 Place::Store => None,
             },
             note: (plan.place == Place::Restartable).then(note),
             host_dies_after: None,
+            recovers: false,
             host_wakes: None,
             host_stalled_until: 0,
             keys: BTreeMap::new(),
@@ -235,6 +252,12 @@ impl World {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
                     self.crash(agent, false);
                     self.agents[agent].wanted = true;
+                    return self.start(agent);
+                }
+                Ok(())
+            }
+            Event::KeptStarts(agent, process) => {
+                if self.agents[agent].process == process && self.agents[agent].wanted {
                     return self.start(agent);
                 }
                 Ok(())

@@ -106,6 +106,7 @@ fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         local_world_size: 1,
         program: None,
         attempt: None,
+        replaces: Vec::new(),
     })))
 }
 

@@ -118,7 +118,8 @@ fn a_surplus_node_takes_the_place_of_one_that_leaves() {
 fn killed_ten_times(kill: impl Fn(&Running)) {
     let place = first_agent();
     let script = format!("{PRINT_ROUND}; sleep 1000");
-    let node = || place.node(&ELASTIC, &script).start();
+    let flags = [&ELASTIC[..], &["--agent-restarts=0"]].concat();
+    let node = || place.node(&flags, &script).start();
     let mut host = node();
     await_participants(&place.endpoint, 1, |_| true);
     let (mut stays, mut goes) = (node(), node());
@@ -171,7 +172,11 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
         endpoint: server.local_addr().to_string(),
         store: None,
     };
-    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=20"];
+    let flags = [
+        "--nnodes=1:2",
+        "--rdzv-conf=last_call_timeout=20",
+        "--agent-restarts=0",
+    ];
     let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || exec sleep 1000");
     let mut first = place.node(&flags, &script).start();
     let second = place

@@ -4,6 +4,7 @@
 //! | file | shows |
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
+//! | `agent_restarts` | agents that are killed and started again |
 //! | `restarts` | a store that is killed and started again |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
@@ -13,6 +14,7 @@
 //! | `waiting` | agents that wait for others, in vain or not |
 //! | `etcd` | the same over an etcd server, which may crash |
 
+mod agent_restarts;
 mod endings;
 mod etcd;
 mod hostile_peers;

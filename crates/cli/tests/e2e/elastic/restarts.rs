@@ -46,8 +46,8 @@ fn kill_service(store: &Running) {
 const FLAGS: [&str; 3] = ["--nnodes=2:3", "--log-dir=logs", "-t=1"];
 
 /// Says where it is, takes steps, and ends when it is told to.
-const WORKER: &str = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUNT pid $$; \
-    until test -e \"$GO\"; do sleep 0.05; done; echo done $$";
+const WORKER: &str = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUNT pid $$$$; \
+    until test -e \"$GO\"; do sleep 0.05; done; echo done $$$$";
 
 #[test]
 fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {

@@ -90,6 +90,7 @@ fn join(pid: i64) -> Vec<u8> {
         local_world_size: 1,
         program: None,
         attempt: None,
+        replaces: Vec::new(),
     })))
 }
 

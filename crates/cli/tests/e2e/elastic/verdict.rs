@@ -133,6 +133,7 @@ fn one_goes(end: impl Fn(&Running)) {
     let place = store();
     let flags = [
         "--nnodes=2",
+        "--agent-restarts=0",
         "--report=report.json",
         "--rdzv-conf=join_timeout=2",
         "--exit-code=worker",

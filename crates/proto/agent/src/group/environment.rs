@@ -186,6 +186,7 @@ mod tests {
             run_id: RunId::new("jobX"),
             local_world_size: 2,
             max_restarts: 3,
+            restarts_used: 0,
             grace: Duration::from_secs(30),
             preempt_grace: Duration::ZERO,
             settle_delay: Duration::ZERO,

@@ -52,7 +52,7 @@ impl WorkerGroup {
     /// A group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
-            budget: RestartBudget::new(spec.max_restarts),
+            budget: RestartBudget::new(spec.max_restarts).with_used(spec.restarts_used),
             spec,
             requests: StopRequests::default(),
             phase: Phase::New,

@@ -25,6 +25,11 @@ impl RestartBudget {
         }
     }
 
+    /// With so many restarts used before, by this node.
+    pub fn with_used(self, used: u32) -> Self {
+        Self { used, ..self }
+    }
+
     /// Takes one restart; false if none is left.
     pub fn take(&mut self) -> bool {
         let available = self.remaining() > 0;

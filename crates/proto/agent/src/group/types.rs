@@ -19,6 +19,8 @@ pub struct GroupSpec {
     pub local_world_size: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
+    /// The number of them that an agent has used in whose place this one was started; 0 if there was none.
+    pub restarts_used: u32,
     /// Time between the closing signal and SIGKILL, on every path.
     pub grace: Duration,
     /// Time that workers have to end by themselves after [`GroupInput::Preempted`], before they are told to.

@@ -57,6 +57,7 @@ impl World {
                 run_id: RunId::new("none"),
                 local_world_size: WORKERS,
                 max_restarts,
+                restarts_used: 0,
                 grace: Duration::from_secs(8),
                 preempt_grace: Duration::from_secs(60),
                 settle_delay,

@@ -32,6 +32,7 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
         run_id: RunId::new("none"),
         local_world_size: 2,
         max_restarts,
+        restarts_used: 0,
         grace: Duration::from_secs(8),
         preempt_grace: Duration::from_secs(60),
         settle_delay: Duration::ZERO,

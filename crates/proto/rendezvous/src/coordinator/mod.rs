@@ -38,6 +38,7 @@ mod sessions;
 pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use self::keys::Key;
 use self::left_runs::LeftRuns;
@@ -92,6 +93,8 @@ pub enum Input<'a> {
         /// What it holds now.
         value: Option<&'a [u8]>,
     },
+    /// The process of the coordinator is about to end, by its own decision.
+    Ending,
     /// The deadline has come.
     Tick,
 }
@@ -134,6 +137,9 @@ pub enum Output {
         /// The facts to know about it; `None`: nothing any more.
         note: Option<RunNote>,
     },
+    /// Keep this for the next coordinator, before any later output is applied: which cluster, and which coordinator of
+    /// it, this is from here on.
+    Adopt(Authority),
     /// End a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
@@ -150,10 +156,29 @@ pub struct Coordinator {
     alarms: BTreeSet<(Mono, String)>,
     /// Which coordinator this is, if another one follows when it dies.
     authority: Option<Authority>,
+    origin: Origin,
+    /// When it began, if another one follows; what was before, it knows from the note alone.
+    unnoted_since: Option<Mono>,
+    /// Whether any run stood in that.
+    has_note: bool,
+    /// It has taken over from a coordinator that has left no note.
+    has_taken_over: bool,
     /// The note of the one before, of runs that nobody has asked about.
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     outbox: Outbox<Output>,
+}
+
+/// Where a coordinator is, and what people have said about those before it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The instance of the agent in whose process it is, if it is in one.
+    pub host: Option<u64>,
+    /// The numeric addresses and ports at which it listens, all of them this machine's own. A coordinator that agents have
+    /// reached at one of them has certainly ended, because a listening socket has one owner.
+    pub addresses: BTreeSet<String>,
+    /// People have said that no coordinator before it lives, nor any agent that is missing.
+    pub recover: bool,
 }
 
 /// A run with its sessions.
@@ -169,9 +194,16 @@ struct Hosted {
 }
 
 impl Hosted {
-    fn new(id: &str, authority: Option<Authority>) -> Self {
+    fn new(id: &str, coordinator: &Coordinator) -> Self {
+        let authority = coordinator.authority;
+        let Origin { host, recover, .. } = coordinator.origin;
+        let unnoted_since = coordinator.unnoted_since;
+        let mut run = Run::new(id, authority.is_some()).hosted(host, unnoted_since, recover);
+        if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
+            run.had_coordinators(authority.epoch);
+        }
         Self {
-            run: Run::new(id, authority.is_some()),
+            run,
             authority,
             ..Self::default()
         }
@@ -232,7 +264,14 @@ impl Hosted {
     }
 
     /// An agent goes on over a new connection.
-    fn reattach(&mut self, now: Now, from: ConnId, reattach: Reattach, out: &mut Outbox<Output>) {
+    fn reattach(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        reattach: Reattach,
+        takes_over: bool,
+        out: &mut Outbox<Output>,
+    ) {
         let join = &reattach.join;
         // A run that is over has nothing else to say, to those that were in it neither.
         if self.run.is_closed() {
@@ -251,7 +290,13 @@ impl Hosted {
         self.attach(now, from, join, out);
         let authority = self.authority.unwrap_or_default();
         out.push(Output::Send(from, Event::Attached(authority)));
-        self.apply(out, |run, out| run.reattach(now, reattach, out));
+        self.apply(out, |run, out| {
+            let known = reattach.holds.as_ref().or(reattach.left.as_ref());
+            if let Some(known) = known.filter(|_| takes_over) {
+                run.recover_unnoted(now, known, out);
+            }
+            run.reattach(now, reattach, out);
+        });
     }
 
     /// Why an agent is not taken in.
@@ -338,6 +383,7 @@ impl Machine for Coordinator {
                 }
             }
             Input::Stored { key, value } => self.stored(now, key, value),
+            Input::Ending => self.end(),
             Input::Tick => self.tick(now),
         }
     }
@@ -355,13 +401,17 @@ impl Machine for Coordinator {
 impl Coordinator {
     /// A coordinator that another one follows if it dies. `note` is what the one before has left, with this
     /// one's authority.
-    pub fn restartable(now: Now, note: Note) -> Self {
+    pub fn restartable(now: Now, note: Note, origin: Origin) -> Self {
         let mut left = LeftRuns::default();
         for run in note.runs.keys() {
             left.add(now, run, &[]);
         }
         Self {
             authority: Some(note.authority),
+            origin,
+            unnoted_since: Some(now.mono),
+            has_note: !note.runs.is_empty(),
+            has_taken_over: note.is_partial,
             noted: note.runs,
             left,
             ..Self::default()
@@ -467,8 +517,9 @@ impl Coordinator {
             }
             Operation::Reattach(reattach) => {
                 let mut joined = false;
+                let takes_over = self.takes_over(&reattach);
                 self.with(now, &id, |hosted, out| {
-                    hosted.reattach(now, from, *reattach, out);
+                    hosted.reattach(now, from, *reattach, takes_over, out);
                     joined = hosted.sessions.node(from).is_some();
                 });
                 if joined {
@@ -486,6 +537,40 @@ impl Coordinator {
         }
     }
 
+    /// Whether this coordinator, which has no note, takes over from the one that an agent obeyed last: one that
+    /// has certainly ended, because it listened where this one does. It then has the next number in its cluster.
+    fn takes_over(&mut self, reattach: &Reattach) -> bool {
+        let last = &reattach.last;
+        let (Some(ours), Some(_)) = (self.authority, self.unnoted_since) else {
+            return false;
+        };
+        let is_same = last.cluster == ours.cluster;
+        if is_same && !self.has_taken_over {
+            return false;
+        }
+        let mut runs = self.runs.values();
+        let knows_rounds = self.has_note || runs.any(|hosted| hosted.run.knows_a_round());
+        let has_ended = self.origin.recover || self.origin.addresses.contains(&last.address);
+        if !is_same && (self.has_taken_over || !has_ended || knows_rounds) {
+            return false;
+        }
+        if !is_same || last.epoch >= ours.epoch {
+            let authority = Authority {
+                cluster: last.cluster,
+                epoch: last.epoch.saturating_add(1),
+                timeout: ours.timeout,
+            };
+            self.authority = Some(authority);
+            for hosted in self.runs.values_mut() {
+                hosted.authority = self.authority;
+                hosted.run.had_coordinators(authority.epoch);
+            }
+            self.has_taken_over = true;
+            self.outbox.push(Output::Adopt(authority));
+        }
+        true
+    }
+
     fn closed(&mut self, now: Now, id: ConnId) {
         self.pending.retain(|(from, _, _)| *from != id);
         if let Some(run) = self.joined.remove(&id) {
@@ -499,7 +584,7 @@ impl Coordinator {
             .extract_if(.., |(_, run, _)| keys::state(run) == key)
             .collect();
         if let Some((_, id, _)) = waiting.first() {
-            let mut hosted = Hosted::new(id, self.authority);
+            let mut hosted = Hosted::new(id, self);
             hosted.run.found(now, value, self.left.remove(id));
             // Torchrun's form in the store is of this coordinator's life, and newer.
             if let Some(note) = self.noted.remove(id).filter(|_| value.is_none()) {
@@ -567,6 +652,28 @@ impl Coordinator {
         self.remove_left(now);
     }
 
+    /// An agent that ends by its own decision is not started again, and so neither is the coordinator in it: nobody is
+    /// to wait for that.
+    fn end(&mut self) {
+        let Some(authority) = self.authority.filter(|_| self.origin.host.is_some()) else {
+            return;
+        };
+        let last = Authority {
+            timeout: Duration::ZERO,
+            ..authority
+        };
+        for (connection, run) in &self.joined {
+            let hosted = self.runs.get(run);
+            let node = hosted.and_then(|hosted| hosted.sessions.node(*connection));
+            if let (Some(hosted), Some(node)) = (hosted, node)
+                && hosted.run.may_reattach(&node)
+            {
+                self.outbox
+                    .push(Output::Send(*connection, Event::Attached(last)));
+            }
+        }
+    }
+
     /// Looks at the next key that is to be removed.
     fn remove_left(&mut self, now: Now) {
         if let Some(run) = self.left.due(now) {
@@ -624,9 +731,11 @@ impl Coordinator {
             }
         }
         if idle && let Some(hosted) = self.runs.remove(id) {
-            if let Some(note) = hosted.run.note_of_recovery() {
+            if hosted.run.is_recovering() {
                 // Those who came have vanished again; the others may still come.
-                self.noted.insert(id.to_owned(), note);
+                if let Some(note) = hosted.run.note_of_recovery() {
+                    self.noted.insert(id.to_owned(), note);
+                }
                 return self.left.add(now, id, &[]);
             }
             if self.authority.is_some() {

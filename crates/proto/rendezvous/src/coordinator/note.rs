@@ -5,19 +5,15 @@
 //! with it knows of every round that was ever announced.
 //!
 //! ```text
-//!   slot   sequence: u64, length: u64, digest: u64, then
-//!          cluster: u64, epoch: u32, timeout ms u64, and per run
-//!          run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
+//!   content   cluster: u64, epoch: u32, timeout ms u64, whether it is partial: u8, and per run
+//!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
 //! ```
 
 use std::collections::BTreeMap;
-use std::hash::Hasher as _;
 use std::time::Duration;
 
 use super::wire::Authority;
-
-/// Length of what stands before the content of a slot.
-const HEAD: usize = 24;
+use crate::slot::{self, Bytes};
 
 const CLOSED: u8 = 1;
 const SUCCEEDED: u8 = 2;
@@ -27,6 +23,8 @@ const SUCCEEDED: u8 = 2;
 pub struct Note {
     /// Which coordinator it is.
     pub authority: Authority,
+    /// There was a coordinator that has left no note, so that runs may have had rounds which stand nowhere here.
+    pub is_partial: bool,
     /// Its runs.
     pub runs: BTreeMap<String, RunNote>,
 }
@@ -55,8 +53,15 @@ impl Note {
         };
         Self {
             authority,
+            is_partial: false,
             runs: BTreeMap::new(),
         }
+    }
+
+    /// The coordinator follows one that has left no note.
+    pub fn adopt(&mut self, authority: Authority) {
+        self.authority = authority;
+        self.is_partial = true;
     }
 
     /// Takes over what a coordinator has told of a run; nothing is to be forgotten.
@@ -79,90 +84,50 @@ impl Note {
         content.extend_from_slice(&cluster.to_le_bytes());
         content.extend_from_slice(&epoch.to_le_bytes());
         content.extend_from_slice(&timeout.to_le_bytes());
+        content.push(u8::from(self.is_partial));
         for (run, note) in &self.runs {
             content.extend_from_slice(&(run.len() as u32).to_le_bytes());
             content.extend_from_slice(run.as_bytes());
             content.extend_from_slice(&note.round.to_le_bytes());
             content.push(u8::from(note.closed) * CLOSED + u8::from(note.succeeded) * SUCCEEDED);
-            content.extend_from_slice(&(note.members.len() as u32).to_le_bytes());
-            for member in &note.members {
-                content.extend_from_slice(&member.to_le_bytes());
-            }
+            slot::write_numbers(&note.members, &mut content);
         }
-        let mut slot = Vec::with_capacity(HEAD + content.len());
-        slot.extend_from_slice(&sequence.to_le_bytes());
-        slot.extend_from_slice(&(content.len() as u64).to_le_bytes());
-        slot.extend_from_slice(&digest(sequence, &content).to_le_bytes());
-        slot.extend_from_slice(&content);
-        slot
+        slot::encode(sequence, &content)
     }
 
     /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
     /// written. What follows the content of a slot is not looked at.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
-        let whole = slots.into_iter().filter_map(Self::decode);
-        whole.max_by_key(|(sequence, _)| *sequence)
+        slot::newest(slots, Self::read)
     }
 
-    fn decode(slot: &[u8]) -> Option<(u64, Self)> {
-        let mut head = Bytes(slot);
-        let (sequence, length, expected) = (head.u64()?, head.u64()?, head.u64()?);
-        let content = head.take(usize::try_from(length).ok()?)?;
-        if digest(sequence, content) != expected {
-            return None;
-        }
-        let mut bytes = Bytes(content);
+    fn read(mut bytes: Bytes<'_>) -> Option<Self> {
         let authority = Authority {
             cluster: bytes.u64()?,
             epoch: bytes.u32()?,
             timeout: Duration::from_millis(bytes.u64()?),
         };
+        let is_partial = bytes.u8()? != 0;
         let mut runs = BTreeMap::new();
         while !bytes.0.is_empty() {
             let length = bytes.u32()? as usize;
             let run = std::str::from_utf8(bytes.take(length)?).ok()?.to_owned();
             let round = bytes.u64()?;
-            let [flags] = *bytes.take(1)?.first_chunk()?;
-            let count = bytes.u32()? as usize;
-            let members = bytes.take(count.checked_mul(8)?)?.as_chunks().0;
-            let members = members.iter().map(|member| u64::from_le_bytes(*member));
+            let flags = bytes.u8()?;
             let note = RunNote {
                 round,
-                members: members.collect(),
+                members: bytes.numbers()?,
                 closed: flags & CLOSED != 0,
                 succeeded: flags & SUCCEEDED != 0,
             };
             runs.insert(run, note);
         }
-        Some((sequence, Self { authority, runs }))
+        Some(Self {
+            authority,
+            is_partial,
+            runs,
+        })
     }
-}
-
-/// Reads numbers off the front.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
-    }
-}
-
-/// Tells a slot that was written to its end from one that was not.
-fn digest(sequence: u64, content: &[u8]) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    hasher.write_u64(sequence);
-    hasher.write(content);
-    hasher.finish()
 }
 
 #[cfg(test)]

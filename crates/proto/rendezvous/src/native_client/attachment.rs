@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Joined;
-use crate::coordinator::wire::{Authority, HeldRound};
+use crate::coordinator::wire::{Authority, HeldRound, LastCoordinator};
 
 /// Time between two messages that there is no coordinator.
 const REMIND: Duration = Duration::from_secs(10);
@@ -16,8 +16,12 @@ const FIRST: Duration = Duration::from_secs(3);
 pub(super) struct Attachment {
     /// The highest authority that was accepted.
     authority: Option<Authority>,
-    /// The last round that can be recovered.
-    recoverable: Option<u64>,
+    /// The numeric address at which the coordinator is reached; empty if nobody has said it.
+    pub(super) address: String,
+    /// The last round that can be recovered, and the rank of the participant that hosts the coordinator.
+    recoverable: Option<(u64, Option<u32>)>,
+    /// The last round that this agent was in, if that can be recovered.
+    pub(super) last: Option<HeldRound>,
     /// The round whose workers' store this agent, with rank 0, has announced, and its host and port.
     pub(super) published: Option<(u64, String, u16)>,
     /// The round whose workers have succeeded here.
@@ -32,7 +36,9 @@ impl Default for Attachment {
     fn default() -> Self {
         Self {
             authority: None,
+            address: String::new(),
             recoverable: None,
+            last: None,
             published: None,
             succeeded: None,
             failed: None,
@@ -50,11 +56,22 @@ impl Attachment {
 
     /// Whether a round holds on without a connection.
     pub(super) fn is_recoverable(&self, round: u64) -> bool {
-        self.timeout().is_some() && self.recoverable == Some(round)
+        let announced = self.recoverable.map(|(round, _)| round);
+        self.timeout().is_some() && announced == Some(round)
     }
 
-    pub(super) fn recoverable(&mut self, round: u64) {
-        self.recoverable = Some(round);
+    pub(super) fn recoverable(&mut self, round: u64, host: Option<u32>) {
+        self.recoverable = Some((round, host));
+    }
+
+    /// The coordinator that was obeyed last.
+    pub(super) fn last_coordinator(&self) -> LastCoordinator {
+        let authority = self.authority.unwrap_or_default();
+        LastCoordinator {
+            cluster: authority.cluster,
+            epoch: authority.epoch,
+            address: self.address.clone(),
+        }
     }
 
     /// Why a coordinator cannot be obeyed.
@@ -101,6 +118,8 @@ impl Attachment {
                 (true, None) => None,
             },
             succeeded: self.succeeded == Some(round),
+            size: joined.world_size,
+            host: self.recoverable.and_then(|(_, host)| host),
         }
     }
 }

@@ -210,6 +210,7 @@ impl NativeClient {
                 local_world_size: 0,
                 program: None,
                 attempt: None,
+                replaces: Vec::new(),
             },
             phase: Phase::Idle,
             link: Link::Up,
@@ -231,6 +232,19 @@ impl NativeClient {
     /// Says what the workers run.
     pub fn running(mut self, program: Option<Program>) -> Self {
         self.join.program = program;
+        self
+    }
+
+    /// Says which agents have certainly ended that this one was started in place of, by their instances.
+    pub fn replacing(mut self, instances: Vec<u64>) -> Self {
+        self.join.replaces = instances;
+        self
+    }
+
+    /// Says at which numeric address the coordinator is reached; a coordinator that comes after it, at the same
+    /// address, knows by that that the one before has ended.
+    pub fn at(mut self, address: String) -> Self {
+        self.attachment.address = address;
         self
     }
 
@@ -375,7 +389,7 @@ impl NativeClient {
                 }
             }
             _ if self.leaving > 0 => {}
-            Event::Recoverable { round } => self.attachment.recoverable(round),
+            Event::Recoverable { round, host } => self.attachment.recoverable(round, host),
             Event::AllSucceeded { round } => {
                 if matches!(&self.phase, Phase::Member { joined } if joined.round == round) {
                     self.outbox.push(Output::AllSucceeded(round));
@@ -398,6 +412,9 @@ impl NativeClient {
                         master_port: 0,
                         is_recoverable: self.attachment.is_recoverable(round),
                     };
+                    let is_recoverable = joined.is_recoverable;
+                    let held = self.attachment.held(&joined);
+                    self.attachment.last = is_recoverable.then_some(held);
                     self.phase = Phase::Formed { since: now, joined };
                     self.wait.reminder = Reminder::default();
                     if rank == 0 {
@@ -511,8 +528,13 @@ impl NativeClient {
 
     /// Goes on over a new connection: with a round, or with the join under way.
     fn reattach(&mut self, holds: Option<HeldRound>) {
-        let join = self.join.clone();
-        self.say(&Operation::Reattach(Box::new(Reattach { join, holds })));
+        let reattach = Reattach {
+            last: self.attachment.last_coordinator(),
+            join: self.join.clone(),
+            left: self.attachment.last.clone().filter(|_| holds.is_none()),
+            holds,
+        };
+        self.say(&Operation::Reattach(Box::new(reattach)));
     }
 
     fn disconnected(&mut self, now: Mono, why: String, silent: bool) {

@@ -266,7 +266,13 @@ fn attached_client() -> NativeClient {
 /// The same, in round 5, about which nobody has said yet where the workers meet.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
-    hear(&mut client, &Event::Recoverable { round: 5 });
+    hear(
+        &mut client,
+        &Event::Recoverable {
+            round: 5,
+            host: None,
+        },
+    );
     let formed = Event::Formed {
         round: 5,
         rank: 0,
@@ -307,7 +313,7 @@ fn said(output: &Output) -> Operation {
 fn reattaches(said: &[Operation]) -> (Option<u32>, Option<HeldRound>) {
     match said {
         [Operation::Reattach(reattach)] => {
-            let Reattach { join, holds } = &**reattach;
+            let Reattach { join, holds, .. } = &**reattach;
             (join.attempt, holds.clone())
         }
         other => panic!("{other:?}"),
@@ -331,6 +337,8 @@ fn a_member_stays_one_without_a_connection() {
         rank: 0,
         master: Some(("a".to_owned(), 4000)),
         succeeded: false,
+        size: 2,
+        host: None,
     };
     let said = said_after_outage(&mut client);
     assert_eq!(reattaches(&said), (Some(1), Some(held.clone())));

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Authority, Event, EventReader, HeldRound, Join, MAX_EVENT_BYTES, Operation, PROBE,
-    PROBE_ANSWER, Program, Reattach, Refusal, VERSION, WireError,
+    Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES, Operation,
+    PROBE, PROBE_ANSWER, Program, Reattach, Refusal, VERSION, WireError,
 };
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
@@ -56,6 +56,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         local_world_size: settings.max_nodes,
         program: None,
         attempt: None,
+        replaces: Vec::new(),
     }))
 }
 
@@ -74,12 +75,22 @@ fn join_of_program(attempt: Option<u32>) -> Join {
         local_world_size: 8,
         program: Some(Program::new("train.py", b"print()", true)),
         attempt,
+        replaces: Vec::new(),
     }
 }
 
 fn reattach(holds: Option<HeldRound>) -> Operation {
-    let join = join_of_program(Some(3));
-    Operation::Reattach(Box::new(Reattach { join, holds }))
+    let last = LastCoordinator {
+        cluster: 11,
+        epoch: 2,
+        address: "10.0.0.1:29400".to_owned(),
+    };
+    Operation::Reattach(Box::new(Reattach {
+        last,
+        join: join_of_program(Some(3)),
+        holds,
+        left: None,
+    }))
 }
 
 fn held(round: u64, rank: u32, master: Option<(&str, u16)>, succeeded: bool) -> HeldRound {
@@ -88,6 +99,8 @@ fn held(round: u64, rank: u32, master: Option<(&str, u16)>, succeeded: bool) -> 
         rank,
         master: master.map(|(addr, port)| (addr.to_owned(), port)),
         succeeded,
+        size: 4,
+        host: Some(1),
     }
 }
 
@@ -287,7 +300,13 @@ fn events() -> Vec<(&'static str, Event)> {
                 timeout: Duration::from_secs(60),
             }),
         ),
-        ("event.recoverable", Event::Recoverable { round: 4 }),
+        (
+            "event.recoverable",
+            Event::Recoverable {
+                round: 4,
+                host: None,
+            },
+        ),
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
     ]
 }
@@ -358,8 +377,14 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
 #[test]
 fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, operation) in operations() {
-        if matches!(&operation, Operation::Join(join) if join.attempt.is_none()) {
-            // The program of its workers, and the number of the join, are the fields that may be missing.
+        let ends_with = match &operation {
+            Operation::Join(join) => Some(&**join),
+            Operation::Reattach(reattach) => Some(&reattach.join),
+            _ => None,
+        };
+        if ends_with.is_some_and(|join| join.replaces.is_empty()) {
+            // The program of its workers, the number of the join, and the agents that it replaces are the fields
+            // that may be missing.
             continue;
         }
         let mut bytes = Vec::new();
@@ -371,8 +396,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, event) in events() {
         let mut bytes = Vec::new();
         event.write(&mut bytes);
-        if name == "event.formed.mixed" || event == Event::Alive(None) {
-            // The assignment, and who has come, are the fields that may be missing.
+        if ["event.formed.mixed", "event.alive", "event.recoverable"].contains(&name) {
+            // The assignment, who has come, and the rank of the host are the fields that may be missing.
             continue;
         }
         bytes.extend_from_slice(b"later");

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
-use rdzv_rendezvous_proto::coordinator::{REATTACH_WITHIN, RECOVERY_WINDOW};
+use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
-use crate::world::World;
+use crate::world::{World, node, origin};
+
+/// Longer than a coordinator without a note waits for members of an older round.
+const UNNOTED: Duration = Duration::from_secs(2);
 
 /// A round as agent `rank`, who has the instance `rank` + 1, knows it.
 fn held(round: u64, rank: u32) -> Option<HeldRound> {
@@ -14,6 +17,8 @@ fn held(round: u64, rank: u32) -> Option<HeldRound> {
         rank,
         master: Some(("n001".to_owned(), 4000)),
         succeeded: false,
+        size: 3,
+        host: None,
     })
 }
 
@@ -54,6 +59,16 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     received
 }
 
+/// The reason for which the round of an agent that has come back is over.
+fn membership_after_attached(world: &mut World, number: u32) -> String {
+    let mut received = after_attached(world, number);
+    received.retain(|event| !matches!(event, Event::Master { .. }));
+    match &received[..] {
+        [Event::Membership { reason, .. }] => reason.clone(),
+        _ => panic!("agent {number} received {received:?}"),
+    }
+}
+
 #[test]
 fn an_agent_learns_that_its_coordinator_will_be_started_again() {
     let mut world = World::restartable(1, 2);
@@ -70,7 +85,10 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
             received[..],
             [
                 Event::Attached(said),
-                Event::Recoverable { round: 0 },
+                Event::Recoverable {
+                    round: 0,
+                    host: None
+                },
                 Event::Formed { .. }
             ] if said == authority
         ),
@@ -136,7 +154,7 @@ fn an_agent_that_its_launcher_takes_out_is_lost_at_once() {
     let mut world = round_of(3, 2);
     world.lose(3);
     let (mut state, token) = world.read();
-    state.participants.remove(&crate::world::node(3));
+    state.participants.remove(&node(3));
     assert!(world.compare_set(&token, &state));
     let reason = world.membership(1);
     assert!(reason.contains("n003_1_0 is lost"), "{reason}");
@@ -158,7 +176,7 @@ fn an_agent_that_comes_back_too_late_learns_that_its_round_is_over() {
         "{received:?}"
     );
     world.attempt = Some(2);
-    world.join_as(13, crate::world::node(3), 3);
+    world.join_as(13, node(3), 3);
     world.join(1);
     world.join(2);
     assert_eq!(world.formed(1), (1, 0, 3));
@@ -187,14 +205,14 @@ fn a_join_is_taken_in_once_however_often_it_is_repeated() {
     world.lose(11);
     world.reattach(12, 1, None);
     assert_eq!(world.formed(12), (0, 0, 2));
-    world.join_as(12, crate::world::node(1), 1);
+    world.join_as(12, node(1), 1);
     assert_eq!(world.formed(12), (0, 0, 2));
     world.take(2);
     world.pass(REATTACH_WITHIN * 2);
     assert_eq!(world.take(2), []);
     // Its next join is another one.
     world.attempt = Some(2);
-    world.join_as(12, crate::world::node(1), 1);
+    world.join_as(12, node(1), 1);
     assert!(world.membership(2).contains("joins again"));
 }
 
@@ -478,26 +496,168 @@ fn a_recovery_that_all_have_deserted_begins_anew() {
     );
 }
 
+/// Agents 1 to 3 in round 0; their coordinator and its note are gone, and another one was started.
+fn without_note(origin: Origin) -> World {
+    let mut world = round_of(3, 2);
+    world.start_unnoted(origin);
+    world
+}
+
 #[test]
-fn the_numbers_of_rounds_go_on_where_there_is_no_note() {
-    let mut world = World::restartable(1, 1);
-    world.reattach(1, 1, held(41, 0));
-    let received = after_attached(&mut world, 1);
-    assert!(
-        matches!(received[..], [Event::Membership { .. }]),
-        "{received:?}"
-    );
+fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
+    let mut world = without_note(origin());
+    for number in 1..=3 {
+        world.reattach(number, number, held(0, number - 1));
+    }
+    world.pass(UNNOTED);
+    for number in 1..=3 {
+        let mut received = after_attached(&mut world, number);
+        received.retain(|event| !matches!(event, Event::Master { .. }));
+        assert_eq!(received, [], "{number}");
+    }
+    let note = world.note.clone().unwrap();
+    assert_eq!((note.authority.cluster, note.authority.epoch), (7, 1));
+    assert_eq!(note.runs["run"].members, [1, 2, 3]);
+    // From here on it has a note.
+    world.restart();
+    for number in 1..=3 {
+        world.reattach(number, number, held(0, number - 1));
+        after_attached(&mut world, number);
+    }
+    assert_eq!(world.recoveries.len(), 2);
+}
+
+#[test]
+fn without_a_note_nobody_may_be_missing() {
+    let mut world = without_note(origin());
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    for number in 1..=2 {
+        let mut received = after_attached(&mut world, number);
+        received.retain(|event| !matches!(event, Event::Master { .. }));
+        assert_eq!(received, [], "{number}");
+    }
+    world.join(4);
+    world.take(4);
+    world.pass_beating(30, &[1, 2, 4]);
+    assert_eq!(world.recoveries[0].missing, [2]);
+    // The one that is missing was in the round, and has left it.
+    world.reattach_after(3, held(0, 2));
+    world.membership(1);
+}
+
+#[test]
+fn without_a_note_the_agent_of_the_coordinator_has_ended() {
+    let mut world = without_note(origin());
+    let hosted = |rank| {
+        held(0, rank).map(|held| HeldRound {
+            host: Some(0),
+            ..held
+        })
+    };
+    world.reattach(2, 2, hosted(1));
+    world.reattach(3, 3, hosted(2));
+    world.join(4);
+    world.pass(UNNOTED);
+    assert!(membership_after_attached(&mut world, 2).contains("hosted the rendezvous"));
     world.attempt = Some(2);
+    world.join(2);
+    world.join(3);
+    assert_eq!(world.formed(4).0, 1000);
+}
+
+#[test]
+fn without_a_note_the_last_round_that_anybody_knows_counts() {
+    let mut world = without_note(origin());
+    world.reattach(1, 1, held(0, 0));
+    for number in 2..=3 {
+        world.reattach(number, number, held(5, number - 1));
+    }
+    assert!(membership_after_attached(&mut world, 1).contains("went on"));
+    world.pass(UNNOTED * 4);
+    assert_eq!(world.recoveries[0].round, 5);
+    assert_eq!(world.recoveries[0].missing, [0]);
+}
+
+#[test]
+fn a_word_that_the_missing_have_ended_ends_the_wait() {
+    let mut world = without_note(Origin {
+        recover: true,
+        ..Origin::default()
+    });
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    world.pass(RECOVERY_WINDOW);
+    membership_after_attached(&mut world, 1);
+    membership_after_attached(&mut world, 2);
+}
+
+#[test]
+fn a_coordinator_elsewhere_takes_nothing_over() {
+    let mut world = without_note(Origin::default());
+    world.reattach(1, 1, held(0, 0));
+    membership_after_attached(&mut world, 1);
+    assert_eq!(world.note.as_ref().unwrap().authority.cluster, 8);
+}
+
+#[test]
+fn a_successor_ends_the_round_of_an_agent_at_once() {
+    let mut world = round_of(2, 2);
+    (world.replaces, world.attempt) = (vec![2], Some(1));
+    world.join_as(4, node(4), 4);
+    assert!(world.membership(1).contains("was killed"));
+    (world.replaces, world.attempt) = (Vec::new(), Some(2));
     world.join(1);
-    assert_eq!(world.formed(1).0, 42);
+    assert_eq!(world.formed(4), (1, 1, 2));
+    // The connection of the one that has ended closes late, and means nothing.
+    world.lose(2);
+    world.pass(REATTACH_WITHIN * 2);
+    assert!(
+        world
+            .take(4)
+            .iter()
+            .all(|event| !matches!(event, Event::Membership { .. }))
+    );
+}
+
+#[test]
+fn a_successor_accounts_for_an_agent_while_state_is_recovered() {
+    let mut world = round_of(2, 2);
+    world.restart();
+    world.reattach(2, 2, held(0, 1));
+    world.replaces = vec![1];
+    world.join_as(4, node(4), 4);
+    assert!(membership_after_attached(&mut world, 2).contains("started again"));
+    (world.replaces, world.attempt) = (Vec::new(), Some(2));
+    world.join(2);
+    assert_eq!(world.formed(4).0, 1);
+}
+
+#[test]
+fn an_agent_that_ends_in_order_has_nobody_wait_for_its_coordinator() {
+    let mut world = round_of(1, 1);
+    world.handle(Input::Ending);
+    assert_eq!(world.take(1), [], "a store may be started again");
+    world.start_unnoted(Origin {
+        host: Some(1),
+        ..Origin::default()
+    });
+    world.join(1);
+    world.take(1);
+    world.handle(Input::Ending);
+    assert!(
+        matches!(world.take(1)[..], [Event::Attached(authority)] if authority.timeout.is_zero())
+    );
 }
 
 #[test]
 fn a_number_that_no_round_can_have_does_no_harm() {
     let mut world = World::restartable(1, 1);
     world.reattach(1, 1, held(u64::MAX, u32::MAX));
+    world.take(1);
     world.attempt = Some(2);
     world.join(1);
+    world.pass(UNNOTED);
     assert_eq!(world.formed(1).0, (1 << 48) + 1);
     world.attempt = Some(3);
     world.join(1);

@@ -8,9 +8,9 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::apply::apply;
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Event, HeldRound, Join, Operation, Program, Reattach,
+    Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
 };
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Output};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Origin, Output};
 use rdzv_rendezvous_proto::decide::Action;
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::recovering::Recovering;
@@ -32,6 +32,8 @@ pub(crate) struct World {
     pub(crate) program: Option<Program>,
     /// Which join of theirs it is, if they say so.
     pub(crate) attempt: Option<u32>,
+    /// The instances that those who join next replace.
+    pub(crate) replaces: Vec<u64>,
     /// The note for the next coordinator, if there will be one.
     pub(crate) note: Option<Note>,
     /// The log of recoveries.
@@ -44,6 +46,17 @@ pub(crate) fn node(number: u32) -> NodeDesc {
         addr: format!("n{number:03}"),
         pid: 1,
         local_id: 0,
+    }
+}
+
+/// Where the coordinator is.
+pub(crate) const ADDRESS: &str = "10.0.0.1:29400";
+
+/// A coordinator at that place.
+pub(crate) fn origin() -> Origin {
+    Origin {
+        addresses: [ADDRESS.to_owned()].into(),
+        ..Origin::default()
     }
 }
 
@@ -62,6 +75,7 @@ impl World {
             settings: Settings::new(min, max),
             program: None,
             attempt: None,
+            replaces: Vec::new(),
             note: None,
             recoveries: Vec::new(),
         }
@@ -71,7 +85,7 @@ impl World {
     pub(crate) fn restartable(min: u32, max: u32) -> Self {
         let mut world = Self::new(min, max);
         let note = Note::new(7, Duration::from_secs(60));
-        world.coordinator = Coordinator::restartable(world.now, note.clone());
+        world.coordinator = Coordinator::restartable(world.now, note.clone(), origin());
         world.note = Some(note);
         world.program = Some(Program::new("train.py", b"", true));
         world.attempt = Some(1);
@@ -82,7 +96,16 @@ impl World {
     pub(crate) fn restart(&mut self) {
         let note = self.note.as_mut().unwrap();
         note.authority.epoch += 1;
-        self.coordinator = Coordinator::restartable(self.now, note.clone());
+        self.coordinator = Coordinator::restartable(self.now, note.clone(), origin());
+        self.received.clear();
+        self.keys.clear();
+    }
+
+    /// The coordinator and its note are gone, and somebody has started another one.
+    pub(crate) fn start_unnoted(&mut self, origin: Origin) {
+        let note = Note::new(8, Duration::from_secs(60));
+        self.coordinator = Coordinator::restartable(self.now, note.clone(), origin);
+        self.note = Some(note);
         self.received.clear();
         self.keys.clear();
     }
@@ -111,6 +134,7 @@ impl World {
                 Output::Remove(key) => drop(self.keys.remove(&key)),
                 Output::Close(id, _) => self.closed.push(id.0),
                 Output::Recovering { recovering, .. } => self.recoveries.push(recovering),
+                Output::Adopt(authority) => self.note.as_mut().unwrap().adopt(authority),
                 Output::Note { run, note } => self.note.as_mut().unwrap().update(run, note),
             }
         }
@@ -146,14 +170,38 @@ impl World {
             local_world_size: 2,
             program: self.program.clone(),
             attempt: self.attempt,
+            replaces: self.replaces.clone(),
+        }
+    }
+
+    fn last(&self) -> LastCoordinator {
+        LastCoordinator {
+            cluster: 7,
+            epoch: 0,
+            address: ADDRESS.to_owned(),
         }
     }
 
     /// Agent `number` goes on over a new connection.
     pub(crate) fn reattach(&mut self, connection: u32, number: u32, holds: Option<HeldRound>) {
-        let join = self.join_of(node(number), u64::from(number));
-        let reattach = Reattach { join, holds };
+        let reattach = Reattach {
+            last: self.last(),
+            join: self.join_of(node(number), u64::from(number)),
+            holds,
+            left: None,
+        };
         self.operate(connection, &Operation::Reattach(Box::new(reattach)));
+    }
+
+    /// The same, of an agent that has left this round and waits for the next one.
+    pub(crate) fn reattach_after(&mut self, number: u32, left: Option<HeldRound>) {
+        let reattach = Reattach {
+            last: self.last(),
+            join: self.join_of(node(number), u64::from(number)),
+            holds: None,
+            left,
+        };
+        self.operate(number, &Operation::Reattach(Box::new(reattach)));
     }
 
     pub(crate) fn lose(&mut self, number: u32) {

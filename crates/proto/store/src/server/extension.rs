@@ -53,6 +53,11 @@ pub trait Extension: fmt::Debug + Send {
     /// A request that may have changed one of its keys has been executed.
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
+    /// The server ends in order: it accepts nobody any more, and those that are connected have a moment left.
+    fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
+        let _ = (now, reach);
+    }
+
     /// When it wants [`Extension::tick`] to be called.
     fn deadline(&self) -> Option<Mono>;
 

@@ -92,6 +92,8 @@ pub enum Input<'a> {
     /// This many descriptors are in use beyond those that everybody may use; what is beyond is for agents.
     /// It holds until connections are closed or this is said again.
     DescriptorsShort(usize),
+    /// The server is to end in order; nobody is accepted any more.
+    Ending,
     /// The deadline has come.
     Tick,
 }
@@ -202,6 +204,7 @@ impl Machine for ServerMachine {
                 self.operations.keep_prefixes(prefixes);
             }
             Input::DescriptorsShort(beyond) => self.descriptors_short(beyond),
+            Input::Ending => self.extend(|extension, now, reach| extension.ending(now, reach)),
             Input::Tick => self.tick(now),
         }
     }

@@ -11,8 +11,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{
-    FileStore, ServerOptions, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions,
-    TcpStoreServer,
+    FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
 use super::options::{Medium, Options};
@@ -20,7 +19,7 @@ use super::stored::{C10dState, Place};
 use super::{Connection, MOST_AGAIN};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
-use crate::dynamic::native::{self, Native, NativeOptions};
+use crate::dynamic::native::{self, Native, NativeOptions, NoteFile, Origin};
 use crate::dynamic::node;
 use crate::{NodeState, Recorder, RendezvousBackend, RendezvousError, RendezvousEvent};
 
@@ -53,7 +52,7 @@ fn at_tcp(
         if server.is_some() {
             say_who_hosts(recorder);
         }
-        match meet(server, store, endpoint, options) {
+        match meet(server, store, endpoint, options, recorder) {
             Err(error) if again < MOST_AGAIN => {
                 tracing::debug!(%error, "lost the c10d store at once; looking for it again");
                 again += 1;
@@ -81,6 +80,7 @@ fn meet(
     store: TcpStore,
     endpoint: &Endpoint,
     options: &Options,
+    recorder: Option<&Recorder>,
 ) -> Result<Connection, RendezvousError> {
     let store = Arc::new(store);
     let me = node::describe(node::advertised(
@@ -96,6 +96,8 @@ fn meet(
             node: me.clone(),
             policy: options.policy.clone(),
             program: options.program.clone(),
+            kept: options.kept.clone(),
+            recorder: recorder.cloned(),
         },
         options.read_timeout,
     )?;
@@ -164,7 +166,15 @@ fn drive(
     me: NodeDesc,
     options: &Options,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    let state = C10dState::at(place, &options.run_id)?;
+    let mut state = C10dState::at(place, &options.run_id)?;
+    let died = options
+        .kept
+        .as_ref()
+        .and_then(|kept| kept.note().last_death);
+    if let Some(death) = died {
+        // Nobody notices its death here but by its heartbeats.
+        state.remove_agent(&me, &options.settings, death.pid)?;
+    }
     let driver = Driver::start(
         Box::new(state),
         DriverOptions {
@@ -188,12 +198,12 @@ fn reach(
     let timeout = options.read_timeout;
     let (server, store) = match is_host {
         Some(true) => {
-            let server = serve(endpoint, &options.policy).map_err(explain)?;
+            let server = serve(endpoint, options).map_err(explain)?;
             let store = call(endpoint, server.port(), timeout, &options.policy).map_err(explain)?;
             (Some(server), store)
         }
         None if node::is_this_machine(&endpoint.host, timeout) => {
-            let serve = || serve(endpoint, &options.policy);
+            let serve = || serve(endpoint, options);
             serve_or_call(endpoint, timeout, serve, &options.policy).map_err(explain)?
         }
         _ => (
@@ -205,11 +215,34 @@ fn reach(
     Ok((server, store))
 }
 
-fn serve(endpoint: &Endpoint, policy: &StorePolicy) -> Result<TcpStoreServer, StoreError> {
-    TcpStoreServer::start(ServerOptions {
-        extension: Some(native::extension()),
-        ..policy.server(loopback(&endpoint.host), endpoint.port)
-    })
+fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, StoreError> {
+    let mut server = options
+        .policy
+        .server(loopback(&endpoint.host), endpoint.port);
+    server.extension = Some(native::extension());
+    if let Some(kept) = &options.kept {
+        let explain = |source| StoreError::Listen {
+            address: endpoint.to_string(),
+            source,
+        };
+        let mut listeners = kept.listeners().map_err(explain)?;
+        if listeners.is_empty() {
+            listeners = TcpStoreServer::listen(server.host.as_deref(), server.port)?;
+            // Before anybody is accepted.
+            kept.keep_listeners(&listeners).map_err(explain)?;
+        }
+        let origin = Origin {
+            host: Some(kept.instance()),
+            addresses: native::addresses(&listeners),
+            recover: options.recover,
+        };
+        let slots = kept.coordinator_slots().map_err(explain)?;
+        let mut note = NoteFile::over(slots, options.coordinator_timeout);
+        note.reopen().map_err(explain)?;
+        server.extension = Some(native::restartable(note, origin));
+        server.listeners = listeners;
+    }
+    TcpStoreServer::start(server)
 }
 
 pub(super) fn call(
@@ -333,7 +366,7 @@ mod tests {
     #[test]
     fn a_node_that_may_not_listen_is_a_client_of_the_store_that_is_there() {
         let free = Endpoint::parse("localhost:0", 0).unwrap();
-        let server = serve(&free, &StorePolicy::default()).unwrap();
+        let server = serve(&free, &options("localhost:0", "")).unwrap();
         let endpoint = Endpoint {
             port: server.port(),
             ..free

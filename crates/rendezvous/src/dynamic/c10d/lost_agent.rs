@@ -5,22 +5,17 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::apply::sanitise;
-use rdzv_rendezvous_proto::{NodeDesc, codec};
 use rdzv_store::FileStore;
 
 use super::C10dRendezvous;
 use super::connect::call;
 use super::options::{Medium, Options};
 use super::stored::{C10dState, Place};
-use crate::dynamic::{SharedState as _, node};
+use crate::dynamic::node;
 use crate::{RendezvousError, RendezvousParameters};
 
 /// Limit for connecting to the store, and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Most writes that others may come before.
-const ATTEMPTS: usize = 16;
 
 impl C10dRendezvous {
     /// Takes the agent with this process id, on this machine, out of the run. True if it was in it.
@@ -56,23 +51,6 @@ impl C10dRendezvous {
         };
         let me = node::describe(node::advertised(options.local_addr.as_deref(), host, from));
         let mut stored = C10dState::at(place, &options.run_id)?;
-        for _ in 0..ATTEMPTS {
-            let Some((pickle, token)) = stored.get()? else {
-                return Ok(false);
-            };
-            let Ok(mut state) = codec::decode(&pickle) else {
-                return Ok(false);
-            };
-            let is_it = |node: &NodeDesc, _| node.addr == me.addr && node.pid == i64::from(pid);
-            let lost = sanitise(&mut state, &me, &options.settings, is_it);
-            if lost.is_empty() {
-                return Ok(false);
-            }
-            if stored.set(&codec::encode(&state), Some(&token))?.won {
-                stored.notify()?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        stored.remove_agent(&me, &options.settings, pid)
     }
 }

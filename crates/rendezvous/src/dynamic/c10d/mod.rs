@@ -14,6 +14,8 @@
 //! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share, or empty for a new one |
 //! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer; not read for a file |
 //! | `is_host` | found out | whether this node hosts the store |
+//! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
+//! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
 //!
 //! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of
 //! torchelastic; at any other, every agent changes the state under one key ([`super::driver`]).
@@ -287,6 +289,9 @@ impl RendezvousBackend for C10dRendezvous {
         let closed = connection.backend.shutdown();
         drop(connection.backend);
         if let Some(server) = connection.server.and_then(Arc::into_inner) {
+            if let Some(kept) = &self.options.kept {
+                kept.release_listeners();
+            }
             server.shutdown(LINGER);
         }
         closed

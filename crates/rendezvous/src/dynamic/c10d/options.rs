@@ -8,16 +8,25 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::StorePolicy;
 
-use crate::{Program, RendezvousError, RendezvousParameters};
+use crate::{Kept, Program, RendezvousError, RendezvousParameters};
 
 /// The port of an endpoint that names none.
 const DEFAULT_PORT: u16 = 29400;
 
 /// The options that are not those of every dynamic rendezvous.
-pub(crate) const OPTIONS: [&str; 3] = ["store_type", "read_timeout", "is_host"];
+pub(crate) const OPTIONS: [&str; 5] = [
+    "store_type",
+    "read_timeout",
+    "is_host",
+    "coordinator_timeout",
+    "recover",
+];
 
 /// How long to try to connect if nothing is configured, in seconds.
 const READ_TIMEOUT: i64 = 60;
+
+/// Time for which agents wait for the coordinator in an agent that was killed, if nothing is configured, in seconds.
+const COORDINATOR_TIMEOUT: i64 = 60;
 
 /// What `c10d` is configured with.
 #[derive(Debug)]
@@ -30,6 +39,11 @@ pub(super) struct Options {
     pub(super) read_timeout: Duration,
     /// The policy of stores that are hosted here, and reached.
     pub(super) policy: StorePolicy,
+    /// Time for which agents wait for the next coordinator if this node's is gone.
+    pub(super) coordinator_timeout: Duration,
+    /// Whether this node may take the place of a coordinator that cannot be shown to have ended.
+    pub(super) recover: bool,
+    pub(super) kept: Option<Kept>,
 }
 
 /// Where the state is.
@@ -73,6 +87,11 @@ impl Options {
                 return wrong("Invalid store type given. Currently only supports file and tcp.");
             }
         };
+        let coordinator_timeout = config.get_as_int("coordinator_timeout")?;
+        let coordinator_timeout = coordinator_timeout.unwrap_or(COORDINATOR_TIMEOUT);
+        if coordinator_timeout <= 0 {
+            return wrong("The coordinator timeout must be a positive integer.");
+        }
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
         }
@@ -84,6 +103,9 @@ impl Options {
             program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
             policy: parameters.store_policy()?,
+            coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
+            recover: config.get_as_bool("recover")?.unwrap_or(false),
+            kept: parameters.kept.clone(),
         })
     }
 

@@ -10,13 +10,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous_proto::codec::{SENTINEL, text};
+use rdzv_rendezvous_proto::apply::sanitise;
+use rdzv_rendezvous_proto::codec::{self, SENTINEL, text};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
 use super::store_watch::{self, watch_file, watch_side_key};
 use crate::RendezvousError;
 use crate::dynamic::watch_thread::WatchThread;
 use crate::dynamic::{Notice, SharedState, Token, Written};
+
+/// Most writes that others may come before, when an agent is taken out.
+const ATTEMPTS: usize = 16;
 
 /// What the state is in.
 #[derive(Debug, Clone)]
@@ -74,6 +79,32 @@ impl fmt::Debug for C10dState {
 }
 
 impl C10dState {
+    /// Takes the agent with this process id, on the machine of `me`, out of the state. True if it was in it.
+    pub(super) fn remove_agent(
+        &mut self,
+        me: &NodeDesc,
+        settings: &Settings,
+        pid: u32,
+    ) -> Result<bool, RendezvousError> {
+        for _ in 0..ATTEMPTS {
+            let Some((pickle, token)) = self.get()? else {
+                return Ok(false);
+            };
+            let Ok(mut state) = codec::decode(&pickle) else {
+                return Ok(false);
+            };
+            let is_it = |node: &NodeDesc, _| node.addr == me.addr && node.pid == i64::from(pid);
+            if sanitise(&mut state, me, settings, is_it).is_empty() {
+                return Ok(false);
+            }
+            if self.set(&codec::encode(&state), Some(&token))?.won {
+                self.notify()?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The state of that run in `store`, where nothing waits that the caller waits for. The
     /// first node leaves a mark under the key, so that nobody has to wait for a value.
     ///

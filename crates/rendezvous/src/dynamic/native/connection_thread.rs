@@ -26,7 +26,7 @@ use super::probe::{Found, probe};
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::waiting;
-use crate::{Change, Member, Observer, RendezvousError};
+use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, RendezvousEvent};
 
 /// How long one attempt to connect again may take.
 const ONE_ATTEMPT: Duration = Duration::from_secs(2);
@@ -83,6 +83,9 @@ pub(super) struct ConnectionThread {
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
     /// The caller that waits for the success of all nodes.
     barrier: Option<mpsc::SyncSender<()>>,
+    /// Since when there is no connection, if one was there before.
+    lost_since: Option<Instant>,
+    recorder: Option<Recorder>,
     ended: bool,
 }
 
@@ -92,6 +95,7 @@ impl ConnectionThread {
         address: SocketAddr,
         workers: WorkersStore,
         client: NativeClient,
+        recorder: Option<Recorder>,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
         channel.stream().set_nonblocking(true)?;
@@ -111,6 +115,8 @@ impl ConnectionThread {
             close: None,
             status: Vec::new(),
             barrier: None,
+            lost_since: None,
+            recorder,
             ended: false,
         };
         let thread = std::thread::Builder::new()
@@ -240,6 +246,13 @@ impl ConnectionThread {
 
     fn broken(&mut self, why: String) {
         self.channel = None;
+        if self.lost_since.is_none() {
+            self.lost_since = Some(Instant::now());
+            self.record(format!(
+                "lost the connection to {} ({why})",
+                place(self.address)
+            ));
+        }
         self.handle(Input::Disconnected(why));
     }
 
@@ -279,6 +292,13 @@ impl ConnectionThread {
                 Ok(Found::Coordinator(channel)) => match channel.stream().set_nonblocking(true) {
                     Ok(()) => {
                         self.channel = Some(channel);
+                        if let Some(since) = self.lost_since.take() {
+                            self.record(format!(
+                                "connected to {} again after {} ms",
+                                place(self.address),
+                                since.elapsed().as_millis()
+                            ));
+                        }
                         return Happened::Connected;
                     }
                     Err(error) => return Happened::Broke(error.to_string()),
@@ -387,6 +407,13 @@ impl ConnectionThread {
             }
         }
         Ok(())
+    }
+
+    fn record(&self, message: String) {
+        tracing::info!("[{}] {message}", escape(self.client.run()));
+        if let Some(record) = &self.recorder {
+            record(RendezvousEvent::new(NodeState::Running, message));
+        }
     }
 
     fn observe(&self, change: native_client::Change) {

@@ -1,11 +1,13 @@
 //! The coordinator as an extension of a store server.
 
+use std::io;
+
 use rdzv_core::escape::escape;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Output, PREFIX};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Origin, Output, PREFIX};
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::{error, info, warn};
 
@@ -18,9 +20,9 @@ pub fn extension() -> Box<dyn Extension> {
 
 /// The same for a server that is started again if it is killed, with the note of the one before, which was
 /// [reopened](NoteFile::reopen).
-pub fn restartable(note: NoteFile) -> Box<dyn Extension> {
+pub fn restartable(note: NoteFile, origin: Origin) -> Box<dyn Extension> {
     Box::new(CoordinatorExtension {
-        coordinator: Coordinator::restartable(Now::default(), note.note().clone()),
+        coordinator: Coordinator::restartable(Now::default(), note.note().clone(), origin),
         note: Some(note),
         scratch: Vec::new(),
     })
@@ -54,6 +56,14 @@ impl CoordinatorExtension {
         }
     }
 
+    fn note(&mut self, write: impl FnOnce(&mut NoteFile) -> io::Result<()>) {
+        if let Some(file) = &mut self.note
+            && let Err(error) = write(file)
+        {
+            error!("the note for the next coordinator cannot be written: {error}");
+        }
+    }
+
     /// Returns the keys to read, the first at the end.
     fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
         let mut reads = Vec::new();
@@ -69,12 +79,13 @@ impl CoordinatorExtension {
                     true => info!("[{}] {recovering}", escape(&run)),
                     false => warn!("[{}] {recovering}", escape(&run)),
                 },
-                Output::Note { run, note } => {
-                    if let Some(file) = &mut self.note
-                        && let Err(error) = file.update(run, note)
-                    {
-                        error!("the note for the next coordinator cannot be written: {error}");
-                    }
+                Output::Note { run, note } => self.note(|file| file.update(run, note)),
+                Output::Adopt(authority) => {
+                    info!(
+                        "this coordinator takes over from one that has ended without a note; it is number {} now",
+                        authority.epoch
+                    );
+                    self.note(|file| file.adopt(authority));
                 }
                 Output::Read(key) => reads.push(key),
                 Output::Store { key, value } => reach.store(&key, &value),
@@ -131,6 +142,10 @@ impl Extension for CoordinatorExtension {
         let value = state(key, reach);
         let value = value.as_deref();
         self.handle(now, Input::Stored { key, value }, reach);
+    }
+
+    fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
+        self.handle(now, Input::Ending, reach);
     }
 
     fn deadline(&self) -> Option<Mono> {

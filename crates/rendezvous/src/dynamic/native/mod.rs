@@ -17,8 +17,9 @@ mod extension;
 mod note;
 mod probe;
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -35,17 +36,18 @@ use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore};
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
+use crate::dynamic::node;
 use crate::{
-    ExitBarrier, Interrupter, Member, Observer, Program, RendezvousBackend, RendezvousError,
-    RendezvousInfo,
+    ExitBarrier, Interrupter, Kept, Member, Observer, Program, Recorder, RendezvousBackend,
+    RendezvousError, RendezvousInfo,
 };
 use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::{extension, restartable};
 pub use note::NoteFile;
 use probe::Found;
+pub use rdzv_rendezvous_proto::coordinator::Origin;
 
 /// What a [`Native`] is made of.
-#[derive(Debug)]
 pub struct NativeOptions {
     /// A connection to the store server, for the agents' keys.
     pub store: Arc<TcpStore>,
@@ -59,6 +61,20 @@ pub struct NativeOptions {
     pub policy: StorePolicy,
     /// The program of its workers.
     pub program: Option<Program>,
+    /// The sockets and notes that outlive this agent, where another one is started in place of it then.
+    pub kept: Option<Kept>,
+    /// Where to record that the connection to the coordinator is lost, and is there again.
+    pub recorder: Option<Recorder>,
+}
+
+impl fmt::Debug for NativeOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "NativeOptions({} at {:?})",
+            self.run_id, self.store
+        )
+    }
 }
 
 /// An agent's rendezvous through a coordinator.
@@ -102,6 +118,8 @@ impl Native {
             node,
             policy,
             program,
+            kept,
+            recorder,
         } = options;
         let address = store.peer();
         let place = place(address);
@@ -110,11 +128,20 @@ impl Native {
             Ok(Found::Store) => return Ok(None),
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let instance = fastrand::u64(..);
+        let (instance, predecessors) = match &kept {
+            Some(kept) => {
+                kept.take_part();
+                (kept.instance(), kept.predecessors().to_vec())
+            }
+            None => (fastrand::u64(1..), Vec::new()),
+        };
         let workers = WorkersStore::new(node.addr.clone(), policy.clone());
-        let client = NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings);
+        let client = NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings)
+            .running(program)
+            .replacing(predecessors)
+            .at(numeric(address));
         let (commands, thread) =
-            ConnectionThread::start(channel, address, workers, client.running(program))
+            ConnectionThread::start(channel, address, workers, client, recorder)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             run_id,
@@ -296,6 +323,30 @@ impl Drop for Native {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// An address as coordinators compare it.
+fn numeric(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+}
+
+/// The addresses and ports at which these sockets listen, each of them this machine's own.
+pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
+    let mut addresses = BTreeSet::new();
+    for listener in listeners {
+        let Ok(bound) = listener.local_addr() else {
+            continue;
+        };
+        match bound.ip().is_unspecified() {
+            false => drop(addresses.insert(numeric(bound))),
+            true => {
+                let own = node::own_addresses();
+                let own = own.into_iter().map(|ip| SocketAddr::new(ip, bound.port()));
+                addresses.extend(own.map(numeric));
+            }
+        }
+    }
+    addresses
 }
 
 fn place(address: SocketAddr) -> String {

@@ -1,23 +1,19 @@
 //! The note of a coordinator, in memory that outlives its process.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rdzv_rendezvous_proto::coordinator::wire::Authority;
 use rdzv_rendezvous_proto::coordinator::{Note, RunNote};
-use rustix::fs::{MemfdFlags, fstat, memfd_create};
-use rustix::io::{pread, pwrite};
+use rustix::fs::MemfdFlags;
 
-/// Longest note that is read. One of a round of a million nodes is 8 MB.
-const LONGEST: usize = 64 << 20;
+use crate::slots::Slots;
 
-/// The note of a coordinator for the next one, in case it is killed: two slots in memory, which are written in turn. They
-/// live as long as a process has them open; so the process that starts coordinators opens them, and
-/// gives each of its children a clone.
+/// The note of a coordinator for the next one, in case it is killed. It lives as long as a process has it open; so the
+/// process that starts coordinators opens it, and each of its children has it too.
 #[derive(Debug)]
 pub struct NoteFile {
-    slots: [OwnedFd; 2],
-    sequence: u64,
+    slots: Slots,
     note: Note,
 }
 
@@ -30,12 +26,15 @@ impl NoteFile {
     ///
     /// If the system has no memory for it.
     pub fn new(timeout: Duration) -> io::Result<Self> {
-        let slot = || memfd_create(c"rdzv-note", MemfdFlags::CLOEXEC);
-        Ok(Self {
-            slots: [slot()?, slot()?],
-            sequence: 0,
+        Ok(Self::over(Slots::new(MemfdFlags::CLOEXEC)?, timeout))
+    }
+
+    /// The note in these slots.
+    pub(in crate::dynamic) fn over(slots: Slots, timeout: Duration) -> Self {
+        Self {
+            slots,
             note: Note::new(fastrand::u64(..), timeout),
-        })
+        }
     }
 
     /// Reads what the process has left that wrote last, for the coordinator that follows it.
@@ -44,9 +43,8 @@ impl NoteFile {
     ///
     /// If the memory cannot be read or written.
     pub fn reopen(&mut self) -> io::Result<()> {
-        let slots = [read(&self.slots[0])?, read(&self.slots[1])?];
-        if let Some((sequence, note)) = Note::newest([&slots[0], &slots[1]]) {
-            (self.sequence, self.note) = (sequence, note);
+        if let Some(note) = self.slots.read(Note::newest)? {
+            self.note = note;
             self.note.authority.epoch += 1;
         }
         self.write()
@@ -63,30 +61,16 @@ impl NoteFile {
         self.write()
     }
 
-    fn write(&mut self) -> io::Result<()> {
-        self.sequence += 1;
-        let bytes = self.note.encode(self.sequence);
-        let slot = &self.slots[usize::from(self.sequence % 2 == 1)];
-        let mut written = 0;
-        while written < bytes.len() {
-            written += pwrite(slot, &bytes[written..], written as u64)?;
-        }
-        Ok(())
+    /// Writes which coordinator this is.
+    pub(super) fn adopt(&mut self, authority: Authority) -> io::Result<()> {
+        self.note.adopt(authority);
+        self.write()
     }
-}
 
-fn read(slot: &OwnedFd) -> io::Result<Vec<u8>> {
-    let length = usize::try_from(fstat(slot)?.st_size).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; length.min(LONGEST)];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match pread(slot, &mut bytes[filled..], filled as u64)? {
-            0 => break,
-            count => filled += count,
-        }
+    fn write(&mut self) -> io::Result<()> {
+        let note = &self.note;
+        self.slots.write(|sequence| note.encode(sequence))
     }
-    bytes.truncate(filled);
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -95,15 +79,13 @@ mod tests {
 
     #[test]
     fn the_next_coordinator_finds_what_the_last_one_wrote() {
-        let mut file = NoteFile::new(Duration::from_secs(60)).unwrap();
+        let timeout = Duration::from_secs(60);
+        let mut file = NoteFile::new(timeout).unwrap();
         file.reopen().unwrap();
         assert_eq!(file.note().authority.epoch, 0);
-        let slots = file.slots.each_ref().map(|slot| slot.try_clone().unwrap());
-        let mut of_keeper = NoteFile {
-            slots,
-            sequence: 0,
-            note: file.note.clone(),
-        };
+        let slots = file.slots.descriptors();
+        let slots = slots.map(|slot| slot.try_clone_to_owned().unwrap());
+        let mut of_keeper = NoteFile::over(Slots::of(slots), timeout);
         for round in [7, 8] {
             let note = RunNote {
                 round,

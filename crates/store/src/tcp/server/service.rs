@@ -348,6 +348,7 @@ impl Service {
 
     fn shut_down(&mut self, linger: Duration) {
         self.stop_accepting();
+        self.handle(Input::Ending);
         self.end = Some(Instant::now() + linger);
     }
 

@@ -258,6 +258,9 @@ fn show(event: &AgentEvent) {
         AgentEvent::Restarting { remaining, .. } => {
             say!("event restarting remaining={remaining}");
         }
+        AgentEvent::AgentRestarted { reason, .. } => {
+            say!("event agent restarted {reason}");
+        }
         AgentEvent::Regrouping { reason, .. } => {
             say!("event regrouping {reason}");
         }

@@ -37,6 +37,8 @@ pub(crate) fn run(
                 local_id: i64::from(agent),
             },
             program: None,
+            kept: None,
+            recorder: None,
         };
         crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);
     }

@@ -20,7 +20,10 @@ impl Run {
     /// A native agent wants to be in the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.recovery.is_some() {
-            self.state.participants.remove(node);
+            if let Some(rank) = self.state.participants.remove(node) {
+                let why = || format!("node {node} joins again");
+                return self.left_while_recovering(now, rank, why, out);
+            }
             return self.account_for(now, node, out);
         }
         if self.state.complete && self.state.participants.contains_key(node) {
@@ -47,7 +50,8 @@ impl Run {
     ) {
         self.awaited.remove(node);
         self.torchrun.remove(node);
-        let participated = self.state.participants.contains_key(node);
+        let rank = self.state.participants.get(node).copied();
+        let participated = rank.is_some();
         self.state.wait_list.remove(node);
         self.state.redundancy_list.remove(node);
         self.state.last_heartbeats.remove(node);
@@ -58,6 +62,9 @@ impl Run {
             if complete {
                 self.announce_change(&format!("node {node} {how}"), out);
             }
+        }
+        if let Some(rank) = rank {
+            self.left_while_recovering(now, rank, || format!("node {node} {how}"), out);
         }
         self.advance(now, out);
     }
@@ -95,7 +102,7 @@ impl Run {
         self.dirty = true;
         if state.complete && state.participants.is_empty() && self.recovery.is_none() {
             state.complete = false;
-            state.round += 1;
+            self.number_next_round();
             self.begin_round(now);
         }
         if !self.state.complete && self.state.participants.len() < self.settings.min_nodes as usize

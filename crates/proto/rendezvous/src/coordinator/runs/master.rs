@@ -68,6 +68,11 @@ impl Masters {
         self.current.clone()
     }
 
+    /// The round is another one than was thought.
+    pub(super) fn forget(&mut self) {
+        self.current = None;
+    }
+
     /// A participant knows it.
     pub(super) fn set(&mut self, addr: String, port: u16) {
         self.current = Some((addr, port));

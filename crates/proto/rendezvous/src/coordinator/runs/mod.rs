@@ -44,6 +44,10 @@ const TELL_WITHIN: Duration = Duration::from_millis(250);
 /// Most missed heartbeats that may be allowed.
 const MOST_ATTEMPTS: u32 = 1_000_000;
 
+/// The logarithm of the rounds that one coordinator may announce before numbers could be used twice, where nobody
+/// remembers the last one.
+const ROUNDS_OF_EPOCH: u32 = 16;
+
 /// What a run wants done.
 #[derive(Debug)]
 pub(super) enum Effect {
@@ -117,8 +121,18 @@ pub(super) struct Run {
     note: RunNote,
     /// The recovery under way.
     recovery: Option<Recovery>,
-    /// The instances that it waits for.
-    missing: Vec<u64>,
+    /// The ranks of the participants that it waits for, and their instances as far as they are known (else 0).
+    missing: BTreeMap<u32, u64>,
+    /// The instance of the agent in whose process the coordinator is.
+    host: Option<u64>,
+    /// There was another coordinator before, which has left no note.
+    had_coordinator: bool,
+    /// Until when members of an older round may be heard of, where nothing is known of one.
+    not_before: Option<Mono>,
+    /// People have said that those who are missing have ended.
+    recovers: bool,
+    /// The distance to the number of the next round; 1 if it is 0.
+    step: u64,
     /// Participants of the announced round whose workers have succeeded.
     succeeded: BTreeSet<NodeDesc>,
 }
@@ -224,6 +238,38 @@ impl Run {
         }
     }
 
+    /// Says in which agent's process the coordinator is; when it began, if it knows nothing of rounds before; and
+    /// whether people have said that those who are missing have ended.
+    pub(super) fn hosted(
+        mut self,
+        host: Option<u64>,
+        unnoted_since: Option<Mono>,
+        recovers: bool,
+    ) -> Self {
+        (self.host, self.recovers) = (host, recovers);
+        self.not_before = unnoted_since.map(|began| began + recovery::UNNOTED);
+        self
+    }
+
+    /// There were so many coordinators before, of which nothing more is known. If nobody is left who knows the number
+    /// of the last round, the next one has a number that none of them has given out.
+    pub(super) fn had_coordinators(&mut self, epoch: u32) {
+        self.had_coordinator = true;
+        if self.announced.is_none() {
+            self.state.round = self.state.round.max(u64::from(epoch) << ROUNDS_OF_EPOCH);
+        }
+    }
+
+    /// Whether a round was announced, and is not being recovered.
+    pub(super) fn knows_a_round(&self) -> bool {
+        self.announced.is_some() && self.recovery.is_none()
+    }
+
+    /// Whether state is being recovered.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
     /// Whether no native agent is left, so that the coordinator has nobody to notify.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
@@ -264,7 +310,7 @@ impl Run {
     }
 
     /// Takes an agent in that was not refused.
-    pub(super) fn join(&mut self, now: Now, join: Box<Join>, out: &mut Outbox<Effect>) {
+    pub(super) fn join(&mut self, now: Now, mut join: Box<Join>, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
         let phase = self.agents.get(&node).map(|agent| agent.phase);
         if self.is_repeated(&join) && phase != Some(Phase::Dropped) {
@@ -274,6 +320,9 @@ impl Run {
         self.torchrun.remove(&node);
         self.state.last_heartbeats.remove(&node);
         self.stop_join_timer(&node);
+        for instance in std::mem::take(&mut join.replaces) {
+            self.ended(now, instance, &node, out);
+        }
         let agent = Agent::new(now, *join, Phase::Joining);
         self.agents.insert(node.clone(), agent);
         self.restart_join_timer(now, &node);
@@ -385,11 +434,12 @@ impl Run {
 
     /// The life of an agent has ended; `how` that was noticed.
     pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
+        self.await_again(node);
         self.remove_agent(node, out);
         self.depart(now, node, &format!("is lost: {how}"), out);
     }
 
-    fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    pub(super) fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.stop_join_timer(node);
         if let Some(agent) = self.agents.remove(node) {
             self.note_departure(agent.instance, out);

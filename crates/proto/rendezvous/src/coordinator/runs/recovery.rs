@@ -1,7 +1,8 @@
 //! State recovery: a coordinator that was started again learns the last round from its members.
 //!
 //! The note names the last round that was announced, and the instances of its participants. Accounted for is
-//! a participant that reattaches, holding the round or not. Until recovery is over, nothing is decided:
+//! a participant that reattaches, holding the round or not, or that has certainly ended: its successor says so, which
+//! the same keeper has started. Until recovery is over, nothing is decided:
 //!
 //! | accounted for | then |
 //! |---|---|
@@ -13,6 +14,16 @@
 //! Two whole rounds never run because of that: the round of the note is the last one that was announced, so
 //! everybody of earlier ones has left them. The next one forms only when everybody who is here has left this
 //! one by their own word. And a coordinator that starts in the wrong part of a cut network touches nobody.
+//!
+//! Without a note, the round is the last one that anybody reports, and nobody may be missing:
+//!
+//! | after [`UNNOTED`] at least | then |
+//! |---|---|
+//! | all are accounted for, and all hold the round | it holds on |
+//! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
+//! | somebody is missing | it waits, and says for whom |
+//!
+//! The agent in whose process the coordinator was has certainly ended then too.
 
 use std::time::Duration;
 
@@ -28,30 +39,47 @@ use rdzv_core::time::{Mono, Now};
 /// The time that participants have before they are lost, if more than half are back.
 pub const WINDOW: Duration = Duration::from_secs(3);
 
+/// The time in which a coordinator without a note would hear of members of an older round; they dial again
+/// at least once a second.
+pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
+
+/// The next number of a round, after the last one that anybody in contact knows of.
+const UNNOTED_STEP: u64 = 1000;
+
 /// More of it for each participant, so that a storm of connections loses nobody.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
 
 /// Time between two messages about who is missing.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// The highest number of a round that is believed where there is no note; any more of them follow.
+/// The highest number of a round that is believed where there is no note; any more of them follow. The same for
+/// the number of its participants.
 const HIGHEST: u64 = 1 << 48;
+const MOST: u32 = 1 << 20;
 
 /// A recovery under way.
 #[derive(Debug)]
 pub(super) struct Recovery {
     began: Mono,
-    /// From when on those who are missing are lost, if they are not too many.
-    window_ends: Mono,
+    /// From when on those who are missing are lost, if they are not too many. Without a note that never happens.
+    window_ends: Option<Mono>,
     /// When to look at it next.
     pub(super) at: Mono,
-    /// Participants that hold the round no more, though nobody has seen them leave it.
-    left: Vec<String>,
+    /// Why the round is over, if it is: sentences about participants that hold it no more.
+    over: Vec<String>,
+}
+
+impl Recovery {
+    /// Whether there is no note of the round.
+    fn is_unnoted(&self) -> bool {
+        self.window_ends.is_none()
+    }
 }
 
 impl Run {
     /// Begins with what the coordinator before has left.
     pub(in crate::coordinator) fn recover(&mut self, now: Now, note: RunNote) {
+        self.not_before = None;
         self.state.round = note.round;
         self.state.closed = note.closed;
         self.announced = Some(note.round);
@@ -60,19 +88,151 @@ impl Run {
         if waits {
             let each = WINDOW_EACH * u32::try_from(self.note.members.len()).unwrap_or(u32::MAX);
             let window_ends = now.mono + WINDOW + each;
-            self.missing = self.note.members.clone();
-            self.missing.retain(|member| *member != 0);
+            let members = self.note.members.iter().enumerate();
+            let members = members.map(|(rank, instance)| (rank as u32, *instance));
+            self.missing = members.filter(|(_, instance)| *instance != 0).collect();
             self.state.complete = true;
             self.recovery = Some(Recovery {
                 began: now.mono,
-                window_ends,
+                window_ends: Some(window_ends),
                 at: window_ends,
-                left: Vec::new(),
+                over: Vec::new(),
             });
         } else {
             self.state.round += 1;
         }
         self.dirty = true;
+    }
+
+    /// Begins, or goes on, without a note, with a round that somebody reports.
+    pub(in crate::coordinator) fn recover_unnoted(
+        &mut self,
+        now: Now,
+        known: &HeldRound,
+        out: &mut Outbox<Effect>,
+    ) {
+        let unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
+        let is_first = match unnoted {
+            None => self.announced.is_none() && self.note.members.is_empty(),
+            Some(is_unnoted) => is_unnoted && self.note.round < known.round,
+        };
+        let is_sensible = known.rank < known.size && known.size <= MOST && known.round < HIGHEST;
+        if !is_first || !is_sensible {
+            return;
+        }
+        // Newcomers wait; those who hold an older round are in none.
+        let older = self.state.round;
+        for node in std::mem::take(&mut self.state.participants).into_keys() {
+            if let Some(agent) = self.agents.get_mut(&node)
+                && agent.phase == Phase::Member
+            {
+                agent.phase = Phase::Dropped;
+                self.dismiss(&node, older, out);
+            }
+        }
+        self.state.wait_list.clear();
+        self.state.redundancy_list.clear();
+        self.succeeded.clear();
+        self.masters.forget();
+        self.state.round = known.round;
+        self.state.complete = true;
+        (self.last_call, self.state.deadline) = (None, None);
+        self.announced = Some(known.round);
+        self.change_announced = false;
+        self.note = RunNote {
+            round: known.round,
+            members: vec![0; known.size as usize],
+            ..RunNote::default()
+        };
+        self.missing = (0..known.size).map(|rank| (rank, 0)).collect();
+        self.recovery = Some(Recovery {
+            began: now.mono,
+            window_ends: None,
+            at: self.not_before.unwrap_or(now.mono).max(now.mono),
+            over: Vec::new(),
+        });
+        if let Some(host) = known.host {
+            self.account(host, || {
+                "the agent that hosted the rendezvous has ended".to_owned()
+            });
+        }
+        self.dirty = true;
+    }
+
+    /// Nobody waits for a participant any more, which does not hold the round.
+    fn account(&mut self, rank: u32, why: impl FnOnce() -> String) {
+        if self.missing.remove(&rank).is_some()
+            && let Some(recovery) = &mut self.recovery
+        {
+            recovery.over.push(why());
+        }
+    }
+
+    /// The instance of a participant that is waited for, by its rank; of one whose instance nobody knows, the rank has to do.
+    fn missing_rank(&self, instance: u64) -> Option<u32> {
+        let mut missing = self.missing.iter();
+        let found = missing.find(|(_, known)| **known == instance);
+        found.map(|(rank, _)| *rank)
+    }
+
+    /// A participant is not in contact any more, and need not have ended: it is waited for again.
+    pub(super) fn await_again(&mut self, node: &NodeDesc) {
+        let rank = self.state.participants.get(node).copied();
+        if let (Some(rank), Some(recovery)) = (rank, &self.recovery)
+            && recovery.is_unnoted()
+        {
+            let instance = self.agents.get(node).map_or(0, |agent| agent.instance);
+            self.missing.insert(rank, instance);
+        }
+    }
+
+    /// A participant that had come back is gone while others are still waited for.
+    pub(super) fn left_while_recovering(
+        &mut self,
+        now: Now,
+        rank: u32,
+        why: impl FnOnce() -> String,
+        out: &mut Outbox<Effect>,
+    ) {
+        if let Some(recovery) = &mut self.recovery
+            && !self.missing.contains_key(&rank)
+        {
+            recovery.over.push(why());
+            self.end_recovery_if_due(now, out);
+        }
+    }
+
+    /// An agent has certainly ended: another one was started in place of it.
+    pub(in crate::coordinator) fn ended(
+        &mut self,
+        now: Now,
+        instance: u64,
+        successor: &NodeDesc,
+        out: &mut Outbox<Effect>,
+    ) {
+        let mut agents = self.agents.iter();
+        let known = agents.find(|(node, agent)| {
+            agent.instance == instance && instance != 0 && *node != successor
+        });
+        let known = known.map(|(node, _)| node.clone());
+        let takes_its_place = match (&known, self.missing_rank(instance)) {
+            (Some(node), _) => {
+                let was_former = self.former.contains(node);
+                self.remove_agent(node, out);
+                self.depart(now, node, "was killed, and is started again", out);
+                was_former
+            }
+            (None, Some(rank)) if self.recovery.is_some() && instance != 0 => {
+                self.account(rank, || format!("node {successor} was started again"));
+                self.note_departure(instance, out);
+                true
+            }
+            _ => false,
+        };
+        // It comes before nodes that were not in the round.
+        if takes_its_place {
+            self.former.insert(successor.clone());
+        }
     }
 
     /// An agent goes on over a new connection.
@@ -82,8 +242,18 @@ impl Run {
         reattach: Reattach,
         out: &mut Outbox<Effect>,
     ) {
-        let Reattach { join, holds } = reattach;
+        let Reattach {
+            join, holds, left, ..
+        } = reattach;
         let node = join.node.clone();
+        if let Some(left) = &left
+            && left.round == self.note.round
+            && let Some(recovery) = &self.recovery
+            && recovery.is_unnoted()
+        {
+            self.account(left.rank, || format!("node {node} joins again"));
+            self.former.insert(node.clone());
+        }
         let known = self.agents.get(&node);
         match (known.map(|agent| agent.phase), holds) {
             (Some(Phase::Joining | Phase::Member), None) if self.is_repeated(&join) => {
@@ -119,12 +289,21 @@ impl Run {
         else {
             return;
         };
+        if self.change_announced {
+            // It has never heard of the round, which does not hold any more: it waits for the next one.
+            if let Some(agent) = self.agents.get_mut(node) {
+                agent.phase = Phase::Joining;
+            }
+            self.restart_join_timer(now, node);
+            return self.arrive(now, node, out);
+        }
         let infos = self.infos();
         let assignments = infos.as_ref().map(|infos| assign(infos));
         let notify = |event| Effect::Notify(node.clone(), event);
         let round = self.state.round;
         if self.is_recoverable() {
-            out.push(notify(Event::Recoverable { round }));
+            let host = self.host_rank();
+            out.push(notify(Event::Recoverable { round, host }));
         }
         out.push(notify(Event::Formed {
             round,
@@ -137,6 +316,8 @@ impl Run {
             rank,
             master: None,
             succeeded: false,
+            size: 0,
+            host: None,
         };
         self.resume(now, node, held, out);
     }
@@ -173,17 +354,26 @@ impl Run {
     /// An agent that this coordinator does not know holds a round.
     fn regain(&mut self, now: Now, join: Join, held: HeldRound, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
-        let place = held.rank as usize;
-        let is_member = self.recovery.is_some()
-            && self.note.round == held.round
-            && self.note.members.get(place) == Some(&join.instance)
-            && self.missing.contains(&join.instance);
+        let expected = self.missing.get(&held.rank).copied();
+        let is_unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
+        let is_member = is_unnoted.is_some_and(|is_unnoted| {
+            let is_it = expected == Some(join.instance) || is_unnoted && expected == Some(0);
+            is_it && self.note.round == held.round
+        });
         let phase = if is_member {
             Phase::Member
         } else {
             Phase::Dropped
         };
-        self.missing.retain(|missing| *missing != join.instance);
+        if is_member {
+            self.missing.remove(&held.rank);
+            if let Some(member) = self.note.members.get_mut(held.rank as usize) {
+                *member = join.instance;
+            }
+        } else if let Some(rank) = self.missing_rank(join.instance) {
+            // It holds another round, or says another rank than it has.
+            self.account(rank, || format!("node {node} holds another round"));
+        }
         self.agents
             .insert(node.clone(), Agent::new(now, join, phase));
         if !is_member {
@@ -206,12 +396,9 @@ impl Run {
 
     /// An agent that holds no round has come while state is recovered.
     pub(super) fn account_for(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let instance = self.agents.get(node).map(|agent| agent.instance);
-        if let Some(at) = self.missing.iter().position(|it| Some(*it) == instance) {
-            self.missing.remove(at);
-            if let Some(recovery) = &mut self.recovery {
-                recovery.left.push(node.to_string());
-            }
+        let instance = self.agents.get(node).map_or(0, |agent| agent.instance);
+        if let Some(rank) = self.missing_rank(instance).filter(|_| instance != 0) {
+            self.account(rank, || format!("node {node} joins again"));
             // Those of the last round come before others.
             self.former.insert(node.clone());
         }
@@ -224,18 +411,31 @@ impl Run {
             return;
         };
         let size = self.note.members.len();
-        let is_late = recovery.window_ends <= now.mono;
-        let enough = match is_late {
-            true => self.missing.len() * 2 < size || !recovery.left.is_empty(),
-            false => self.missing.is_empty(),
+        let enough = match recovery.window_ends {
+            Some(ends) if ends <= now.mono => {
+                self.missing.len() * 2 < size || !recovery.over.is_empty() || self.recovers
+            }
+            Some(_) => self.missing.is_empty(),
+            // Until then, somebody may come who knows of a later round.
+            None => {
+                let is_early = self.not_before.is_some_and(|at| now.mono < at);
+                let is_assured = self.recovers && recovery.began + WINDOW <= now.mono;
+                !is_early && (self.missing.is_empty() || is_assured)
+            }
         };
         let elapsed = now.mono.since(recovery.began);
         if !enough {
             if recovery.at <= now.mono {
-                recovery.at = now.mono + REMIND;
-                let ranks = self.note.members.iter().enumerate();
-                let ranks = ranks.filter(|(_, member)| self.missing.contains(member));
-                let missing = ranks.map(|(rank, _)| rank as u32).collect();
+                let is_first = recovery.is_unnoted() && now.mono < recovery.began + WINDOW;
+                recovery.at = if is_first {
+                    recovery.began + WINDOW
+                } else {
+                    now.mono + REMIND
+                };
+                if is_first && !self.missing.is_empty() {
+                    return;
+                }
+                let missing = self.missing.keys().copied().collect();
                 out.push(Effect::Recovering(Recovering {
                     round: self.note.round,
                     size: size as u32,
@@ -245,11 +445,17 @@ impl Run {
             }
             return;
         }
-        let left = std::mem::take(&mut recovery.left);
+        let over = std::mem::take(&mut recovery.over);
+        let is_unnoted = recovery.is_unnoted();
         self.recovery = None;
         let lost = std::mem::take(&mut self.missing);
-        for instance in &lost {
+        for instance in lost.values() {
             self.note_departure(*instance, out);
+        }
+        if is_unnoted {
+            out.push(Effect::Note(self.note.clone()));
+            // A number that was given out meanwhile is never used twice.
+            self.step = UNNOTED_STEP;
         }
         out.push(Effect::Recovering(Recovering {
             round: self.note.round,
@@ -257,14 +463,13 @@ impl Run {
             missing: Vec::new(),
             elapsed,
         }));
-        let reason = match (&left[..], &lost[..]) {
+        let reason = match (over.into_iter().next(), lost.len()) {
             _ if self.state.participants.len() == size => None,
-            ([node, ..], _) => Some(format!("node {node} joins again")),
-            ([], [_, ..]) => Some(format!(
-                "{} of {size} nodes did not come back to the rendezvous, which was started again",
-                lost.len()
+            (Some(reason), _) => Some(reason),
+            (None, 0) => Some("a node has left".to_owned()),
+            (None, lost) => Some(format!(
+                "{lost} of {size} nodes did not come back to the rendezvous, which was started again"
             )),
-            ([], []) => Some("a node has left".to_owned()),
         };
         self.restore(now, reason, out);
     }
@@ -290,7 +495,7 @@ impl Run {
         }
         if self.state.participants.is_empty() {
             self.state.complete = false;
-            self.state.round += 1;
+            self.number_next_round();
             self.begin_round(now);
         }
         if is_whole {
@@ -396,15 +601,31 @@ impl Run {
         if !self.is_recoverable() {
             return;
         }
-        let round = self.state.round;
+        let (round, host) = (self.state.round, self.host_rank());
         for node in self.state.participants.keys() {
-            let event = Event::Recoverable { round };
+            let event = Event::Recoverable { round, host };
             out.push(Effect::Notify(node.clone(), event));
         }
     }
 
+    /// The rank of the participant in whose process this coordinator is.
+    fn host_rank(&self) -> Option<u32> {
+        let host = self.host.filter(|host| *host != 0)?;
+        let mut members = self.note.members.iter();
+        let rank = members.position(|member| *member == host)?;
+        u32::try_from(rank).ok()
+    }
+
+    /// The next round has a number that no round had.
+    pub(super) fn number_next_round(&mut self) {
+        self.state.round += std::mem::replace(&mut self.step, 1).max(1);
+    }
+
     /// An agent has left the run, or is lost: nobody is to wait for it in a recovery.
     pub(super) fn note_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
+        if instance == 0 {
+            return;
+        }
         let mut members = self.note.members.iter_mut();
         if let Some(member) = members.find(|member| **member == instance) {
             *member = 0;
@@ -414,7 +635,8 @@ impl Run {
 
     /// The note that a recovery under way began with.
     pub(in crate::coordinator) fn note_of_recovery(&self) -> Option<RunNote> {
-        self.recovery.is_some().then(|| self.note.clone())
+        let recovery = self.recovery.as_ref()?;
+        (!recovery.is_unnoted()).then(|| self.note.clone())
     }
 
     /// The note of a run that nobody takes part in.

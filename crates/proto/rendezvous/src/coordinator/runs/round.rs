@@ -120,9 +120,23 @@ impl Run {
     fn is_ready(&self, now: Now) -> bool {
         let count = self.state.participants.len();
         let everybody = self.enough && self.awaited.is_empty() && self.state.wait_list.is_empty();
-        count >= self.settings.max_nodes as usize
-            || count >= self.settings.min_nodes as usize
-                && (everybody || self.last_call_ends().is_some_and(|end| end <= now.mono))
+        let is_full = count >= self.settings.max_nodes as usize;
+        let is_enough = count >= self.settings.min_nodes as usize
+            && (everybody || self.last_call_ends().is_some_and(|end| end <= now.mono));
+        (is_full || is_enough) && !self.waits_for_older(now, is_full)
+    }
+
+    /// Whether members of an older round may still be heard of, of which this coordinator knows nothing. Unless there was
+    /// another coordinator, there cannot be an older round beside one of all nodes, nor where more than half of them
+    /// are needed.
+    fn waits_for_older(&self, now: Now, is_full: bool) -> bool {
+        self.may_have_older(is_full) && self.not_before.is_some_and(|at| now.mono < at)
+    }
+
+    fn may_have_older(&self, is_full: bool) -> bool {
+        let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
+        let could_be = u64::from(min) * 2 <= u64::from(max) && !is_full;
+        could_be || self.had_coordinator
     }
 
     /// The last call goes on for those who are on their way from the round before, however short it
@@ -130,6 +144,8 @@ impl Run {
     /// everybody start over.
     fn last_call_ends(&self) -> Option<Mono> {
         let end = self.last_call?;
+        let older = self.not_before.filter(|_| self.may_have_older(false));
+        let end = older.map_or(end, |at| end.max(at));
         let nobody = self.awaited.is_empty() && self.state.wait_list.is_empty();
         let until = self.awaited_until.filter(|_| !nobody);
         Some(until.map_or(end, |until| end.max(until)))
@@ -242,6 +258,7 @@ impl Run {
             self.masters.until,
             self.tell_at,
             self.recovery.as_ref().map(|recovery| recovery.at),
+            self.not_before,
         ]
         .into_iter()
         .flatten()
@@ -263,6 +280,9 @@ impl Run {
             self.awaited.clear();
         }
         self.master_is_late(now, out);
+        if self.not_before.is_some_and(|at| at <= now.mono) {
+            self.not_before = None;
+        }
         self.end_recovery_if_due(now, out);
         self.advance(now, out);
         self.tell_if_due(now, out);

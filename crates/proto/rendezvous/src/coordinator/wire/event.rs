@@ -74,6 +74,8 @@ pub enum Event {
     Recoverable {
         /// Its number.
         round: u64,
+        /// The rank of the participant whose process is the coordinator, if one is.
+        host: Option<u32>,
     },
     /// The workers of all participants have succeeded.
     AllSucceeded {
@@ -195,9 +197,11 @@ impl Event {
                 out.extend_from_slice(&authority.epoch.to_le_bytes());
                 out.extend_from_slice(&timeout.to_le_bytes());
             }
-            Self::Recoverable { round } | Self::AllSucceeded { round } => {
+            Self::Recoverable { round, host } => {
                 out.extend_from_slice(&round.to_le_bytes());
+                out.extend(host.iter().flat_map(|rank| rank.to_le_bytes()));
             }
+            Self::AllSucceeded { round } => out.extend_from_slice(&round.to_le_bytes()),
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
     }
@@ -268,6 +272,10 @@ impl Event {
             }),
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,
+                host: match fields.0 {
+                    [] => None,
+                    _ => Some(fields.u32("the host")?),
+                },
             },
             12 => Self::AllSucceeded {
                 round: fields.u64("the round")?,
@@ -407,7 +415,14 @@ mod tests {
                 epoch: 3,
                 timeout: Duration::from_secs(60),
             }),
-            Event::Recoverable { round: 7 },
+            Event::Recoverable {
+                round: 7,
+                host: None,
+            },
+            Event::Recoverable {
+                round: 7,
+                host: Some(0),
+            },
             Event::AllSucceeded { round: 7 },
         ]
     }

@@ -14,16 +14,18 @@
 //!                             keep-alive ms u64, keep-alive attempts u32
 //!                   role: text, local world size: u32, then nothing (version 0.1) or
 //!                   program: name text, fingerprint u64, whether the run was given an id u8,
-//!                   then nothing or the number of the join: u32
+//!                   then nothing or the number of the join: u32,
+//!                   then nothing or the agents that it replaces: u8 count of instance u64
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat
 //!   0x24 failed     reason: text
 //!   0x25 master     round: u64, addr: text, port: u16
 //!   0x26 status     run: text
-//!   0x27 reattach   whether it holds a round: u8, then if it does
-//!                   round: u64, rank: u32, succeeded: u8, master: addr text (empty: not known), port u16;
-//!                   then the fields of join
+//!   0x27 reattach   last coordinator: cluster u64, epoch u32, address text (empty: not known);
+//!                   its last round: u8 (0 none, 1 it holds it, 2 it has left it), then if there is one
+//!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
+//!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
@@ -43,7 +45,7 @@
 //!                   hosts: u8 count of texts
 //!   9 status        closed: u8, waiting: u32
 //!   10 attached     cluster: u64, epoch: u32, timeout ms u64
-//!   11 recoverable  round: u64
+//!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //! ```
 //!
@@ -57,7 +59,7 @@ mod fields;
 mod operation;
 
 pub use event::{Authority, Event, EventReader, MAX_EVENT_BYTES, Refusal};
-pub use operation::{HeldRound, Join, Operation, Program, Reattach};
+pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach};
 
 use thiserror::Error;
 

@@ -8,6 +8,14 @@ use super::fields::{Fields, text};
 use super::{VERSION, WireError};
 use crate::{NodeDesc, Settings};
 
+/// An agent that reattaches and has been in no round, holds one, or has left it.
+const NONE: u8 = 0;
+const HOLDS: u8 = 1;
+const LEFT: u8 = 2;
+
+/// In place of a rank.
+const NOBODY: u32 = u32::MAX;
+
 /// What an agent asks its host for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
@@ -56,10 +64,25 @@ pub enum Operation {
 /// Where an agent stands that goes on over a new connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reattach {
+    /// The coordinator that it obeyed last.
+    pub last: LastCoordinator,
     /// The agent. Its last join, repeated, if it holds no round.
     pub join: Join,
     /// The round that it is in; `None` if it waits for one.
     pub holds: Option<HeldRound>,
+    /// The last round that it was in, if it waits for the next one.
+    pub left: Option<HeldRound>,
+}
+
+/// The coordinator that an agent obeyed last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastCoordinator {
+    /// Its cluster.
+    pub cluster: u64,
+    /// Its number in that.
+    pub epoch: u32,
+    /// The numeric address and port at which the agent has reached it (`10.0.0.1:29400`); empty if it does not know.
+    pub address: String,
 }
 
 /// A round, as one of its participants knows it.
@@ -73,6 +96,10 @@ pub struct HeldRound {
     pub master: Option<(String, u16)>,
     /// Whether all workers of the agent have succeeded.
     pub succeeded: bool,
+    /// The number of its participants; 0 if the agent does not know.
+    pub size: u32,
+    /// The rank of the participant whose process was the coordinator, if one was.
+    pub host: Option<u32>,
 }
 
 /// Who joins, and how.
@@ -96,6 +123,8 @@ pub struct Join {
     /// The number of joins that the agent has made, this one included. Agents that do not say it, or no program, cannot
     /// reattach.
     pub attempt: Option<u32>,
+    /// The instances of agents that have certainly ended, and that this one was started in place of; at most 255.
+    pub replaces: Vec<u64>,
 }
 
 /// The program of an agent. Two agents run the same if the fingerprints are equal.
@@ -195,35 +224,69 @@ impl Operation {
 
 impl Reattach {
     fn write(&self, out: &mut Vec<u8>) {
-        out.push(u8::from(self.holds.is_some()));
-        if let Some(held) = &self.holds {
-            out.extend_from_slice(&held.round.to_le_bytes());
-            out.extend_from_slice(&held.rank.to_le_bytes());
-            out.push(u8::from(held.succeeded));
-            let (addr, port) = held.master.as_ref().map_or(("", 0), |(a, p)| (&**a, *p));
-            text(out, addr);
-            out.extend_from_slice(&port.to_le_bytes());
+        out.extend_from_slice(&self.last.cluster.to_le_bytes());
+        out.extend_from_slice(&self.last.epoch.to_le_bytes());
+        text(out, &self.last.address);
+        let (standing, round) = match (&self.holds, &self.left) {
+            (Some(held), _) => (HOLDS, Some(held)),
+            (None, Some(left)) => (LEFT, Some(left)),
+            (None, None) => (NONE, None),
+        };
+        out.push(standing);
+        if let Some(round) = round {
+            round.write(out);
         }
         self.join.write(out);
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
-        let holds = match fields.u8("whether it holds a round")? {
-            0 => None,
-            _ => Some(HeldRound {
-                round: fields.u64("the round")?,
-                rank: fields.u32("the rank")?,
-                succeeded: fields.u8("whether it has succeeded")? != 0,
-                master: {
-                    let addr = fields.host("the master address")?;
-                    let port = fields.u16("the master port")?;
-                    (!addr.is_empty()).then_some((addr, port))
-                },
-            }),
+        let last = LastCoordinator {
+            cluster: fields.u64("the last coordinator")?,
+            epoch: fields.u32("the last coordinator")?,
+            address: fields.host("the last coordinator")?,
+        };
+        let standing = fields.u8("whether it holds a round")?;
+        let round = match standing {
+            NONE => None,
+            _ => Some(HeldRound::read(fields)?),
+        };
+        let (holds, left) = match standing {
+            LEFT => (None, round),
+            _ => (round, None),
         };
         Ok(Self {
+            last,
             join: Join::read(fields)?,
             holds,
+            left,
+        })
+    }
+}
+
+impl HeldRound {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.round.to_le_bytes());
+        out.extend_from_slice(&self.rank.to_le_bytes());
+        out.extend_from_slice(&self.size.to_le_bytes());
+        out.extend_from_slice(&self.host.unwrap_or(NOBODY).to_le_bytes());
+        out.push(u8::from(self.succeeded));
+        let (addr, port) = self.master.as_ref().map_or(("", 0), |(a, p)| (&**a, *p));
+        text(out, addr);
+        out.extend_from_slice(&port.to_le_bytes());
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            round: fields.u64("the round")?,
+            rank: fields.u32("the rank")?,
+            size: fields.u32("the size of the round")?,
+            host: Some(fields.u32("the host")?).filter(|rank| *rank != NOBODY),
+            succeeded: fields.u8("whether it has succeeded")? != 0,
+            master: {
+                let addr = fields.host("the master address")?;
+                let port = fields.u16("the master port")?;
+                (!addr.is_empty()).then_some((addr, port))
+            },
         })
     }
 }
@@ -239,6 +302,7 @@ impl Join {
             local_world_size,
             program,
             attempt,
+            replaces,
         } = self;
         let milliseconds = |duration: Duration| {
             u64::try_from(duration.as_millis())
@@ -265,6 +329,13 @@ impl Join {
             out.push(u8::from(program.has_run_id));
             if let Some(attempt) = attempt {
                 out.extend_from_slice(&attempt.to_le_bytes());
+                let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
+                if !replaces.is_empty() {
+                    out.push(replaces.len() as u8);
+                }
+                for instance in replaces {
+                    out.extend_from_slice(&instance.to_le_bytes());
+                }
             }
         }
     }
@@ -309,6 +380,12 @@ impl Join {
                 [] => None,
                 _ => Some(fields.u32("the number of the join")?),
             },
+            replaces: match fields.0 {
+                [] => Vec::new(),
+                _ => (0..fields.u8("the agents that it replaces")?)
+                    .map(|_| fields.u64("the agents that it replaces"))
+                    .collect::<Result<_, _>>()?,
+            },
         })
     }
 }
@@ -336,6 +413,7 @@ mod tests {
                 local_world_size: 8,
                 program: None,
                 attempt: None,
+                replaces: Vec::new(),
             })),
             Operation::Leave,
             Operation::Close { run: run.clone() },
@@ -396,6 +474,7 @@ mod tests {
         let join = Join {
             program: Some(Program::new("train.py", b"print()", false)),
             attempt: Some(3),
+            replaces: vec![5, 6],
             ..(**old).clone()
         };
         let held = HeldRound {
@@ -403,22 +482,35 @@ mod tests {
             rank: 2,
             master: Some(("10.0.0.1".to_owned(), 4000)),
             succeeded: true,
+            size: 4,
+            host: Some(1),
         };
         let unpublished = HeldRound {
-            round: 7,
-            rank: 2,
             master: None,
             succeeded: false,
+            host: None,
+            ..held
         };
-        let reattach = |holds| {
-            let join = join.clone();
-            Operation::Reattach(Box::new(Reattach { join, holds }))
+        let last = LastCoordinator {
+            cluster: 11,
+            epoch: 2,
+            address: "10.0.0.1:29400".to_owned(),
+        };
+        let reattach = |holds, left| {
+            let (join, last) = (join.clone(), last.clone());
+            Operation::Reattach(Box::new(Reattach {
+                last,
+                join,
+                holds,
+                left,
+            }))
         };
         let operations = [
             Operation::Join(Box::new(join.clone())),
-            reattach(None),
-            reattach(Some(held)),
-            reattach(Some(unpublished)),
+            reattach(None, None),
+            reattach(Some(held.clone()), None),
+            reattach(Some(unpublished), None),
+            reattach(None, Some(held)),
         ];
         for operation in operations {
             let mut bytes = Vec::new();

@@ -1,0 +1,99 @@
+//! Starting a process again that was killed: how often, and after what pause.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rdzv_core::signal;
+
+/// A life that was shorter counts against the restarts.
+const SHORT: Duration = Duration::from_secs(10);
+
+/// A life that was shorter is followed by a pause.
+const VERY_SHORT: Duration = Duration::from_secs(1);
+
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The lives of a process that is started again if it is killed.
+#[derive(Debug, Default)]
+pub(super) struct Lives {
+    /// The number of short ones in a row.
+    short: u32,
+}
+
+impl Lives {
+    /// The next start, after a life that was ended by force, and the pause before it; none if more than `most` in a row
+    /// were short.
+    pub(super) fn ended(
+        &mut self,
+        ended: ExitStatus,
+        lived: Duration,
+        most: u32,
+    ) -> Option<(Restart, Duration)> {
+        self.short = if lived < SHORT { self.short + 1 } else { 0 };
+        let restart = Restart {
+            ended,
+            short: self.short,
+            most,
+        };
+        let pause = match lived < VERY_SHORT {
+            true => PAUSE,
+            false => Duration::ZERO,
+        };
+        (self.short <= most).then_some((restart, pause))
+    }
+}
+
+/// Why a process was started again; a predicate, for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Restart {
+    pub(super) ended: ExitStatus,
+    /// The number of short lives in a row.
+    pub(super) short: u32,
+    pub(super) most: u32,
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ended.signal() {
+            Some(number) => match signal::name(number) {
+                Some(name) => write!(formatter, "was killed ({name})"),
+                None => write!(formatter, "was killed (signal {number})"),
+            },
+            None => formatter.write_str("ended by a panic"),
+        }?;
+        formatter.write_str("; started again")?;
+        match self.short {
+            0 => Ok(()),
+            short => write!(formatter, " ({short} of {} in a row)", self.most),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_lives_in_a_row_use_restarts_up() {
+        let killed = ExitStatus::from_raw(9);
+        let mut lives = Lives::default();
+        let (short, long) = (Duration::from_secs(5), Duration::from_secs(11));
+        for _ in 0..10 {
+            let (restart, pause) = lives.ended(killed, long, 1).unwrap();
+            assert_eq!(restart.to_string(), "was killed (SIGKILL); started again");
+            assert!(pause.is_zero());
+        }
+        let (restart, _) = lives.ended(killed, short, 1).unwrap();
+        assert_eq!(
+            restart.to_string(),
+            "was killed (SIGKILL); started again (1 of 1 in a row)"
+        );
+        assert!(lives.ended(killed, short, 1).is_none());
+        assert!(lives.ended(killed, long, 1).is_some());
+        let (_, pause) = lives.ended(killed, Duration::ZERO, 1).unwrap();
+        assert_eq!(pause, PAUSE);
+        assert!(Lives::default().ended(killed, short, 0).is_none());
+    }
+}

@@ -1,0 +1,224 @@
+//! Agents that are killed, and started again by the processes around them.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rdzv_testing::pids::{self, kill};
+use rustix::process::Signal;
+
+use super::{PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, store};
+use crate::harness::{DEADLINE, Running, free_port, rdzv};
+
+const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
+
+/// Says where it is, and ends when it is told to.
+fn script(go: &Path) -> String {
+    format!(
+        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
+        go.display()
+    )
+}
+
+/// Waits until a node has printed that it is in this round.
+fn await_round(node: &Running, round: u64) {
+    node.stdout.await_text(&format!("round {round} pid"), 1);
+}
+
+/// Kills the agent of a node, and returns when there is another one.
+fn kill_agent(node: &Running) {
+    let agent = node.agent_pid();
+    kill(agent, Signal::KILL);
+    let until = Instant::now() + DEADLINE;
+    while pids::agent(node.pid()).is_none_or(|pid| pid == agent) {
+        assert!(Instant::now() < until, "{}", node.stderr.so_far());
+        // Nobody tells when it has been started.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn started_again(node: &Running, round: u64) {
+    let said = "the agent was killed (SIGKILL); started again (";
+    node.stderr.await_text(said, 1);
+    await_round(node, round);
+}
+
+#[test]
+fn a_job_outlives_each_of_its_agents() {
+    for place in [first_agent(), store()] {
+        let directory = tempfile::tempdir().unwrap();
+        let go = directory.path().join("go");
+        let first = place.node(&FLAGS, &script(&go)).start();
+        if place.store.is_none() {
+            await_participants(&place.endpoint, 1, |_| true);
+        }
+        let second = place.node(&FLAGS, &script(&go)).start();
+        let mut round = 0;
+        for killed in [&first, &second, &first] {
+            for node in [&first, &second] {
+                await_round(node, round);
+            }
+            kill_agent(killed);
+            round += 1;
+            started_again(killed, round);
+        }
+        for node in [&first, &second] {
+            await_round(node, round);
+        }
+        fs::write(&go, "").unwrap();
+        for node in [first, second] {
+            let ended = node.wait().expect(0);
+            // Nobody's workers have failed.
+            assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+        }
+        place.end();
+    }
+}
+
+#[test]
+fn an_agent_knows_how_many_restarts_of_its_workers_one_before_it_has_used() {
+    let place = store();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let fails = format!(
+        "{PRINT_ROUND} pid $$$$; test $RDZV_ROUND -ge 1 || exit 7; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let first = place.node(&FLAGS, &fails).start();
+    let second = place.node(&FLAGS, &script(&go)).start();
+    await_round(&first, 1);
+    kill_agent(&first);
+    await_round(&first, 2);
+    fs::write(&go, "").unwrap();
+    let ended = first.wait().expect(0);
+    assert_eq!(printed(&ended.stdout, "restarts"), "1", "{}", ended.stdout);
+    second.wait().expect(0);
+    place.end();
+}
+
+#[test]
+fn an_agent_that_is_killed_too_often_ends() {
+    let place = store();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let once = [&flags[..], &["--agent-restarts=1"]].concat();
+    let node = place
+        .node(&once, "echo here $RDZV_ROUND; sleep 1000")
+        .start();
+    node.stdout.await_text("here 0", 1);
+    kill_agent(&node);
+    node.stdout.await_text("here 1", 1);
+    kill(node.agent_pid(), Signal::KILL);
+    let ended = node.wait().expect(-9);
+    assert!(
+        ended
+            .stderr
+            .contains("rdzv: the agent was ended by SIGKILL"),
+        "{}",
+        ended.stderr
+    );
+    place.end();
+}
+
+#[test]
+fn an_agent_that_was_asked_to_end_is_not_started_again() {
+    let place = store();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
+    let ignores = "trap '' TERM; echo here; while :; do sleep 0.05; done";
+    let node = place.node(&flags, ignores).start();
+    node.stdout.await_text("here", 1);
+    node.signal(Signal::TERM);
+    node.stderr.await_text("SIGTERM", 1);
+    kill(node.agent_pid(), Signal::KILL);
+    node.wait().expect(-9);
+    place.end();
+}
+
+#[test]
+fn an_agent_without_restarts_takes_its_node_out() {
+    let place = first_agent();
+    let flags = ["--nnodes=2", "--agent-restarts=0"];
+    let host = place.node(&flags, "echo here; sleep 1000").start();
+    await_participants(&place.endpoint, 1, |_| true);
+    let other = place.node(&flags, "echo here; sleep 1000").start();
+    for node in [&host, &other] {
+        node.stdout.await_text("here", 1);
+    }
+    kill(host.agent_pid(), Signal::KILL);
+    host.wait().expect(-9);
+    // The one that hosted the rendezvous is gone, and nobody waits for it.
+    let ended = other.wait().expect(1);
+    assert!(ended.stderr.contains("refused"), "{}", ended.stderr);
+}
+
+#[test]
+fn nobody_waits_for_a_host_that_has_ended_in_order() {
+    let place = first_agent();
+    let flags = ["--nnodes=2"];
+    let host = place.node(&flags, "echo here; sleep 1000").start();
+    await_participants(&place.endpoint, 1, |_| true);
+    let other = place.node(&flags, "echo here; sleep 1000").start();
+    for node in [&host, &other] {
+        node.stdout.await_text("here", 1);
+    }
+    let before = Instant::now();
+    host.signal(Signal::TERM);
+    host.wait().expect(1);
+    other.wait().expect(1);
+    // It would be 60 s.
+    assert!(before.elapsed() < Duration::from_secs(30));
+}
+
+/// A store at this port, which may be killed with its keeper.
+fn store_at(port: &str) -> Place {
+    let running = rdzv(["store", "--host", "127.0.0.1", "--port", port])
+        .env("LOGLEVEL", "INFO")
+        .start();
+    running.stdout.await_text("\n", 1);
+    Place {
+        endpoint: format!("127.0.0.1:{port}"),
+        store: Some(running),
+    }
+}
+
+#[test]
+fn a_store_that_somebody_starts_again_finds_the_round_as_it_was() {
+    let port = free_port().to_string();
+    let place = store_at(&port);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let nodes = [1, 2].map(|_| place.node(&FLAGS, &script(&go)).start());
+    for node in &nodes {
+        await_round(node, 0);
+    }
+    kill_node(place.store.unwrap());
+    let place = store_at(&port);
+    let running = place.store.as_ref().unwrap();
+    running.stderr.await_text("recovered round 0 of 2 nodes", 1);
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+    }
+    place.end();
+}
+
+#[test]
+fn a_host_that_somebody_starts_again_finds_the_others() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let host = place.node(&FLAGS, &script(&go)).start();
+    await_participants(&place.endpoint, 1, |_| true);
+    let other = place.node(&FLAGS, &script(&go)).start();
+    for node in [&host, &other] {
+        await_round(node, 0);
+    }
+    // All of its processes, as far as that goes at once: its agent may have the time to leave.
+    drop(host);
+    let host = place.node(&FLAGS, &script(&go)).start();
+    host.stdout.await_text(" pid ", 1);
+    other.stdout.await_text(" pid ", 2);
+    fs::write(&go, "").unwrap();
+    host.wait().expect(0);
+    other.wait().expect(0);
+}

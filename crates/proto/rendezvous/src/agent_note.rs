@@ -1,0 +1,133 @@
+//! The note of an agent: what the process around it knows if it is killed, and what its successor knows then.
+//!
+//! ```text
+//!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
+//!             status: i32, short: u32, pid: u32, instances: u32 count of u64
+//! ```
+
+use crate::slot::{self, Bytes};
+
+const ENDED: u8 = 1;
+const KILLED: u8 = 2;
+
+/// Most instances that are remembered: those that were never heard of take part in nothing.
+const MOST_INSTANCES: usize = 16;
+
+/// The facts about the agents that one process has started, one after another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentNote {
+    /// Most lives in a row that may be short for the agent to be started again; 0 until it says so.
+    pub restarts: u32,
+    /// The agent has come to the end of its run by itself.
+    pub has_ended: bool,
+    /// The number of restarts of the workers that it has used.
+    pub restarts_used: u32,
+    /// The number of agents that were killed.
+    pub deaths: u32,
+    /// The end of the last one, if there was one.
+    pub last_death: Option<Death>,
+    /// The instances under which agents have taken part in the rendezvous, the newest at the end.
+    pub instances: Vec<u64>,
+}
+
+/// The end of an agent that was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Death {
+    /// The wait status of its process.
+    pub status: i32,
+    /// The number of short lives in a row, this one included.
+    pub short: u32,
+    /// The number of its process.
+    pub pid: u32,
+}
+
+impl AgentNote {
+    /// An agent takes part under this number.
+    pub fn add_instance(&mut self, instance: u64) {
+        if self.instances.len() == MOST_INSTANCES {
+            self.instances.remove(0);
+        }
+        self.instances.push(instance);
+    }
+
+    /// The bytes of a slot.
+    pub fn encode(&self, sequence: u64) -> Vec<u8> {
+        let mut content = Vec::new();
+        let death = self.last_death.unwrap_or(Death {
+            status: 0,
+            short: 0,
+            pid: 0,
+        });
+        content.extend_from_slice(&self.restarts.to_le_bytes());
+        content
+            .push(u8::from(self.has_ended) * ENDED + u8::from(self.last_death.is_some()) * KILLED);
+        content.extend_from_slice(&self.restarts_used.to_le_bytes());
+        content.extend_from_slice(&self.deaths.to_le_bytes());
+        content.extend_from_slice(&death.status.to_le_bytes());
+        content.extend_from_slice(&death.short.to_le_bytes());
+        content.extend_from_slice(&death.pid.to_le_bytes());
+        slot::write_numbers(&self.instances, &mut content);
+        slot::encode(sequence, &content)
+    }
+
+    /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
+    /// written.
+    pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
+        slot::newest(slots, Self::read)
+    }
+
+    fn read(mut bytes: Bytes<'_>) -> Option<Self> {
+        let (restarts, flags) = (bytes.u32()?, bytes.u8()?);
+        let (restarts_used, deaths) = (bytes.u32()?, bytes.u32()?);
+        let death = Death {
+            status: bytes.u32()?.cast_signed(),
+            short: bytes.u32()?,
+            pid: bytes.u32()?,
+        };
+        Some(Self {
+            restarts,
+            has_ended: flags & ENDED != 0,
+            restarts_used,
+            deaths,
+            last_death: (flags & KILLED != 0).then_some(death),
+            instances: bytes.numbers()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_reads_as_it_was_written_and_no_beginning_of_it_does() {
+        let mut note = AgentNote {
+            restarts: 3,
+            restarts_used: 1,
+            deaths: 2,
+            last_death: Some(Death {
+                status: 9,
+                short: 1,
+                pid: 41,
+            }),
+            ..AgentNote::default()
+        };
+        for instance in 0..20 {
+            note.add_instance(instance);
+        }
+        assert_eq!(note.instances, (4..20).collect::<Vec<_>>());
+        let before = AgentNote {
+            has_ended: true,
+            ..AgentNote::default()
+        };
+        let (old, new) = (before.encode(1), note.encode(2));
+        for written in 0..new.len() {
+            assert_eq!(
+                AgentNote::newest([&new[..written], &old]),
+                Some((1, before.clone()))
+            );
+        }
+        assert_eq!(AgentNote::newest([&new, &old]), Some((2, note)));
+        assert_eq!(AgentNote::newest([&[], &[]]), None);
+    }
+}

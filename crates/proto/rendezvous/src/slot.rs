@@ -1,0 +1,92 @@
+//! Slots: memory that outlives the process which writes it. A writer may die at any byte, so two slots are written
+//! in turn, and the newest one that is whole counts.
+//!
+//! ```text
+//!   slot   sequence: u64, length: u64, digest: u64, then the content
+//! ```
+
+use std::hash::Hasher as _;
+
+/// Length of what stands before the content of a slot.
+const HEAD: usize = 24;
+
+/// The bytes of a slot.
+pub(crate) fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
+    let mut slot = Vec::with_capacity(HEAD + content.len());
+    slot.extend_from_slice(&sequence.to_le_bytes());
+    slot.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    slot.extend_from_slice(&digest(sequence, content).to_le_bytes());
+    slot.extend_from_slice(content);
+    slot
+}
+
+/// The content of the newest of two slots that is whole, with its sequence number; nothing before the first
+/// one was written. What follows the content of a slot is not looked at.
+pub(crate) fn newest<T>(
+    slots: [&[u8]; 2],
+    read: impl Fn(Bytes<'_>) -> Option<T>,
+) -> Option<(u64, T)> {
+    let whole = slots.into_iter().filter_map(|slot| {
+        let (sequence, content) = decode(slot)?;
+        Some((sequence, read(Bytes(content))?))
+    });
+    whole.max_by_key(|(sequence, _)| *sequence)
+}
+
+fn decode(slot: &[u8]) -> Option<(u64, &[u8])> {
+    let mut head = Bytes(slot);
+    let (sequence, length, expected) = (head.u64()?, head.u64()?, head.u64()?);
+    let content = head.take(usize::try_from(length).ok()?)?;
+    (digest(sequence, content) == expected).then_some((sequence, content))
+}
+
+/// Tells a slot that was written to its end from one that was not.
+fn digest(sequence: u64, content: &[u8]) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write_u64(sequence);
+    hasher.write(content);
+    hasher.finish()
+}
+
+/// Reads numbers off the front.
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.take(1)?.first().copied()
+    }
+
+    /// A count, and as many numbers.
+    pub(crate) fn numbers(&mut self) -> Option<Vec<u64>> {
+        let count = self.u32()? as usize;
+        let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0;
+        Some(
+            numbers
+                .iter()
+                .map(|number| u64::from_le_bytes(*number))
+                .collect(),
+        )
+    }
+}
+
+/// Writes what [`Bytes::numbers`] reads.
+pub(crate) fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(numbers.len() as u32).to_le_bytes());
+    for number in numbers {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}

@@ -1,0 +1,257 @@
+//! Listening sockets and notes, which outlive the agent that has made them.
+//!
+//! ```text
+//!   guard ── descriptors, inherited by number ──► agent ── killed ──► the next agent
+//!            two ends of a socket pair: listening sockets lie in it
+//!            two slots: note of the coordinator
+//!            two slots: note of the agent
+//! ```
+//!
+//! A descriptor that lies in a socket pair is open, so the kernel goes on queueing connections while no agent
+//! runs. Whoever reads it without taking it out gets a duplicate of it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdzv_rendezvous_proto::AgentNote;
+use rustix::cmsg_space;
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::slots::Slots;
+
+/// Most listening sockets of one store: one for each version of IP.
+const MOST_LISTENERS: usize = 2;
+
+/// The sockets and notes that the process around an agent keeps for the next one if it is killed. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Kept(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Both ends of the socket pair: to put in, to take out.
+    deposit: [OwnedFd; 2],
+    of_coordinator: Slots,
+    of_agent: Mutex<(Slots, AgentNote)>,
+    /// Of this agent, and of those before it.
+    instance: u64,
+    predecessors: Vec<u64>,
+}
+
+/// The same if they are clones of one another.
+impl PartialEq for Kept {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Kept {}
+
+impl Kept {
+    /// The number of its descriptors.
+    pub const DESCRIPTORS: usize = 6;
+
+    /// With nothing in it. Its descriptors are inherited by every program that this process starts.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no memory or no descriptors for it.
+    pub fn new() -> io::Result<Self> {
+        let (kind, flags) = (SocketType::DGRAM, SocketFlags::NONBLOCK);
+        let (put, take) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        let slots = || Slots::new(MemfdFlags::empty());
+        Self::over([put, take], slots()?, slots()?)
+    }
+
+    /// The sockets and notes of another process, by its descriptors; this one is the next agent.
+    ///
+    /// # Errors
+    ///
+    /// If they are no such descriptors.
+    pub fn inherited(descriptors: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
+        let [put, take, first, second, third, fourth] = descriptors;
+        let of_agent = Slots::of([third, fourth]);
+        Self::over([put, take], Slots::of([first, second]), of_agent)
+    }
+
+    fn over(deposit: [OwnedFd; 2], of_coordinator: Slots, mut of_agent: Slots) -> io::Result<Self> {
+        let note = of_agent.read(AgentNote::newest)?.unwrap_or_default();
+        Ok(Self(Arc::new(Inner {
+            deposit,
+            of_coordinator,
+            instance: fastrand::u64(1..),
+            predecessors: note.instances.clone(),
+            of_agent: Mutex::new((of_agent, note)),
+        })))
+    }
+
+    /// The numbers of its descriptors, for [`Kept::inherited`] in a program that inherits them.
+    pub fn numbers(&self) -> [RawFd; Self::DESCRIPTORS] {
+        let [put, take] = self.0.deposit.each_ref().map(AsRawFd::as_raw_fd);
+        let [first, second] = self.0.of_coordinator.descriptors();
+        let agent = self.agent();
+        let [third, fourth] = agent.0.descriptors();
+        let [first, second, third, fourth] =
+            [first, second, third, fourth].map(|descriptor| descriptor.as_raw_fd());
+        [put, take, first, second, third, fourth]
+    }
+
+    /// The number by which the other nodes tell this agent from others.
+    pub fn instance(&self) -> u64 {
+        self.0.instance
+    }
+
+    /// The numbers of the agents in whose place this one was started.
+    pub fn predecessors(&self) -> &[u64] {
+        &self.0.predecessors
+    }
+
+    /// The note of the agent, as of this process.
+    pub fn note(&self) -> AgentNote {
+        self.agent().1.clone()
+    }
+
+    /// The note of the agent, as another process has left it.
+    ///
+    /// # Errors
+    ///
+    /// If the memory cannot be read.
+    pub fn read_note(&self) -> io::Result<AgentNote> {
+        let mut agent = self.agent();
+        if let Some(note) = agent.0.read(AgentNote::newest)? {
+            agent.1 = note;
+        }
+        Ok(agent.1.clone())
+    }
+
+    /// Changes the note of the agent. If the memory cannot be written, the next agent knows less.
+    pub fn update_note(&self, change: impl FnOnce(&mut AgentNote)) {
+        let (slots, note) = &mut *self.agent();
+        change(note);
+        if let Err(error) = slots.write(|sequence| note.encode(sequence)) {
+            tracing::error!("the note for the next agent cannot be written: {error}");
+        }
+    }
+
+    /// This agent is about to take part in the rendezvous.
+    pub(crate) fn take_part(&self) {
+        let instance = self.0.instance;
+        self.update_note(|note| {
+            if !note.instances.contains(&instance) {
+                note.add_instance(instance);
+            }
+        });
+    }
+
+    /// The memory for the note of the coordinator, which is this agent's own from here on.
+    pub(crate) fn coordinator_slots(&self) -> io::Result<Slots> {
+        let [first, second] = self.0.of_coordinator.descriptors();
+        let slots = [first.try_clone_to_owned()?, second.try_clone_to_owned()?];
+        Ok(Slots::of(slots))
+    }
+
+    /// Duplicates of the listening sockets that are kept.
+    pub(crate) fn listeners(&self) -> io::Result<Vec<TcpListener>> {
+        self.receive(RecvFlags::PEEK)
+    }
+
+    /// Keeps duplicates of these sockets, and of no others.
+    pub(crate) fn keep_listeners(&self, listeners: &[TcpListener]) -> io::Result<()> {
+        self.release_listeners();
+        let descriptors: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_LISTENERS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::Error::other("there are more sockets than can be kept"));
+        }
+        let byte = [IoSlice::new(&[0])];
+        sendmsg(&self.0.deposit[0], &byte, &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Keeps no sockets any more: whoever connects is refused once this process has closed them too.
+    pub(crate) fn release_listeners(&self) {
+        while self
+            .receive(RecvFlags::empty())
+            .is_ok_and(|listeners| !listeners.is_empty())
+        {}
+    }
+
+    fn receive(&self, flags: RecvFlags) -> io::Result<Vec<TcpListener>> {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_LISTENERS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let mut bytes = [IoSliceMut::new(&mut byte)];
+        match recvmsg(&self.0.deposit[1], &mut bytes, &mut control, flags) {
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let mut listeners = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                listeners.extend(descriptors.map(TcpListener::from));
+            }
+        }
+        Ok(listeners)
+    }
+
+    fn agent(&self) -> MutexGuard<'_, (Slots, AgentNote)> {
+        let agent = self.0.of_agent.lock();
+        agent.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_kept_goes_on_listening_until_it_is_released() {
+        let kept = Kept::new().unwrap();
+        assert!(kept.listeners().unwrap().is_empty());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        kept.keep_listeners(&[listener]).unwrap();
+        for _ in 0..3 {
+            let client = TcpStream::connect(address).unwrap();
+            let [listener] = &kept.listeners().unwrap()[..] else {
+                panic!("one socket is kept");
+            };
+            let (_, from) = listener.accept().unwrap();
+            assert_eq!(from, client.local_addr().unwrap());
+        }
+        kept.release_listeners();
+        assert!(kept.listeners().unwrap().is_empty());
+        TcpStream::connect(address).unwrap_err();
+    }
+
+    #[test]
+    fn the_next_agent_knows_those_before_it() {
+        let kept = Kept::new().unwrap();
+        kept.take_part();
+        kept.take_part();
+        kept.update_note(|note| note.restarts_used = 2);
+        let agent = kept.0.of_agent.lock().unwrap();
+        let next = agent.0.descriptors();
+        let next = next.map(|slot| slot.try_clone_to_owned().unwrap());
+        drop(agent);
+        let deposit = kept.0.deposit.each_ref();
+        let deposit = deposit.map(|end| end.try_clone().unwrap());
+        let coordinator = Slots::new(MemfdFlags::CLOEXEC).unwrap();
+        let next = Kept::over(deposit, coordinator, Slots::of(next)).unwrap();
+        assert_eq!(next.predecessors(), [kept.instance()]);
+        assert_eq!(next.note().restarts_used, 2);
+        assert_ne!(next.instance(), kept.instance());
+    }
+}
