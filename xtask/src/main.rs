@@ -22,7 +22,7 @@ usage: cargo xtask <task>
 
   test [...]             build, then run every test: cargo test --workspace, the interop suite and those of
                          the Python package; arguments go to pytest
-  test --upstream        PyTorch's own suite for torch.distributed, with rdzv and with gloo
+  test --upstream        PyTorch's own suites for torch.distributed: collectives beside gloo, RPC
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, tidy, build with clippy, test, doc
   tidy                   the house rules that a compiler cannot check

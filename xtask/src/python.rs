@@ -29,21 +29,21 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
-/// `cargo xtask test --upstream`: PyTorch's own suite for `torch.distributed`, all of it, with rdzv and with gloo.
+/// `cargo xtask test --upstream`: PyTorch's own suites for `torch.distributed`, all of them: collectives with rdzv and with
+/// gloo, and RPC.
 pub(crate) fn upstream() -> anyhow::Result<()> {
     wheel::build_launcher()?;
     let python = installed(&[])?;
-    let check = root()
-        .join("python")
-        .join("tests")
-        .join("upstream")
-        .join("check.py");
-    let mut command = Command::new(python);
-    command
-        .arg(check)
-        .env_remove("PYTHONPATH")
-        .env_remove("VIRTUAL_ENV");
-    step("PyTorch's own tests", &mut command)
+    for (suite, folder) in [("collectives", "upstream"), ("RPC", "torch_rpc")] {
+        let tests = root().join("python").join("tests");
+        let mut command = Command::new(&python);
+        command
+            .arg(tests.join(folder).join("check.py"))
+            .env_remove("PYTHONPATH")
+            .env_remove("VIRTUAL_ENV");
+        step(&format!("PyTorch's own tests of {suite}"), &mut command)?;
+    }
+    Ok(())
 }
 
 /// pytest in the folder of the tests.

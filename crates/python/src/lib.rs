@@ -18,6 +18,7 @@ mod group;
 mod handle;
 mod interrupt;
 mod memory;
+mod rendezvous;
 mod rpc;
 mod store;
 mod timeout;
@@ -31,6 +32,7 @@ fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     refuse_subinterpreters(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<agent::Agent>()?;
+    module.add_class::<rendezvous::Rendezvous>()?;
     store::add_classes(module)?;
     group::add_classes(module)?;
     rpc::add_classes(module)?;

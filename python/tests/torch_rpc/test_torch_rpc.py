@@ -6,7 +6,7 @@ import textwrap
 
 from torch_rpc import check
 
-# All others run by `check.py`.
+# All others run by `cargo xtask test --upstream`.
 ALWAYS = [
     "RpcTest.test_add",
     "RpcTest.test_async_function_nested",

@@ -1,0 +1,201 @@
+//! A rendezvous of agents that are not ours: the native backend below a handler in Python.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use rdzv_rendezvous::{
+    BackendRegistry, Change, Interrupter, Member, RendezvousBackend, RendezvousError,
+    RendezvousInfo, RendezvousParameters,
+};
+
+use crate::errors::exception;
+use crate::handle::{Handle, end_with_interpreter, ended};
+use crate::interrupt::{SLICE, detached, is_to_end};
+
+/// No round.
+const NONE: u64 = u64::MAX;
+
+/// A backend, and what its observer has seen.
+struct Inner {
+    backend: Mutex<Box<dyn RendezvousBackend>>,
+    interrupter: Option<Interrupter>,
+    news: Arc<News>,
+    /// The last round, whose server this process may host.
+    info: Mutex<Option<RendezvousInfo>>,
+}
+
+/// What became of the last round.
+struct News {
+    /// The latest round that does not hold any more.
+    changed: AtomicU64,
+    /// The round that this node is in.
+    round: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// The native half of a rendezvous handler.
+#[pyclass(frozen, name = "Rendezvous", module = "rdzv._rdzv")]
+pub(crate) struct Rendezvous {
+    handle: Handle<Arc<Inner>>,
+    live: u64,
+}
+
+#[pymethods]
+impl Rendezvous {
+    #[new]
+    #[pyo3(signature = (backend, endpoint, run_id, min_nodes, max_nodes, local_addr, config))]
+    #[expect(clippy::too_many_arguments, reason = "they are those of torch")]
+    fn new(
+        py: Python<'_>,
+        backend: String,
+        endpoint: String,
+        run_id: String,
+        min_nodes: u32,
+        max_nodes: u32,
+        local_addr: Option<String>,
+        config: BTreeMap<String, String>,
+    ) -> PyResult<Self> {
+        let made = detached(py, || {
+            let parameters =
+                RendezvousParameters::new(backend, endpoint, run_id, min_nodes, max_nodes, config)?;
+            let parameters = RendezvousParameters {
+                local_addr,
+                ..parameters
+            };
+            BackendRegistry::with_defaults().create(&parameters)
+        })?;
+        let mut backend = made.map_err(|error| of_rendezvous(py, &error))?;
+        let news = Arc::new(News {
+            changed: AtomicU64::new(NONE),
+            round: AtomicU64::new(NONE),
+            closed: AtomicBool::new(false),
+        });
+        let seen = Arc::clone(&news);
+        backend.set_observer(Box::new(move |change| match change {
+            Change::Membership { round, .. } => seen.changed.store(round, Ordering::Release),
+            Change::Closed => seen.closed.store(true, Ordering::Release),
+            // Its workers, or the calls of the next round, say so.
+            Change::PeerFailed { .. } | Change::Lost(_) => {}
+        }));
+        let inner = Arc::new(Inner {
+            interrupter: backend.interrupter(),
+            backend: Mutex::new(backend),
+            news,
+            info: Mutex::new(None),
+        });
+        let last = Arc::downgrade(&inner);
+        let live = end_with_interpreter(move || {
+            if let Some(inner) = last.upgrade()
+                && let Some(interrupt) = &inner.interrupter
+            {
+                interrupt();
+            }
+        });
+        Ok(Self {
+            handle: Handle::new("rendezvous", inner),
+            live,
+        })
+    }
+
+    /// Takes part in the next round: round, rank, number of nodes, and host and port of the store of the round.
+    fn join(&self, py: Python<'_>) -> PyResult<(u64, u32, u32, String, u16)> {
+        let inner = self.handle.get()?;
+        let (sender, receiver) = mpsc::channel();
+        let joins = Arc::clone(&inner);
+        std::thread::Builder::new()
+            .name("rdzv-join".to_owned())
+            .spawn(move || {
+                let member = Member {
+                    role: "default".to_owned(),
+                    local_world_size: 1,
+                    share_store: true,
+                    master_port: None,
+                };
+                let joined = joins.backend.lock().join(&member);
+                // Nobody waits any more if the program was interrupted.
+                let _ = sender.send(joined);
+            })?;
+        let joined = detached(py, move || {
+            loop {
+                match receiver.recv_timeout(SLICE) {
+                    Ok(joined) => return Some(joined),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                    Err(mpsc::RecvTimeoutError::Timeout) if is_to_end() => return None,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                }
+            }
+        });
+        if !matches!(joined, Ok(Some(_)))
+            && let Some(interrupt) = &inner.interrupter
+        {
+            interrupt();
+        }
+        let info = match joined? {
+            Some(Ok(info)) => info,
+            Some(Err(error)) => return Err(of_rendezvous(py, &error)),
+            None => return Err(of_rendezvous(py, &RendezvousError::Interrupted)),
+        };
+        let round = (
+            info.round,
+            info.rank.0,
+            info.world_size,
+            info.master_addr.clone(),
+            info.master_port,
+        );
+        inner.news.round.store(info.round, Ordering::Release);
+        let former = inner.info.lock().replace(info);
+        py.detach(|| drop(former));
+        Ok(round)
+    }
+
+    /// Whether nobody can join any more.
+    fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
+        let inner = self.handle.get()?;
+        if inner.news.closed.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let closed = detached(py, || inner.backend.lock().is_closed())?;
+        closed.map_err(|error| of_rendezvous(py, &error))
+    }
+
+    /// Ends it for everybody.
+    fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.handle.get()?;
+        let closed = detached(py, || inner.backend.lock().set_closed())?;
+        closed.map_err(|error| of_rendezvous(py, &error))
+    }
+
+    /// 1 if the round that this node is in does not hold any more, because nodes wait or have left; else 0. Nobody is
+    /// asked.
+    fn num_nodes_waiting(&self) -> PyResult<u32> {
+        let inner = self.handle.get()?;
+        let round = inner.news.round.load(Ordering::Acquire);
+        let changed = inner.news.changed.load(Ordering::Acquire);
+        Ok(u32::from(round != NONE && changed == round))
+    }
+
+    /// Ends it for everybody, and frees what it holds. True if that went well.
+    fn shutdown(&self, py: Python<'_>) -> PyResult<bool> {
+        let Some(inner) = self.handle.close(py) else {
+            return Ok(true);
+        };
+        ended(self.live);
+        detached(py, || {
+            let good = inner.backend.lock().shutdown();
+            drop(inner.info.lock().take());
+            good
+        })
+    }
+}
+
+/// The exception of `rdzv.rendezvous` for a failure.
+fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
+    if let RendezvousError::Argument(text) = error {
+        return pyo3::exceptions::PyValueError::new_err(text.clone());
+    }
+    exception(py, error.class(), error.to_string(), None)
+}

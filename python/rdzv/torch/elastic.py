@@ -1,0 +1,119 @@
+"""``torchrun --rdzv-backend rdzv``: stock torchrun meets over the native rendezvous.
+
+The entry point ``torchrun.handlers`` names :func:`handler`; a program imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+import rdzv.rendezvous
+from rdzv._rdzv import Rendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RdzvRendezvousHandler", "handler"]
+
+# torch's agent catches torch's classes.
+_CLASSES = {
+    rdzv.rendezvous.RendezvousClosedError: RendezvousClosedError,
+    rdzv.rendezvous.RendezvousConnectionError: RendezvousConnectionError,
+    rdzv.rendezvous.RendezvousGracefulExitError: RendezvousGracefulExitError,
+    rdzv.rendezvous.RendezvousStateError: RendezvousStateError,
+    rdzv.rendezvous.RendezvousTimeoutError: RendezvousTimeoutError,
+}
+
+
+class RdzvRendezvousHandler(RendezvousHandler):
+    """A rendezvous handler of torch's over the native backend ``c10d`` of rdzv.
+
+    Args:
+        params (RendezvousParameters): torch's, as ``torchrun`` makes them: endpoint, run, numbers of nodes, and options of
+            ``--rdzv-conf``, which are those of ``rdzv run``.
+
+    Raises:
+        ValueError: an option cannot be what it is.
+
+    Example:
+        >>> from rdzv.torch.elastic import RdzvRendezvousHandler
+        >>> RdzvRendezvousHandler.get_backend.__name__
+        'get_backend'
+    """
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self._run_id, self._backend = params.run_id, params.backend
+        config = {key: str(value) for key, value in params.config.items() if value is not None}
+        # Of the static rendezvous, which torchrun says to every backend.
+        for name in ("rank", "timeout"):
+            config.pop(name, None)
+        self._native = Rendezvous(
+            "c10d", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, config
+        )
+
+    def get_backend(self) -> str:
+        return self._backend
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        number, rank, world_size, host, port = self._run(self._native.join)
+        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+        return RendezvousInfo(
+            # Agents of rdzv in the same round meet below other keys.
+            dist.PrefixStore(f"torchrun/{self._run_id}/{number}", store),
+            rank,
+            world_size,
+            RendezvousStoreInfo(host, port),
+        )
+
+    def is_closed(self) -> bool:
+        return bool(self._run(self._native.is_closed))
+
+    def set_closed(self) -> None:
+        self._run(self._native.set_closed)
+
+    def num_nodes_waiting(self) -> int:
+        return int(self._run(self._native.num_nodes_waiting))
+
+    def shutdown(self) -> bool:
+        return bool(self._run(self._native.shutdown))
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except rdzv.rendezvous.RendezvousError as error:
+            raise _CLASSES.get(type(error), RendezvousError)(str(error)) from None
+
+
+def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """The entry point: gives torchrun the maker of handlers.
+
+    Returns:
+        callable: makes an :class:`RdzvRendezvousHandler` of torch's parameters.
+
+    Example:
+        >>> from rdzv.torch.elastic import RdzvRendezvousHandler, handler
+        >>> handler() is RdzvRendezvousHandler
+        True
+    """
+    return RdzvRendezvousHandler
