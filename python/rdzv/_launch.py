@@ -32,7 +32,7 @@ _FLAGS = _SWITCHES | {
     "duplicate_stderr_filters", "node_rank", "master_addr", "master_port", "local_addr", "logs_specs", "numa_binding",
     "signals_to_handle", "shutdown_timeout", "metrics_handler", "events_file", "status_addr", "scheduler",
     "hang_timeout", "heartbeat_timeout", "hang_action", "final_exit_codes", "settle_delay",
-    "agent_restarts", "token_file",
+    "agent_restarts", "token_file", "spares", "node_check", "node_check_timeout",
     "preempt_exit_code", "preempt_grace", "preempt_signal", "torch_clients", "tls_cert", "tls_key", "tls_ca",
 }  # fmt: skip
 

@@ -73,6 +73,23 @@ def slow(seconds):
     return "slept"
 
 
+released = threading.Event()
+
+
+@rpc.function
+def until_released():
+    """Is told that nobody waits for it, and ends when the caller says so: a late caller would get a result at its deadline."""
+    while not rpc.is_cancelled():
+        time.sleep(0.005)
+    flags["cancelled"] = True
+    return released.wait(60)
+
+
+@rpc.function
+def release():
+    released.set()
+
+
 flags = {}
 
 

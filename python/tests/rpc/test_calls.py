@@ -132,7 +132,7 @@ def test_timeouts():
     def caller():
         begun = time.monotonic()
         with pytest.raises(rpc.Deadline, match="w1") as raised:
-            rpc.rpc_sync("w1", served.slow, args=(30,), timeout=0.2)
+            rpc.rpc_sync("w1", served.until_released, timeout=0.2)
         assert time.monotonic() - begun < 5 and isinstance(raised.value, TimeoutError)
         until(lambda: rpc.rpc_sync("w1", served.flag, args=("cancelled",)), "the function was not told")
         for bad in (0, -2.0, math.nan, None):
@@ -141,7 +141,8 @@ def test_timeouts():
         assert rpc.get_rpc_timeout() == 60.0
         rpc.set_rpc_timeout(0.2)
         with pytest.raises(rpc.Deadline):
-            rpc.rpc_sync("w1", served.slow, args=(30,))
+            rpc.rpc_sync("w1", served.until_released)
+        rpc.rpc_sync("w1", served.release, timeout=30)
         assert rpc.rpc_sync("w1", served.slow, args=(0.3,), timeout=math.inf) == "slept"
         future = rpc.rpc_async("w1", served.slow, args=(0.3,), timeout=30)
         with pytest.raises(rpc.Deadline, match="was not there within 0.05 s"):

@@ -168,6 +168,9 @@ fn node(endpoint: &str, nodes: &str, script: &str) -> Job {
         nodes,
         "--nproc-per-node",
         "1",
+        // A killed node is gone at once.
+        "--agent-restarts",
+        "0",
         "--rdzv-backend",
         "c10d",
         "--rdzv-id",

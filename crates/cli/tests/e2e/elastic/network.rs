@@ -45,7 +45,7 @@ impl Machine {
         let conf =
             "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=4";
         let script = format!(
-            "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} \
+            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} \
              --rdzv-id job --local-addr {address} --rdzv-conf {conf} --no-python sh -c '{script}'",
             self.enter()
         );
