@@ -23,13 +23,13 @@ const NONE: u64 = u64::MAX;
 struct Inner {
     backend: Mutex<Box<dyn RendezvousBackend>>,
     interrupter: Option<Interrupter>,
-    news: Arc<News>,
+    seen: Arc<Seen>,
     /// The last round, whose server this process may host.
     info: Mutex<Option<RendezvousInfo>>,
 }
 
-/// What became of the last round.
-struct News {
+/// State that the observer keeps up to date.
+struct Seen {
     /// The latest round that does not hold any more.
     changed: AtomicU64,
     /// The round that this node is in.
@@ -69,22 +69,22 @@ impl Rendezvous {
             BackendRegistry::with_defaults().create(&parameters)
         })?;
         let mut backend = made.map_err(|error| of_rendezvous(py, &error))?;
-        let news = Arc::new(News {
+        let seen = Arc::new(Seen {
             changed: AtomicU64::new(NONE),
             round: AtomicU64::new(NONE),
             closed: AtomicBool::new(false),
         });
-        let seen = Arc::clone(&news);
+        let observed = Arc::clone(&seen);
         backend.set_observer(Box::new(move |change| match change {
-            Change::Membership { round, .. } => seen.changed.store(round, Ordering::Release),
-            Change::Closed => seen.closed.store(true, Ordering::Release),
+            Change::Membership { round, .. } => observed.changed.store(round, Ordering::Release),
+            Change::Closed => observed.closed.store(true, Ordering::Release),
             // Its workers, or the calls of the next round, say so.
             Change::PeerFailed { .. } | Change::Lost(_) => {}
         }));
         let inner = Arc::new(Inner {
             interrupter: backend.interrupter(),
             backend: Mutex::new(backend),
-            news,
+            seen,
             info: Mutex::new(None),
         });
         let last = Arc::downgrade(&inner);
@@ -146,7 +146,7 @@ impl Rendezvous {
             info.master_addr.clone(),
             info.master_port,
         );
-        inner.news.round.store(info.round, Ordering::Release);
+        inner.seen.round.store(info.round, Ordering::Release);
         let former = inner.info.lock().replace(info);
         py.detach(|| drop(former));
         Ok(round)
@@ -155,7 +155,7 @@ impl Rendezvous {
     /// Whether nobody can join any more.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         let inner = self.handle.get()?;
-        if inner.news.closed.load(Ordering::Acquire) {
+        if inner.seen.closed.load(Ordering::Acquire) {
             return Ok(true);
         }
         let closed = detached(py, || inner.backend.lock().is_closed())?;
@@ -173,8 +173,8 @@ impl Rendezvous {
     /// asked.
     fn num_nodes_waiting(&self) -> PyResult<u32> {
         let inner = self.handle.get()?;
-        let round = inner.news.round.load(Ordering::Acquire);
-        let changed = inner.news.changed.load(Ordering::Acquire);
+        let round = inner.seen.round.load(Ordering::Acquire);
+        let changed = inner.seen.changed.load(Ordering::Acquire);
         Ok(u32::from(round != NONE && changed == round))
     }
 
