@@ -81,7 +81,7 @@ class Machine:
         if cluster.proctrack == "cgroup":
             self.freezer = FREEZER / f"{cluster.name}-{name}"
             self.freezer.mkdir()
-        # With whoever started it, unshare ends; with unshare, the first process and all others.
+        # With its parent, unshare ends; with unshare, the first process and all others.
         words = ["setpriv", "--pdeathsig", "KILL", "unshare"]
         words += ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child"]
         words += ["sh", HERE / "node.sh", name, self.address, cluster.hosts, self.freezer, *command]

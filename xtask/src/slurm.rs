@@ -13,7 +13,7 @@ pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";
 
 const PACKAGES: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "munge"];
 
-/// What a node is made with, beside them.
+/// Programs that a node is made with, beside them.
 const TOOLS: [&str; 5] = ["ip", "nsenter", "unshare", "setpriv", "hostname"];
 
 /// The ways of following processes that can be tested here. Why there is none, or only one, is printed.

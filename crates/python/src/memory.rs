@@ -573,7 +573,7 @@ impl Torch {
     }
 }
 
-/// The bytes of an argument of a call, shared with whoever sends them: `bytes`, a `memoryview` of them in one piece, a
+/// The bytes of an argument of a call, shared with the connection that sends them: `bytes`, a `memoryview` of them in one piece, a
 /// tensor of torch, or a block of an arena. Few bytes are copied instead.
 pub(crate) fn shared_bytes(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     /// Fewer bytes are not worth an object that somebody else drops.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A descriptor that lies in a socket pair is open, so the kernel goes on queueing connections while no agent
-//! runs. Whoever reads it without taking it out gets a duplicate of it.
+//! runs. A process that reads it without taking it out gets a duplicate of it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -176,7 +176,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Keeps no sockets any more: whoever connects is refused once this process has closed them too.
+    /// Keeps no sockets any more: a client that connects is refused once this process has closed them too.
     pub(crate) fn release_listeners(&self) {
         while self
             .receive(RecvFlags::empty())

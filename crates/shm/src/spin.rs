@@ -38,8 +38,8 @@ enum Offers {
 /// that, since each side's wait then has both in it.
 ///
 /// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the first poll on: the
-/// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a virtual machine each makes the processor leave the guest, which comes
-/// back to cold caches and predictors.
+/// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a
+/// virtual machine each makes the processor leave the guest, which comes back to cold caches and predictors.
 ///
 /// A thread beside another one of its process that computes does neither ([`holding`](Self::holding)): the system would let
 /// that one go on for milliseconds, whatever the peers have sent meanwhile.

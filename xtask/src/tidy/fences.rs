@@ -33,7 +33,7 @@ const GLOBALS: [&str; 4] = [
 /// The crate over `raft`, whose messages have a form in protobuf too.
 const CONSENSUS: &str = "crates/proto/consensus/";
 
-/// How protobuf reads bytes. Nothing that a peer has sent is read so.
+/// Functions by which protobuf reads bytes. Nothing that a peer has sent is read so.
 const PROTOBUF_READS: [&str; 6] = [
     "merge_from",
     "merge_from_bytes",

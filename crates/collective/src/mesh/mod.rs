@@ -115,7 +115,7 @@ impl Mesh {
         }
     }
 
-    /// How this rank waits awake. Beside a thread that computes it keeps the processor for that time.
+    /// The spin budget of this rank. Beside a thread that computes it keeps the processor for that time.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
     }

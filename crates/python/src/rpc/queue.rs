@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::interrupt::detached;
 
-/// A queue that threads of Python take from. Whoever puts something in never waits for the interpreter.
+/// A queue that threads of Python take from. A producer never waits for the interpreter.
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,

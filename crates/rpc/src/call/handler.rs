@@ -142,7 +142,7 @@ pub fn kept<F>(function: F) -> KeptHere<F> {
 #[derive(Debug, Clone)]
 pub struct Deferred<F>(F);
 
-/// A function that only takes calls, and must not block: whoever it hands the [`Responder`] to answers, on any
+/// A function that only takes calls, and must not block: the holder of the [`Responder`] answers, on any
 /// thread. The agent has no threads for these calls, so it does not limit how many are worked on at a time.
 ///
 /// Calls that are made in the name of such a call are made inside of [`CallContext::inside`].

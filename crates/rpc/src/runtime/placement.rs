@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// So many waits in a row that ended when others had run on the processor show that it is shared.
+/// Number of waits in a row, ended after others had run on the processor, that show that it is shared.
 const MANY: u32 = 4;
 
 /// The least time between two moves. It doubles with each move that has not helped, up to the limit: on a
@@ -22,7 +22,7 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 /// Decides when the driver moves.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// How many waits in a row ended after others had run; and how many did not, before.
+    /// Number of waits in a row that ended after others had run; and of those that did not, before.
     shared: u32,
     apart: u32,
     not_before: Option<Instant>,

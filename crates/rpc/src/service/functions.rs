@@ -19,7 +19,7 @@ pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>
 /// Takes the answer of a function, on any thread.
 pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
 
-/// Hands a call over to whoever answers it.
+/// Hands a call over to the thread that answers it.
 pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
 
 /// The way in which a function is run.

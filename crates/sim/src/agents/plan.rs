@@ -35,7 +35,7 @@ pub enum Act {
     /// The coordinator is killed with its keeper, so that its note is lost, and somebody starts another one at the same
     /// address.
     NoteLost,
-    /// Somebody starts the coordinator anew, and gives their word that whoever is missing has ended.
+    /// The operator starts the coordinator anew, and gives their word that all who are missing have ended.
     Recover,
     /// The coordinator is killed after so many more things that it wants done, and another one is started.
     HostDies(u32),

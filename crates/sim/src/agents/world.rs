@@ -109,7 +109,7 @@ pub struct World {
     pub(super) note: Option<Note>,
     /// After how many more outputs the coordinator is killed.
     pub(super) host_dies_after: Option<u32>,
-    /// Somebody has given their word that whoever is missing has ended.
+    /// The operator has given their word that all who are missing have ended.
     pub(super) recovers: bool,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The state among the keys, and how often it has changed.

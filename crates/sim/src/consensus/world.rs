@@ -486,7 +486,7 @@ impl World {
         Ok(())
     }
 
-    /// An addition took effect: whoever waits for it at this process is told.
+    /// An addition took effect: those who wait for it at this process are told.
     fn applied(&mut self, it: usize, addition: Addition, value: Option<u64>) {
         let Some(process) = self.processes.get_mut(&it) else {
             return;
