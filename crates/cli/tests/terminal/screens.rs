@@ -84,7 +84,12 @@ printf '\\r100%%|##########| shard %s\\n' $((RANK / 2)) >&2";
             screen.len() == 5 && screen[4].starts_with("running")
         });
         golden!("running", size, screen);
-        go_on(&run, 0..4);
+        // A finished bar stays where it was finished: one shard after the other.
+        go_on(&run, 0..2);
+        run.wait_for("the first bar at its end", |screen| {
+            screen.iter().any(|row| row.starts_with("[0-1] 100%"))
+        });
+        go_on(&run, 2..4);
         golden!("success", size, run.lines_of_success());
     }
 }
