@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -67,7 +67,10 @@ pub(crate) fn is_to_end() -> bool {
         true => Some(ended()),
         false => Python::try_attach(|py| match py.check_signals() {
             Err(error) => Some(error),
-            Ok(()) => main_thread_is_over(py).then(ended),
+            Ok(()) => match main_thread_is_over(py) {
+                Ok(is_over) => is_over.then(ended),
+                Err(error) => Some(error),
+            },
         })
         .unwrap_or_else(|| Some(ended())),
     };
@@ -121,24 +124,24 @@ pub(crate) fn forget_other_threads() {
 
 /// The interpreter waits for its other threads as soon as the main one is over, before `atexit`. A program
 /// with one thread has not loaded `threading`.
-fn main_thread_is_over(py: Python<'_>) -> bool {
-    static THREADING: PyOnceLock<Option<Py<PyModule>>> = PyOnceLock::new();
+///
+/// An error is the exception of a signal handler: a signal that arrives here runs it in the Python code of
+/// `threading`.
+fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
+    static THREADING: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let threading = THREADING.get_or_try_init(py, || -> PyResult<_> {
         let loaded = py.import("sys")?.getattr("modules")?;
-        match loaded.get_item("threading") {
-            Ok(module) => Ok(Some(module.cast_into::<PyModule>()?.unbind())),
-            // Not yet, perhaps later.
-            Err(error) => Err(error),
-        }
+        Ok(loaded.get_item("threading")?.cast_into()?.unbind())
     });
-    let Ok(Some(threading)) = threading else {
-        return false;
+    let threading = match threading {
+        Ok(threading) => threading,
+        // Not loaded yet, perhaps later.
+        Err(error) if error.is_instance_of::<PyKeyError>(py) => return Ok(false),
+        Err(error) => return Err(error),
     };
-    let is_alive = || {
-        let main = threading.bind(py).call_method0("main_thread")?;
-        main.call_method0("is_alive")?.extract::<bool>()
-    };
-    is_alive().is_ok_and(|alive| !alive)
+    let main = threading.bind(py).call_method0("main_thread")?;
+    let is_alive: bool = main.call_method0("is_alive")?.extract()?;
+    Ok(!is_alive)
 }
 
 fn ended() -> PyErr {
