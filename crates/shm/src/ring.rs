@@ -265,6 +265,9 @@ pub struct Consumer {
     space: Doorbell,
     /// It has said that it sleeps.
     announced: bool,
+    /// Whether the doorbell may have rung since it was last made quiet. That can wait until the next sleep:
+    /// what rang it is here, and comes first.
+    rung: bool,
 }
 
 impl Consumer {
@@ -276,6 +279,7 @@ impl Consumer {
             data,
             space,
             announced: false,
+            rung: false,
         }
     }
 
@@ -323,6 +327,9 @@ impl Consumer {
     ///
     /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`] then.
     pub fn prepare_to_sleep(&mut self) -> bool {
+        if std::mem::take(&mut self.rung) {
+            self.data.clear();
+        }
         let layout = &self.layout;
         self.announced = true;
         let sleeps = announce(layout.flag(CONSUMER_SLEEPS), || {
@@ -334,21 +341,19 @@ impl Consumer {
         sleeps
     }
 
-    /// Says that this side is awake, and makes its doorbell quiet. For whoever was told to sleep,
-    /// whether the doorbell has rung or something else came first.
+    /// Says that this side is awake. For whoever was told to sleep, whether the doorbell has rung or something
+    /// else came first. The doorbell stays readable until the next [`Consumer::prepare_to_sleep`].
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(CONSUMER_SLEEPS));
-        self.data.clear();
+        self.rung = true;
     }
 
     /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
-            if rise(self.layout.flag(CONSUMER_SLEEPS)) {
-                self.data.clear();
-            }
+            self.rung |= rise(self.layout.flag(CONSUMER_SLEEPS));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,9 @@ enum Offers {
 /// processor, find back to spinning within a few waits. The budget has to be longer than two wake-ups for
 /// that, since each side's wait then has both in it.
 ///
+/// Where the last wait ended after others had run on this processor, the peer is probably one of them: the next
+/// wait offers the processor at once.
+///
 /// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the first poll on: the
 /// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a
 /// virtual machine each makes the processor leave the guest, which comes back to cold caches and predictors.
@@ -47,6 +50,8 @@ enum Offers {
 pub struct SpinBudget {
     longest: Duration,
     offers: Offers,
+    /// Whether others had run on the processor when the last wait ended.
+    shared: AtomicBool,
     /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
     average: AtomicU64,
 }
@@ -78,6 +83,7 @@ impl SpinBudget {
         Self {
             longest,
             offers,
+            shared: AtomicBool::new(false),
             average: AtomicU64::new(0),
         }
     }
@@ -88,6 +94,17 @@ impl SpinBudget {
             begun: Instant::now(),
             budget: self.next(),
             offers: self.offers,
+        }
+    }
+
+    /// Begins a wait of a thread that polls by itself, at this time.
+    pub fn poll_from(&self, begun: Instant) -> Polls<'_> {
+        let is_shared = self.shared.load(Ordering::Relaxed);
+        Polls {
+            of: self,
+            begun,
+            keep: if is_shared { Duration::ZERO } else { KEEP },
+            others_ran: false,
         }
     }
 
@@ -109,6 +126,42 @@ impl SpinBudget {
         let took = u64::try_from(took).unwrap_or(u64::MAX);
         self.average
             .store((average * 3 + took) / 4, Ordering::Relaxed);
+    }
+}
+
+/// The polls of one wait of a thread that has other things to look at between them, and looks at the clock
+/// itself.
+#[derive(Debug)]
+pub struct Polls<'a> {
+    of: &'a SpinBudget,
+    begun: Instant,
+    keep: Duration,
+    others_ran: bool,
+}
+
+impl Polls<'_> {
+    /// Whether another poll is due at this time, before which others may have had the processor. False: it is
+    /// time to sleep.
+    pub fn go_on(&mut self, now: Instant) -> bool {
+        let spun = now.saturating_duration_since(self.begun);
+        if spun >= self.of.next() {
+            return false;
+        }
+        if spun < self.keep {
+            spin_loop();
+            return true;
+        }
+        let offered = Instant::now();
+        yield_now();
+        self.others_ran |= offered.elapsed() > TURN;
+        true
+    }
+
+    /// Counts the wait, which ended at this time. Returns whether others have run on the processor meanwhile.
+    pub fn end(self, now: Instant) -> bool {
+        self.of.learn(now.saturating_duration_since(self.begun));
+        self.of.shared.store(self.others_ran, Ordering::Relaxed);
+        self.others_ran
     }
 }
 
@@ -152,20 +205,6 @@ impl SpinWait {
     /// Time since it began.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
-    }
-}
-
-/// Between two polls of a thread that has spun for so long: at first the processor is kept; after a few
-/// microseconds it is offered to threads that want to run, one of which may be the peer. Returns whether one
-/// of them has run.
-pub fn relax(spun: Duration) -> bool {
-    if spun < KEEP {
-        spin_loop();
-        false
-    } else {
-        let offered = Instant::now();
-        yield_now();
-        offered.elapsed() > TURN
     }
 }
 
@@ -222,6 +261,29 @@ mod tests {
             waits += 1;
         }
         assert!(waits <= 4, "{waits} waits to find back");
+    }
+
+    #[test]
+    fn a_wait_after_one_with_others_offers_the_processor_at_once() {
+        let budget = budget();
+        let now = Instant::now();
+        assert_eq!(budget.poll_from(now).keep, KEEP);
+        let mut polls = budget.poll_from(now);
+        polls.others_ran = true;
+        assert!(polls.end(now));
+        assert_eq!(budget.poll_from(now).keep, Duration::ZERO);
+        assert!(!budget.poll_from(now).end(now));
+        assert_eq!(budget.poll_from(now).keep, KEEP, "one wait alone is enough");
+    }
+
+    #[test]
+    fn polls_end_with_the_budget() {
+        let budget = budget();
+        let begun = Instant::now();
+        let mut polls = budget.poll_from(begun);
+        assert!(polls.go_on(begun));
+        assert!(polls.go_on(begun + budget.longest / 2));
+        assert!(!polls.go_on(begun + budget.longest));
     }
 
     #[test]

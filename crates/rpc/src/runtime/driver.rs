@@ -5,10 +5,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
-use rdzv_shm::spin::{SpinBudget, relax};
+use rdzv_shm::spin::SpinBudget;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::accept::Reception;
@@ -122,6 +122,7 @@ fn take(
             }
             Happening::Frames(id) => {
                 if let Some(endpoint) = core.poller.endpoint(id) {
+                    endpoint.link().fired();
                     take_frames(endpoint, hot);
                 }
             }
@@ -154,13 +155,14 @@ fn look(
     placement: &mut Placement,
 ) -> Instant {
     let mut since = Instant::now();
-    let mut others_ran = false;
+    if spin.next().is_zero() {
+        // Those who have their answers now may wait for this processor.
+        yield_now();
+        return since;
+    }
+    let mut polls = spin.poll_from(since);
     let mut rounds = 0_u32;
     loop {
-        let budget = spin.next();
-        if budget.is_zero() {
-            return since;
-        }
         let mut came = false;
         hot.retain(|endpoint| {
             // The thread that has the reader lock arms the connection again.
@@ -178,12 +180,11 @@ fn look(
             }
         });
         let now = Instant::now();
-        let spun = now - since;
         if came {
-            spin.learn(spun);
+            let others_ran = polls.end(now);
+            polls = spin.poll_from(now);
             placement.note(others_ran, now);
             since = now;
-            others_ran = false;
         }
         rounds += 1;
         // Other connections are served as well.
@@ -194,11 +195,11 @@ fn look(
             take(core, reception, happenings, hot);
         }
         let due = core.wake_at().is_some_and(|at| at <= now);
-        if hot.is_empty() || (!came && spun >= budget) || due || core.is_stopped() {
+        if hot.is_empty() || due || core.is_stopped() {
             return since;
         }
-        if !came {
-            others_ran |= relax(spun);
+        if !came && !polls.go_on(now) {
+            return since;
         }
     }
 }

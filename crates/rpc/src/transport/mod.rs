@@ -76,6 +76,12 @@ pub trait ReadHalf: Send {
     /// [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
     fn awake(&mut self) {}
 
+    /// Whether what comes while the reader is awake does not make the descriptor ready, so that a poller may
+    /// go on watching it.
+    fn is_quiet_awake(&self) -> bool {
+        false
+    }
+
     /// Becomes readable when there is something to read, the end included. No other half has the
     /// same.
     fn descriptor(&self) -> BorrowedFd<'_>;

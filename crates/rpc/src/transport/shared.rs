@@ -56,6 +56,8 @@ impl ReadHalf for Half<Consumer> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.ring.read(into)?;
         if count > 0 || into.is_empty() {
+            // What woke this side is here. The socket, if it has something to tell, wakes it again.
+            self.woken &= count == 0;
             return Ok(count);
         }
         if self.has_ended() {
@@ -72,6 +74,10 @@ impl ReadHalf for Half<Consumer> {
     fn awake(&mut self) {
         self.ring.awake();
         self.woken = true;
+    }
+
+    fn is_quiet_awake(&self) -> bool {
+        true
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

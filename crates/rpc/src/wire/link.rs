@@ -38,6 +38,8 @@ pub(crate) struct Link {
     /// Copies of the descriptors, so that waiting for one end needs no lock of it.
     readable: OwnedFd,
     writable: OwnedFd,
+    /// Whether the driver waits for frames, as far as this side knows: it may be woken once more.
+    armed: Mutex<bool>,
     /// What the second one is watched for.
     room: Readiness,
     /// Bytes that wait for room.
@@ -125,6 +127,7 @@ impl Link {
             writer: Mutex::new(ends.writer),
             readable,
             writable,
+            armed: Mutex::new(false),
             room,
             unsent: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
@@ -181,8 +184,26 @@ impl Link {
 
     /// The driver is not to wait for frames: somebody else does.
     pub(crate) fn disarm(&self) {
-        // If it fails, the driver is woken once more than it needs to be.
-        let _ = self.poller.disarm_frames(self.id, &self.readable);
+        let mut armed = self.armed.lock();
+        if std::mem::take(&mut *armed) {
+            // If it fails, the driver is woken once more than it needs to be.
+            let _ = self.poller.disarm_frames(self.id, &self.readable);
+        }
+    }
+
+    /// The driver was woken, and is not going to be again. Comes before it tries to take the reader lock: a
+    /// thread that has the lock then, and gives it back, sees this and arms again.
+    pub(crate) fn fired(&self) {
+        *self.armed.lock() = false;
+    }
+
+    /// The driver is to wait for frames. Nobody has the reader lock, or who has it is going to do the same.
+    fn arm(&self) -> io::Result<()> {
+        let mut armed = self.armed.lock();
+        if !std::mem::replace(&mut *armed, true) {
+            self.poller.await_frames(self.id, &self.readable)?;
+        }
+        Ok(())
     }
 
     /// Whether the other side has gone, noticed or not.
@@ -382,7 +403,7 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGua
             drop(reader);
             let link = endpoint.link();
             if link.ended().is_none()
-                && let Err(error) = link.poller.await_frames(link.id, &link.readable)
+                && let Err(error) = link.arm()
             {
                 fail(endpoint, link.lost_by(error));
             }

@@ -11,7 +11,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use rdzv_shm::spin::relax;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::client::Client;
@@ -37,10 +36,12 @@ impl Client {
             let Some(mut reader) = self.reader_soon(slot) else {
                 return slot.park(until);
             };
-            self.link().disarm();
-            let begun = Instant::now();
+            let is_quiet = reader.half().is_quiet_awake();
+            if !is_quiet {
+                self.link().disarm();
+            }
+            let mut polls = self.spin.poll_from(Instant::now());
             let mut ended = false;
-            let budget = self.spin.next();
             while !slot.is_filled() {
                 if pump(self, &mut reader) == Pumped::Ended {
                     ended = true;
@@ -53,12 +54,13 @@ impl Client {
                 if until.is_some_and(|until| until <= now) {
                     break;
                 }
-                let spun = now - begun;
-                if spun < budget {
-                    relax(spun);
+                if polls.go_on(now) {
                     continue;
                 }
                 if reader.prepare_to_sleep() {
+                    if is_quiet {
+                        self.link().disarm();
+                    }
                     // A thread that fills it from now on wakes this one.
                     if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
                         sleep(self, until);
@@ -67,7 +69,7 @@ impl Client {
                     reader.awake();
                 }
             }
-            self.spin.learn(begun.elapsed());
+            polls.end(Instant::now());
             if ended {
                 drop(reader);
             } else {
