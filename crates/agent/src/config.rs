@@ -208,7 +208,7 @@ pub struct PreemptionPlan {
 
 /// The check of a node before it joins a round, the first one and every other.
 ///
-/// A node that fails it leaves the others ([`AgentError::NodeCheck`](crate::AgentError::NodeCheck)), which go on
+/// A node that fails it leaves the others ([`AgentError::NodeCheck`]), which go on
 /// without it, or with a node in reserve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCheckPlan {
