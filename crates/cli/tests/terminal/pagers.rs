@@ -20,7 +20,8 @@ fn a_pager_reads_the_lines_of_the_workers() {
     ]);
     let run = run.start();
     run.wait_for("the first page", |screen| {
-        screen.len() == 24 && screen.iter().filter(|row| row.contains("line ")).count() >= 20
+        // The line of a run that ended already may have moved it up.
+        screen.iter().filter(|row| row.contains("line ")).count() >= 20
     });
     run.press(b"G");
     run.wait_for_text("line 2000 of ");
