@@ -83,6 +83,24 @@ fn calls_go_both_ways_and_to_oneself_over_every_transport() {
     }
 }
 
+/// A thread that waits leaves the driver armed, or disarms it and arms it again; without one the driver reads.
+#[test]
+fn a_reply_arrives_whether_a_thread_waits_for_it_or_not() {
+    for (transports, kind) in transports() {
+        let agents = over(&transports);
+        within(LONGEST, "waited and awaited calls", move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let runtime = runtime.unwrap();
+            for number in 0..300 {
+                let waited = agents[0].call("w1", ADD, &(number, 1)).wait();
+                assert_eq!(waited, Ok(number + 1), "{kind}");
+                let awaited = runtime.block_on(agents[0].call("w1", ADD, &(number, 2)));
+                assert_eq!(awaited, Ok(number + 2), "{kind}");
+            }
+        });
+    }
+}
+
 #[test]
 fn many_calls_may_be_on_their_way_and_each_gets_its_own_answer() {
     let agents = group(2, methods);
