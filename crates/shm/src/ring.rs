@@ -341,7 +341,7 @@ impl Consumer {
         sleeps
     }
 
-    /// Says that this side is awake. For whoever was told to sleep, whether the doorbell has rung or something
+    /// Says that this side is awake, after a sleep that was announced, whether the doorbell has rung or something
     /// else came first. The doorbell stays readable until the next [`Consumer::prepare_to_sleep`].
     pub fn awake(&mut self) {
         self.announced = false;

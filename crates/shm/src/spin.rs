@@ -37,9 +37,6 @@ enum Offers {
 /// processor, find back to spinning within a few waits. The budget has to be longer than two wake-ups for
 /// that, since each side's wait then has both in it.
 ///
-/// Where the last wait ended after others had run on this processor, the peer is probably one of them: the next
-/// wait offers the processor at once.
-///
 /// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the first poll on: the
 /// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a
 /// virtual machine each makes the processor leave the guest, which comes back to cold caches and predictors.
@@ -131,6 +128,9 @@ impl SpinBudget {
 
 /// The polls of one wait of a thread that has other things to look at between them, and looks at the clock
 /// itself.
+///
+/// If the wait before ended after others had run on this processor, the peer is probably one of them: the processor
+/// is offered from the first poll on. Otherwise it is kept for a few microseconds at first.
 #[derive(Debug)]
 pub struct Polls<'a> {
     of: &'a SpinBudget,

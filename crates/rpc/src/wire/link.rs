@@ -197,7 +197,7 @@ impl Link {
         *self.armed.lock() = false;
     }
 
-    /// The driver is to wait for frames. Nobody has the reader lock, or who has it is going to do the same.
+    /// The driver is to wait for frames. The reader lock is free, or the thread that has it arms afterwards.
     fn arm(&self) -> io::Result<()> {
         let mut armed = self.armed.lock();
         if !std::mem::replace(&mut *armed, true) {
