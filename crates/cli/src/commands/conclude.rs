@@ -157,10 +157,14 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         let run_id = &ended.report.run_id;
         Document::of_run(run_id, &ended.title, outcome, verdict, code)
     });
-    if let Some(path) = error_file(environment)
-        && let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome)
-    {
-        not_written(&path, &error);
+    match error_file(environment) {
+        Some(path) => {
+            if let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome) {
+                not_written(&path, &error);
+            }
+        }
+        None if report.face == Face::Torchrun => not_copied(outcome),
+        None => {}
     }
     // A program that called the launcher reads the report.
     if environment.filled(env::RDZV_CALLER).is_none() {
@@ -346,6 +350,25 @@ fn not_written(path: &Path, error: &io::Error) {
         "write the launcher's error file {}: {error}",
         path.display()
     );
+}
+
+/// Says that nobody gets the error file of the worker that failed first, as torchrun does.
+fn not_copied(outcome: &Outcome) {
+    let Outcome::Failed {
+        failures,
+        root_cause,
+        ..
+    } = outcome
+    else {
+        return;
+    };
+    let first = failures.get(*root_cause);
+    if let Some(file) = first.and_then(|first| first.evidence.error_file.as_ref()) {
+        error!(
+            "no error file defined for parent, to copy child error file ({})",
+            file.path.display()
+        );
+    }
 }
 
 /// Signals that an agent does not handle. By others it may end after it has reported everything.

@@ -122,15 +122,23 @@ fn without_number(text: &str) -> &str {
 fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
     let of = if run.here { "" } else { " of the job" };
     let mut cause = first.cause.to_string();
-    if matches!(first.cause, Cause::NotStarted { .. }) {
-        // Python's form of an error of the system, which is the agent's own here.
-        cause = cause.replace(
-            "[Errno 2] No such file or directory",
-            "there is no such program",
-        );
+    if let Cause::NotStarted { reason } = &first.cause {
+        cause = cause.replace(reason, &not_started(reason));
     }
     let text = format!("first failure{of}: {first} at {}: {cause}", first.time());
     within(said(Role::Error, &text, width), width, ROWS.0)
+}
+
+/// Why there is no worker, in place of Python's form of an error of the system.
+fn not_started(reason: &str) -> String {
+    const MISSING: &str = "[Errno 2] No such file or directory";
+    let script = reason
+        .strip_suffix(MISSING)
+        .and_then(|rest| rest.split_once("can't open file "));
+    match script {
+        Some((_, script)) => format!("there is no file {}", script.trim_end_matches([':', ' '])),
+        None => reason.replace(MISSING, "there is no such program"),
+    }
 }
 
 /// At most so many rows on a terminal; the last of them ends with an ellipsis.

@@ -131,6 +131,18 @@ pub fn cut(text: &str, room: usize) -> String {
     kept
 }
 
+/// The words at the beginning of a text, in at most `room` columns, with an ellipsis.
+pub fn cut_words(text: &str, room: usize) -> String {
+    if textwrap::core::display_width(text) <= room {
+        return text.to_owned();
+    }
+    let cut = cut(text, room.saturating_sub(1));
+    match cut.rsplit_once(' ') {
+        Some((words, _)) => format!("{words} …"),
+        None => "…".to_owned(),
+    }
+}
+
 /// Words that fit into the columns behind the indent. A word is never broken: a path can be copied.
 fn wrap(text: &str, width: Option<usize>, indent: usize) -> Vec<String> {
     let Some(width) = width else {

@@ -348,7 +348,7 @@ impl View {
         };
         let mut rows = fold_rows(&rows, most, width, &mut label);
         if let Some(status) = &self.status {
-            let text = Row::plain(&status.row(mono(self.origin, now))).text(width);
+            let text = Row::plain(&status.row(mono(self.origin, now), width)).text(width);
             let style = match self.options.colours {
                 true => Style::new().effects(Effects::DIMMED),
                 false => Style::new(),

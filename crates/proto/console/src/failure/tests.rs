@@ -76,6 +76,33 @@ fn stderr_that_nobody_has_seen_is_shown() {
 }
 
 #[test]
+fn what_is_not_there_is_said_without_an_errno() {
+    let missing = "[Errno 2] No such file or directory";
+    for (reason, said) in [
+        (
+            format!("/venv/bin/python3: can't open file '/job/train.py': {missing}"),
+            "there is no file '/job/train.py'",
+        ),
+        (
+            format!("{missing}: 'train'"),
+            "there is no such program: 'train'",
+        ),
+        (
+            "/venv/bin/python3: can't open file '/job/train.py': [Errno 13] Permission denied"
+                .to_owned(),
+            "/venv/bin/python3: can't open file '/job/train.py': [Errno 13] Permission denied",
+        ),
+    ] {
+        let failures = [failure(0, "node-a", 2, &Cause::NotStarted { reason })];
+        let text = text(&verdict(&here(&failures), None));
+        assert!(
+            text.ends_with(&format!(": could not be started: {said}")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn the_end_of_restarts_is_explained_where_there_were_to_be_any() {
     for (finality, last) in [
         (

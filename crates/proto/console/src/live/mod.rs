@@ -18,11 +18,13 @@
 //! | `label` | the label of a worker's lines, and its colour |
 //! | `rows` | the rows of all workers, as many as there is room for |
 //! | `status` | the status row |
+//! | `part` | the parts of the status row, and what of them there is room for |
 //! | `strip` | text without terminal sequences |
 //! | `region` | the bytes that put all this on a terminal |
 
 mod block;
 mod label;
+mod part;
 mod region;
 mod row;
 mod rows;

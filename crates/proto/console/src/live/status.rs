@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
+use super::part::{Part, fit, sentence};
 use crate::quantity::{clock, count};
 use crate::stop::Stop;
 
@@ -37,13 +38,12 @@ pub struct Awaited {
 
 impl Awaited {
     /// The parts of a row: the most important first, with the time that is left now.
-    fn parts(&self, now: Mono) -> Vec<String> {
+    fn parts(&self, now: Mono) -> Vec<Part> {
         // The time that was left when that was said is not what is left now.
         let is_time = |part: &&str| self.until.is_some() && part.ends_with(" left");
-        let causes = self.text.split("; ").filter(|part| !is_time(part));
-        let mut parts: Vec<String> = causes.map(str::to_owned).collect();
+        let mut parts = sentence(self.text.split("; ").filter(|part| !is_time(part)));
         if let Some(until) = self.until {
-            let left = format!("{} left", clock(until.since(now)));
+            let left = Part::kept(format!("{} left", clock(until.since(now))));
             parts.insert(parts.len().min(1), left);
         }
         parts
@@ -77,17 +77,18 @@ pub enum Phase {
 }
 
 impl Status {
-    /// The row, as long as it may be. Parts that matter less come last, so that it can be cut.
-    pub fn row(&self, now: Mono) -> String {
+    /// The row, in at most so many columns: names of nodes and advice give way to the times.
+    pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
+        let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));
         let left = |until: Mono| until.since(now);
         match &self.phase {
             Phase::Waiting | Phase::Starting if self.awaited.is_some() => {}
-            Phase::Waiting => parts.push("waiting for the other nodes".to_owned()),
-            Phase::Starting => parts.push("starting".to_owned()),
-            Phase::Running => parts.push("running".to_owned()),
-            Phase::Restarting => parts.push("restarting".to_owned()),
-            Phase::Finishing => parts.push("finishing".to_owned()),
+            Phase::Waiting => phase("waiting for the other nodes"),
+            Phase::Starting => phase("starting"),
+            Phase::Running => phase("running"),
+            Phase::Restarting => phase("restarting"),
+            Phase::Finishing => phase("finishing"),
             Phase::Stopping {
                 signal,
                 requests,
@@ -100,7 +101,7 @@ impl Status {
                     ranks,
                     left: left(*until),
                 };
-                parts.extend(stop.sentence().split("; ").map(str::to_owned));
+                parts.extend(sentence(stop.sentence().split("; ")));
             }
         }
         let shown = self.awaited.as_ref().filter(|_| !self.is_stopping());
@@ -111,21 +112,22 @@ impl Status {
             && self.workers > 0
         {
             let workers = count(self.workers, "worker");
-            parts.push(match self.nodes {
+            parts.push(Part::kept(match self.nodes {
                 0 | 1 => workers,
                 nodes => format!("{workers} on {}", count(nodes, "node")),
-            });
+            }));
         }
         if self.restarts > 0 || matches!(self.phase, Phase::Restarting) {
-            parts.push(format!(
+            parts.push(Part::kept(format!(
                 "restart {} of {}",
                 self.restarts, self.most_restarts
-            ));
+            )));
         }
         let elapsed = now.since(self.began);
         let step = clock_step(elapsed).as_secs();
-        parts.push(clock(Duration::from_secs(elapsed.as_secs() / step * step)));
-        parts.join(" \u{b7} ")
+        let elapsed = Duration::from_secs(elapsed.as_secs() / step * step);
+        parts.push(Part::kept(clock(elapsed)));
+        fit(parts, width)
     }
 
     fn is_stopping(&self) -> bool {
@@ -168,6 +170,8 @@ fn clock_step(elapsed: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    const WIDE: usize = 200;
+
     fn status(phase: Phase, began: Mono) -> Status {
         Status {
             phase,
@@ -184,7 +188,7 @@ mod tests {
     fn a_row_says_what_goes_on() {
         let began = Mono::ZERO;
         let after = |seconds| began + Duration::from_secs(seconds);
-        let row = |phase, seconds| status(phase, began).row(after(seconds));
+        let row = |phase, seconds| status(phase, began).row(after(seconds), WIDE);
         assert_eq!(
             row(Phase::Waiting, 2),
             "waiting for the other nodes \u{b7} 0:02"
@@ -217,7 +221,7 @@ mod tests {
                 awaited,
                 ..status(phase, began)
             };
-            status.row(after(seconds))
+            status.row(after(seconds), WIDE)
         };
         let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the others";
         assert_eq!(
@@ -238,6 +242,60 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_row_keeps_its_times() {
+        let after = |seconds| Mono::ZERO + Duration::from_secs(seconds);
+        let row = |text: &str, width| {
+            let (text, until) = (text.to_owned(), Some(after(900)));
+            let awaited = Some(Awaited { text, until });
+            let status = Status {
+                awaited,
+                ..status(Phase::Waiting, Mono::ZERO)
+            };
+            status.row(after(4), width)
+        };
+        let rows = |text: &str| {
+            let rows = [119, 105, 79, 59, 39, 19].map(|width| row(text, width));
+            rows.join("\n")
+        };
+        assert_eq!(
+            rows(
+                "waiting for nodes: 3 of 4 (node-a, node-b, 1 more); 15:00 left; start the same command on the others"
+            ),
+            "\
+waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} start the same command on the others \u{b7} 0:04
+waiting for nodes: 3 of 4 (node-a, 2 more) \u{b7} 14:56 left \u{b7} start the same command on the others \u{b7} 0:04
+waiting for nodes: 3 of 4 (node-a, node-b, 1 more) \u{b7} 14:56 left \u{b7} 0:04
+waiting for nodes: 3 of 4 \u{b7} 14:56 left \u{b7} 0:04
+waiting for \u{2026} \u{b7} 14:56 left \u{b7} 0:04
+\u{2026} \u{b7} 14:56 left \u{b7} 0:04"
+        );
+        // What is no list of names stays, as far as there is room.
+        assert_eq!(
+            rows("no store has answered at 10.0.0.1:29400 (Connection refused); 15:00 left"),
+            "\
+no store has answered at 10.0.0.1:29400 (Connection refused) \u{b7} 14:56 left \u{b7} 0:04
+no store has answered at 10.0.0.1:29400 (Connection refused) \u{b7} 14:56 left \u{b7} 0:04
+no store has answered at 10.0.0.1:29400 (Connection \u{2026} \u{b7} 14:56 left \u{b7} 0:04
+no store has answered at \u{2026} \u{b7} 14:56 left \u{b7} 0:04
+no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
+\u{2026} \u{b7} 14:56 left \u{b7} 0:04"
+        );
+        let stopping = status(
+            Phase::Stopping {
+                signal: 2,
+                requests: 1,
+                left: vec![1, 3],
+                until: after(30),
+            },
+            Mono::ZERO,
+        );
+        assert_eq!(
+            stopping.row(after(2), 79),
+            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s \u{b7} 0:02"
+        );
+    }
+
+    #[test]
     fn a_row_changes_when_its_clock_does() {
         let began = Mono::ZERO + Duration::from_millis(300);
         let running = status(Phase::Running, began);
@@ -245,11 +303,11 @@ mod tests {
         let mut now = began;
         for _ in 0..15 {
             let next = running.changes_at(now);
-            assert_ne!(running.row(now), running.row(next));
+            assert_ne!(running.row(now, WIDE), running.row(next, WIDE));
             let before = next.since(Mono::ZERO).checked_sub(Duration::from_nanos(1));
             assert_eq!(
-                running.row(now),
-                running.row(Mono::from_origin(before.unwrap()))
+                running.row(now, WIDE),
+                running.row(Mono::from_origin(before.unwrap()), WIDE)
             );
             now = next;
             changes.push(now.since(began).as_secs());
@@ -268,14 +326,14 @@ mod tests {
         };
         let next = waiting.changes_at(hour);
         assert!(
-            waiting.row(hour).contains("0:02 left"),
+            waiting.row(hour, WIDE).contains("0:02 left"),
             "{}",
-            waiting.row(hour)
+            waiting.row(hour, WIDE)
         );
         assert!(
-            waiting.row(next).contains("0:01 left"),
+            waiting.row(next, WIDE).contains("0:01 left"),
             "{}",
-            waiting.row(next)
+            waiting.row(next, WIDE)
         );
         assert!(next.since(hour) < Duration::from_millis(501));
     }
@@ -290,7 +348,7 @@ mod tests {
             ..status(Phase::Running, began)
         };
         assert_eq!(
-            status.row(began),
+            status.row(began, WIDE),
             "running \u{b7} 1 worker \u{b7} restart 1 of 3 \u{b7} 0:00"
         );
     }
