@@ -13,7 +13,7 @@
 //! | `init` | joins the group: `seconds` |
 //! | `calls` | calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
 //! | `registered` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`registered`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
-//! | `wake` | no call: seconds from one process to another and back by two eventfds, every 10 ms (`wake_p50`), the least that two processes that sleep can do |
+//! | `wake` | no call: seconds from one process to another and back by two eventfds, every 10 ms, where the system puts them (`wake_p50`: on one processor, mostly) and on two processors (`wake_apart_p50`, with two or more): the least that two processes that sleep can do |
 //! | `idle` | does nothing for a while: `cores` that it used |
 //! | `shutdown` | leaves with all others: `seconds`, and ends |
 
@@ -31,6 +31,8 @@ use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{Arena, Method, Methods, RpcAgent, RpcError, RpcFuture, RpcOptions, Tensor};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -90,7 +92,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             }
             ("wake", agent) => {
                 worker = agent;
-                json!({ "wake_p50": wake_ups()? })
+                wakes()?
             }
             ("idle", agent) => {
                 worker = agent;
@@ -258,8 +260,31 @@ fn await_wake_up(eventfd: impl AsFd) -> rustix::io::Result<()> {
     rustix::io::read(eventfd, &mut [0_u8; 8]).map(drop)
 }
 
-/// Median seconds of a wake-up of another process and back, one every 10 ms.
-fn wake_ups() -> Result<f64, Box<dyn Error>> {
+/// Wake-ups where the system puts the two processes, and on a processor each. A call is between two processors,
+/// since its caller waits awake; to wake an idle processor of a virtual machine takes longer than to change to
+/// another process on the same one.
+fn wakes() -> Result<Value, Box<dyn Error>> {
+    let anywhere = wake_ups(None)?;
+    let before = sched_getaffinity(None)?;
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|&number| before.is_set(number));
+    let (Some(ours), Some(peers)) = (processors.next(), processors.next()) else {
+        return Ok(json!({ "wake_p50": anywhere }));
+    };
+    sched_setaffinity(None, &only(ours))?;
+    let apart = wake_ups(Some(peers));
+    sched_setaffinity(None, &before)?;
+    Ok(json!({ "wake_p50": anywhere, "wake_apart_p50": apart? }))
+}
+
+fn only(processor: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    set
+}
+
+/// Median seconds of a wake-up of another process and back, one every 10 ms. The other process stays on a processor,
+/// if one is named.
+fn wake_ups(processor: Option<usize>) -> Result<f64, Box<dyn Error>> {
     let (there, back) = (
         eventfd(0, EventfdFlags::CLOEXEC)?,
         eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -269,6 +294,9 @@ fn wake_ups() -> Result<f64, Box<dyn Error>> {
         .stdin(there.try_clone()?)
         .stdout(back.try_clone()?)
         .spawn()?;
+    if let Some(processor) = processor {
+        sched_setaffinity(Some(Pid::from_child(&peer)), &only(processor))?;
+    }
     let mut times = Vec::with_capacity(PACED_CALLS);
     for _ in 0..PACED_CALLS {
         std::thread::sleep(Duration::from_millis(10));

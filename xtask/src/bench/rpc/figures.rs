@@ -43,8 +43,9 @@ const QUANTITIES: [Quantity; 15] = [
 /// Figures without a counterpart in PyTorch: wake-ups of the system by which `paced_p50` is judged, and tensors
 /// in shared memory that are not copied.
 #[rustfmt::skip]
-const OURS_ALONE: [Quantity; 3] = [
+const OURS_ALONE: [Quantity; 4] = [
     quantity("wake_p50", "two eventfds every 10 ms, median", "us", 1e6, Less, 150.0),
+    quantity("wake_apart_p50", "two eventfds every 10 ms on two processors, median", "us", 1e6, Less, 150.0),
     quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
     quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
 ];
@@ -188,13 +189,26 @@ pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
 const PACED: f64 = 1.25;
 
 /// How many round trips over two eventfds a call every 10 ms takes: the median over the runs, each of which has
-/// measured both.
+/// measured both. The eventfds are between two processors, as a call is, unless there is only one.
 pub(super) fn paced(side: &Side) -> f64 {
     let ratios = side.runs.iter().filter_map(|figures| {
         let value = |key| figures.0.get(key).copied();
-        Some(value("paced_p50")? / value("wake_p50")?)
+        let wake = value("wake_apart_p50").or_else(|| value("wake_p50"))?;
+        Some(value("paced_p50")? / wake)
     });
     median(&ratios.collect::<Vec<_>>())
+}
+
+/// In how many runs an empty call was within all of its gates.
+pub(super) fn quick_runs(side: &Side) -> usize {
+    let gates = ["latency_p50", "latency_p90", "latency_p99"].map(Quantity::of);
+    let quick = |figures: &&Figures| {
+        gates.iter().all(|quantity| {
+            let value = figures.0.get(quantity.key);
+            value.is_some_and(|value| value * quantity.scale <= quantity.gate)
+        })
+    };
+    side.runs.iter().filter(quick).count()
 }
 
 /// Whether that is within its limit.
@@ -231,6 +245,51 @@ mod tests {
         figures.add_all(&answer);
         let error = figures.complete().unwrap_err().to_string();
         assert_eq!(error, "nobody answered 'echo'");
+    }
+
+    #[test]
+    fn a_run_is_quick_if_all_of_its_percentiles_are() {
+        let run = |p50: f64, p90: f64, p99: f64| {
+            let mut figures = Figures::default();
+            for (key, value) in [
+                ("latency_p50", p50),
+                ("latency_p90", p90),
+                ("latency_p99", p99),
+            ] {
+                figures.add(key, value * 1e-6);
+            }
+            figures
+        };
+        let side = Side {
+            name: "rdzv",
+            runs: vec![
+                run(3.0, 7.0, 19.0),
+                run(3.0, 7.0, 21.0),
+                run(5.0, 7.0, 19.0),
+            ],
+        };
+        assert_eq!(quick_runs(&side), 1);
+    }
+
+    #[test]
+    fn a_paced_call_is_compared_with_two_processors_if_there_are_two() {
+        let mut figures = Figures::default();
+        figures.add("paced_p50", 60e-6);
+        figures.add("wake_p50", 20e-6);
+        let alone = Side {
+            name: "rdzv",
+            runs: vec![figures],
+        };
+        assert!((paced(&alone) - 3.0).abs() < 1e-9);
+        let mut figures = Figures::default();
+        figures.add("paced_p50", 60e-6);
+        figures.add("wake_p50", 20e-6);
+        figures.add("wake_apart_p50", 60e-6);
+        let apart = Side {
+            name: "rdzv",
+            runs: vec![figures],
+        };
+        assert!((paced(&apart) - 1.0).abs() < 1e-9);
     }
 
     #[test]
