@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use rdzv_agent_proto::node_check::{CheckEnd, judge};
 use rdzv_core::escape::escape;
+use rdzv_core::reminder::{self, Reminder};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::warn;
 
 use crate::{AgentError, NodeCheckPlan};
 
@@ -42,9 +44,15 @@ async fn run(plan: &NodeCheckPlan) -> (CheckEnd, Option<String>) {
         tokio::pin!(reads);
         let ends = wait(child, plan.timeout);
         tokio::pin!(ends);
-        let (end, is_read) = tokio::select! {
-            end = &mut ends => (end, false),
-            () = &mut reads => (ends.await, true),
+        let reminds = remind(plan);
+        tokio::pin!(reminds);
+        let mut is_read = false;
+        let end = loop {
+            tokio::select! {
+                end = &mut ends => break end,
+                () = &mut reads, if !is_read => is_read = true,
+                () = &mut reminds => {}
+            }
         };
         // Its children would outlive a command that was killed, or that has left them.
         if let Some(group) = group {
@@ -90,6 +98,22 @@ fn end_of(status: ExitStatus) -> CheckEnd {
     match (status.code(), status.signal()) {
         (Some(code), _) => CheckEnd::Exited(code),
         (None, signal) => CheckEnd::Signalled(signal.unwrap_or_default()),
+    }
+}
+
+/// Says now and then that the command has not ended. Has no end.
+async fn remind(plan: &NodeCheckPlan) {
+    let (began, mut reminder) = (Instant::now(), Reminder::default());
+    loop {
+        sleep_until(began + reminder.next()).await;
+        reminder.is_due(began.elapsed());
+        let left = plan.timeout.saturating_sub(began.elapsed()).as_secs();
+        warn!(
+            target: reminder::TARGET,
+            left,
+            "waiting for the check of this node; {left} s left; it runs `{}`",
+            plan.command
+        );
     }
 }
 

@@ -195,3 +195,18 @@ fn pods_get_their_settings_from_variables() {
     ));
     four_workers(&ended.run().expect(0), "pod");
 }
+
+#[test]
+fn a_check_of_all_nodes_says_which_it_waits_for() {
+    let script = r#"srun sh -c '[ $SLURM_NODEID = 1 ] || "$RDZV" check --timeout 5'"#;
+    let ended = sbatch(script).env("SLURM_JOB_ID", "4713").run().expect(1);
+    let line = "waiting for nodes: 1 of 2 have come, 127.0.0.2 has not; ";
+    assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
+    assert!(
+        ended
+            .stdout
+            .contains("127.0.0.2: it did not come to the check"),
+        "{}",
+        ended.stdout
+    );
+}

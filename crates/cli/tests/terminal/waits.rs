@@ -104,6 +104,25 @@ fn the_row_says_why_the_place_to_meet_does_not_answer() {
         "--master-port",
         port,
     ];
+    let fixed_at = |host: &'static str, port: &'static str| {
+        [
+            "--nnodes",
+            "2",
+            "--node-rank",
+            "1",
+            "--master-addr",
+            host,
+            "--master-port",
+            port,
+        ]
+    };
+    let fixed_unknown = fixed_at("no-such-host.invalid", "29400");
+    let (silent_host, silent_port) = silent.split_once(':').unwrap();
+    let fixed_silent = [
+        &fixed[..4],
+        &["--master-addr", silent_host, "--master-port", silent_port],
+    ]
+    .concat();
     let no_store =
         |endpoint: &str, why: &str| format!("no store has answered at {endpoint} ({why}");
     let no_etcd = |endpoint: &str| format!("the etcd endpoint {endpoint} has not answered for ");
@@ -127,6 +146,20 @@ fn the_row_says_why_the_place_to_meet_does_not_answer() {
             &fixed,
             no_store(&free, "Connection refused"),
         ),
+        (
+            "static",
+            &silent,
+            &fixed_silent,
+            no_store(&silent, "it accepted the connection and said nothing"),
+        ),
+        (
+            "static",
+            &unknown.to_owned(),
+            &fixed_unknown,
+            no_store(unknown, "failed to lookup"),
+        ),
+        ("etcd", &unknown.to_owned(), &patient, no_etcd(unknown)),
+        ("etcd-v2", &unknown.to_owned(), &patient, no_etcd(unknown)),
         ("etcd", &free, &patient, no_etcd(&free)),
         ("etcd", &silent, &patient, no_etcd(&silent)),
         ("etcd-v2", &free, &patient, no_etcd(&free)),

@@ -5,7 +5,9 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_store::{Store as _, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_core::reminder;
+use rdzv_store::{Store as _, StoreError, TcpStore, TcpStoreOptions, wait_reminding};
+use tracing::warn;
 
 use super::compare::Seen;
 use super::facts::Facts;
@@ -25,6 +27,8 @@ pub(super) struct Exchange {
     until: Instant,
     rank: usize,
     nodes: usize,
+    /// One of them says what is awaited.
+    is_host: bool,
     /// Keeps the port that others try.
     _listener: Option<TcpListener>,
 }
@@ -60,6 +64,7 @@ impl Exchange {
             until: Instant::now() + timeout,
             rank: place.rank,
             nodes: place.nodes,
+            is_host: place.is_host,
             _listener: listener,
         };
         exchange.publish("facts", facts)?;
@@ -88,12 +93,42 @@ impl Exchange {
             .collect()
     }
 
-    /// The facts of all nodes; none of one that did not come.
-    pub(super) fn facts(&mut self) -> Vec<Option<Facts>> {
+    /// The facts of all nodes, whose names these are; none of one that did not come.
+    pub(super) fn facts(&mut self, names: &[String]) -> Vec<Option<Facts>> {
+        self.await_all(names);
         let all = self.read_all("facts", |_| true);
         // One that did not come has used up the time of the others.
         self.until = Instant::now() + ANSWERED_WITHIN;
         all
+    }
+
+    /// Waits until all nodes have told their facts, or the time is over. Says now and then which have not.
+    fn await_all(&self, names: &[String]) {
+        let keys: Vec<String> = (0..self.nodes)
+            .map(|rank| format!("facts/{rank}"))
+            .collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let left = self.until.saturating_duration_since(Instant::now());
+        // The findings name the nodes that did not come.
+        let _ = wait_reminding(&self.store, &keys, Some(left), &mut |_, left| {
+            if !self.is_host {
+                return;
+            }
+            let has_come = |key: &str| self.store.check(&[key]).unwrap_or(false);
+            let absent = names.iter().zip(&keys).filter(|(_, key)| !has_come(key));
+            let absent: Vec<&str> = absent.map(|(name, _)| name.as_str()).collect();
+            let Some(first) = absent.first() else {
+                return;
+            };
+            warn!(
+                target: reminder::TARGET,
+                left = left.as_secs(),
+                "waiting for nodes: {} of {} have come, {first} has not; {} s left",
+                self.nodes - absent.len(),
+                self.nodes,
+                left.as_secs()
+            );
+        });
     }
 
     /// Tries to reach the others, and takes the time when all have done so.

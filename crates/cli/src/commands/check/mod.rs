@@ -114,7 +114,7 @@ fn compare_nodes(
     least_free: u64,
 ) -> Result<usize, rdzv_store::StoreError> {
     let mut exchange = Exchange::begin(place, facts, limit)?;
-    let all = exchange.facts();
+    let all = exchange.facts(names);
     exchange.look(&all)?;
     if !place.is_host {
         let found = exchange.findings()?;

@@ -127,3 +127,57 @@ fn an_unreachable_etcd_is_one_sentence() {
     }
     assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
 }
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn waits_for_nodes_and_for_etcd_are_spoken_of() {
+    for backend in ["etcd", "etcd-v2"] {
+        let server = Server::start();
+        let endpoint = server.endpoint().to_string();
+        let start = |nodes: &str, script: &str| {
+            let backend = format!("--rdzv-backend={backend}");
+            let flags = [
+                &backend,
+                "--rdzv-id=job",
+                nodes,
+                "--rdzv-endpoint",
+                &endpoint,
+            ];
+            run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
+        };
+        let job = start("--nnodes=1:1", "echo started; cat go").pipe("go");
+        let go = job.path("go");
+        let first = job.start();
+        first.stdout.await_text("started\n", 1);
+        let spare = start("--nnodes=1:1", "exit 9").start();
+        spare
+            .stderr
+            .await_text("in reserve: the job has its 1 node (127.0.0.1); ", 1);
+        std::fs::write(go, "").unwrap();
+        first.wait().expect(0);
+        spare.wait().expect(0);
+
+        let other = Server::start();
+        let endpoint = other.endpoint().to_string();
+        let backend = format!("--rdzv-backend={backend}");
+        let flags = [
+            &backend,
+            "--rdzv-id=job",
+            "--nnodes=2",
+            "--rdzv-endpoint",
+            &endpoint,
+        ];
+        let flags = [&flags[..], &["--rdzv-conf=read_timeout=60"]].concat();
+        let node = run_shell(&flags, "exit 9").env("PET_LOCAL_ADDR", "127.0.0.1");
+        let node = node.start();
+        node.stderr
+            .await_text("waiting for nodes: 1 of 2 (127.0.0.1); ", 1);
+        other.crash();
+        let line = format!(
+            "the etcd endpoint {endpoint} has not answered for 3 s; meanwhile no round can be formed"
+        );
+        node.stderr.await_text(&line, 1);
+        node.signal(Signal::TERM);
+        node.wait().expect(-15);
+    }
+}

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, first_agent, printed, store};
-use crate::harness::{Running, ends_within, free_port, run_shell, shell};
+use super::{PRINT_ROUND, Place, first_agent, printed, store};
+use crate::harness::{Running, ends_within, free_port, kill, run_shell, shell};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
@@ -233,18 +234,121 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 
 #[test]
 fn a_node_in_reserve_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_file = Place {
+        endpoint: folder.path().join("state").display().to_string(),
+        store: None,
+    };
+    let line = "in reserve: the job has its 1 node (127.0.0.1); this one takes part when one of them is gone";
+    for (place, more) in [
+        (first_agent(), "--rdzv-conf=store_type=tcp"),
+        (at_file, "--rdzv-conf=store_type=file"),
+    ] {
+        let flags = ["--nnodes=1:1", more];
+        let job = place.node(&flags, "echo started; cat go").pipe("go");
+        let go = job.path("go");
+        let first = job.start();
+        first.stdout.await_text("started\n", 1);
+        terminated_when_it_says(place.node(&flags, "exit 9").start(), line);
+        std::fs::write(go, "").unwrap();
+        first.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_check_of_the_node_that_lasts_is_spoken_of() {
     let place = first_agent();
+    let check = "--node-check=until [ -e fit ]; do sleep 0.01; done";
+    let job = place.node(&["--nnodes=1:1", check], "echo started");
+    let fit = job.path("fit");
+    let node = job.start();
+    let line = "waiting for the check of this node; 5";
+    node.stderr.await_text(line, 1);
+    assert!(
+        node.stderr
+            .so_far()
+            .contains(" s left; it runs `until [ -e fit ]; do sleep 0.01; done`\n")
+    );
+    assert_eq!(node.stdout.so_far(), "");
+    std::fs::write(fit, "").unwrap();
+    let ended = node.wait().expect(0);
+    assert_eq!(ended.stdout, "started\n");
+}
+
+#[test]
+fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at_file = Place {
+        endpoint: folder.path().join("state").display().to_string(),
+        store: None,
+    };
+    for (place, more, line) in [
+        (
+            store(),
+            "--rdzv-conf=store_type=tcp",
+            "waiting for the node with rank 0 to say where the workers of round 0 meet; ",
+        ),
+        (
+            at_file,
+            "--rdzv-conf=store_type=file",
+            "waiting for the node with rank 0 (127.0.0.1) to say where the workers meet; ",
+        ),
+    ] {
+        let flags = ["--nnodes=2", more];
+        // The one with the smaller address has rank 0, and falls silent when it has come.
+        let at = |address: &str| place.node(&flags, "exit 9").env("PET_LOCAL_ADDR", address);
+        let first = at("127.0.0.1").start();
+        first.stderr.await_text("waiting for nodes: 1 of 2", 1);
+        kill(first.agent_pid(), Signal::STOP);
+        terminated_when_it_says(at("127.0.0.2").start(), line);
+        kill(first.agent_pid(), Signal::CONT);
+        first.signal(Signal::TERM);
+        first.wait().expect(-15);
+        place.end();
+    }
+}
+
+#[test]
+fn a_node_that_waits_for_the_ranks_of_another_says_so() {
+    let port = free_port();
+    let flags = [
+        "--nnodes=2",
+        "--node-rank=0",
+        "--master-addr=127.0.0.1",
+        &format!("--master-port={port}"),
+    ];
+    let node = run_shell(&flags, "exit 9").start();
+    // A node that has come to the store, and says nothing there.
+    let other = TcpStoreOptions {
+        world_size: Some(2),
+        ..TcpStoreOptions::new("127.0.0.1", port)
+    };
+    let _other = TcpStore::connect(other).unwrap();
+    let line = "waiting for what other agents say of their ranks: 1 of ";
+    terminated_when_it_says(node, line);
+}
+
+#[test]
+fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
+    let place = store();
     let job = place
         .node(&["--nnodes=1:1"], "echo started; cat go")
         .pipe("go");
     let go = job.path("go");
-    let first = job.start();
-    first.stdout.await_text("started\n", 1);
-    let spare = place.node(&["--nnodes=1:1"], "exit 9").start();
-    let line = "in reserve: the job has its 1 node (127.0.0.1); this one takes part when one of them is gone";
-    terminated_when_it_says(spare, line);
+    let node = job.start();
+    node.stdout.await_text("started\n", 1);
+    let served = place.store.as_ref().unwrap().processes();
+    for (pid, _) in &served {
+        kill(*pid, Signal::STOP);
+    }
     std::fs::write(go, "").unwrap();
-    first.wait().expect(0);
+    node.stderr
+        .await_text("waiting for the rendezvous to let go of this node; ", 1);
+    for (pid, _) in served {
+        kill(pid, Signal::CONT);
+    }
+    node.wait().expect(0);
+    place.end();
 }
 
 #[test]

@@ -355,7 +355,8 @@ impl ConnectionThread {
             }
             Output::Missing(missing) => {
                 tracing::warn!(
-                    "[{}] no coordinator at {} for {:.0} s ({}); the workers are not touched, and it is                      waited for {:.0} s more",
+                    "[{}] no coordinator at {} for {:.0} s ({}); the workers are not touched, and it is waited for \
+                     {:.0} s more",
                     escape(self.client.run()),
                     place(self.address),
                     missing.elapsed.as_secs_f64(),
