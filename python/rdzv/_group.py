@@ -176,7 +176,8 @@ class Group:
         timeout (float | datetime.timedelta): time limit of joining and then of each operation, in seconds;
             ``math.inf`` for none.
         epoch (int): number of the group among those of its name, from 0; see :meth:`rebuild`.
-        address (str | None): the IP address of this host that the other ranks can reach. None finds it out.
+        address (str | None): the IP address of this host that the other ranks can reach. None: the one at which this
+            host reaches the store, so loopback with a store that is here or has no connection.
 
     Raises:
         ValueError: a rank outside of the world size, a timeout that is not positive, an address that is none.

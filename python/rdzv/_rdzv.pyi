@@ -56,7 +56,14 @@ class Store:
 @final
 class TCPStore(Store):
     def __new__(
-        cls, host: str, port: int, *, timeout: float | timedelta | None = None, wait: bool = True
+        cls,
+        host: str,
+        port: int,
+        *,
+        timeout: float | timedelta | None = None,
+        wait: bool = True,
+        token: str | bytes | None = None,
+        tls: dict[str, str | PathLike[str]] | None = None,
     ) -> Self: ...
     @property
     def host(self) -> str: ...
@@ -90,7 +97,16 @@ class Agent:
 
 @final
 class StoreServer:
-    def __new__(cls, host: str = "127.0.0.1", port: int = 0, *, fd: int | None = None) -> Self: ...
+    def __new__(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        fd: int | None = None,
+        token: str | bytes | None = None,
+        tls: dict[str, str | PathLike[str]] | None = None,
+        torch_clients: str = "job",
+    ) -> Self: ...
     @property
     def host(self) -> str: ...
     @property
@@ -115,6 +131,8 @@ class Rendezvous:
         max_nodes: int,
         local_addr: str | None,
         config: dict[str, str],
+        token: str | bytes | None = None,
+        tls: dict[str, str | PathLike[str]] | None = None,
     ) -> Self: ...
     def join(self, /) -> tuple[int, int, int, str, int]: ...
     def is_closed(self, /) -> bool: ...
@@ -221,6 +239,7 @@ class RpcRequest:
     def take(self, /) -> _Content: ...
     def reply(self, /, body: bytes, parts: Sequence[object], references: Sequence[RpcReference]) -> None: ...
     def keep(self, /, value: object) -> None: ...
+    def hang_up(self, /, reason: str) -> None: ...
     def fail(
         self, /, kind: str, type_name: str, message: str, causes: list[str], details: bytes
     ) -> None: ...
@@ -248,3 +267,12 @@ class RpcArena:
     @property
     def capacity(self) -> int: ...
     def allocate(self, /, bytes: int) -> ArenaBlock | None: ...
+
+def url_rendezvous(
+    url: str,
+    rank: int | None,
+    world_size: int | None,
+    timeout: float | timedelta | None,
+    token: str | bytes | None,
+    tls: dict[str, str | PathLike[str]] | None,
+) -> tuple[Store, int, int]: ...

@@ -198,7 +198,8 @@ def store() -> "PrefixStore":
     """The store that the workers of the job share: a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``.
 
     There is one per process, connected by the first call, and after a fork the child gets one of its own. Its keys
-    lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt.
+    lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt. In a
+    job with a token or certificates the client has those.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.
@@ -216,9 +217,11 @@ def store() -> "PrefixStore":
     """
     global _store
     if _store is None or _store[0] != os.getpid():
-        from rdzv import PrefixStore, TCPStore
+        from rdzv import PrefixStore, TCPStore, _secret
 
-        _store = (os.getpid(), PrefixStore("worker", TCPStore(_variable("MASTER_ADDR"), _number("MASTER_PORT"))))
+        host, port = _variable("MASTER_ADDR"), _number("MASTER_PORT")
+        client = TCPStore(host, port, token=_secret.token(), tls=_secret.tls())
+        _store = (os.getpid(), PrefixStore("worker", client))
     return _store[1]
 
 

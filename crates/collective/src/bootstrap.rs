@@ -2,19 +2,24 @@
 //!
 //! ```text
 //!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
-//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <host>", written by each rank
+//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <name> <host>", written by each rank
 //! ```
 //!
-//! The first port is that of the collectives, the second that of messages. The host is what two processes on it, and no others, call it; see `socket`. It may be missing.
+//! The first port is that of the collectives, the second that of messages. The host is what two processes on it, and no
+//! others, call it, and the name is that of this rank's Unix sockets; see `socket`. Both may be missing.
+//!
+//! The group id admits to the group, and stands nowhere but in the store. The names of sockets, which every user of the
+//! host can read, are drawn apart from it.
 //!
 //! The store is needed for this only. Connections are made when they are first used.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_store::{Store, StoreError, address_towards_others};
+use rdzv_store::{Store, StoreError};
 use uuid::Uuid;
 
 use crate::acceptor::Member;
@@ -23,7 +28,6 @@ use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
 use crate::messages::Setup;
 use crate::socket::{Endpoint, Listener, host_name, local_name, messages_name};
-use crate::wire::GroupId;
 
 /// Options of a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
@@ -35,9 +39,9 @@ pub struct GroupOptions {
     pub epoch: u64,
     /// Time limit of joining, and then of each operation (default 5 minutes).
     pub timeout: Duration,
-    /// The address of this host that the other ranks can reach. [`address_towards`](rdzv_store::address_towards) finds it out for
-    /// a host that all ranks reach, such as that of the store. By default it is the one that this
-    /// host uses towards the outside; without any, loopback.
+    /// The address of this host that the other ranks can reach. By default it is the one at which this host reaches
+    /// the store ([`Store::address_of_this_host`]): loopback with a store on this host, or with one that has no
+    /// connection. [`address_towards`](rdzv_store::address_towards) finds out the one towards another host.
     pub address: Option<IpAddr>,
     /// Whether ranks of one host use Unix sockets instead of TCP (default true).
     pub local: bool,
@@ -63,9 +67,9 @@ impl Default for GroupOptions {
     }
 }
 
-fn own_address(options: &GroupOptions) -> IpAddr {
-    let outside = || address_towards_others().unwrap_or(Ipv4Addr::LOCALHOST.into());
-    options.address.unwrap_or_else(outside)
+fn own_address(options: &GroupOptions, store: &dyn Store) -> IpAddr {
+    let address = options.address.or_else(|| store.address_of_this_host());
+    address.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 /// Joins the group: returns when all ranks have.
@@ -89,7 +93,7 @@ pub(crate) fn join(
         started: Instant::now(),
         timeout: options.timeout,
     };
-    let ip = own_address(options);
+    let ip = own_address(options, store);
     let listening = |source| CollectiveError::System {
         what: format!(
             "listen on {ip} for the other ranks of process group {}",
@@ -102,17 +106,18 @@ pub(crate) fn join(
     let address = listener.address().map_err(listening)?;
     let port = messages.address().map_err(listening)?.port();
     let group = *joining.agree_on_group()?.as_bytes();
+    let name = local_name(Uuid::new_v4());
     let host = options.local.then(host_name).flatten().filter(|_| {
         // TCP does as well.
         let local = listener
-            .bind_local(&local_name(&group, rank))
-            .and_then(|()| messages.bind_local(&messages_name(&group, rank)));
+            .bind_local(&name)
+            .and_then(|()| messages.bind_local(&messages_name(&name)));
         local
             .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
-    joining.publish(address, port, host.as_deref())?;
-    let (endpoints, for_messages) = joining.all_endpoints(&group, host.as_deref())?;
+    joining.publish(address, port, host.as_deref().map(|host| (&*name, host)))?;
+    let (endpoints, for_messages) = joining.all_endpoints(host.as_deref())?;
     let member = Member {
         rank,
         world_size,
@@ -178,9 +183,9 @@ impl Joining<'_> {
         &self,
         address: SocketAddr,
         messages: u16,
-        host: Option<&str>,
+        local: Option<(&str, &str)>,
     ) -> Result<(), CollectiveError> {
-        let host = host.map_or_else(String::new, |host| format!(" {host}"));
+        let host = local.map_or_else(String::new, |(name, host)| format!(" {name} {host}"));
         let value = format!("{address} {messages}{host}");
         self.claim(&self.key(self.rank), &value)
     }
@@ -202,7 +207,6 @@ impl Joining<'_> {
     /// Where all ranks listen, for collectives and for messages; those of our host are local.
     fn all_endpoints(
         &self,
-        group: &GroupId,
         host: Option<&str>,
     ) -> Result<(Vec<Endpoint>, Vec<Endpoint>), CollectiveError> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
@@ -212,17 +216,18 @@ impl Joining<'_> {
         let values = values.map_err(|error| self.failed(error))?;
         let places = (0..).zip(keys.iter().zip(&values));
         let endpoints = places.map(|(rank, (key, value))| {
-            let (address, port, theirs) =
+            let (address, port, local) =
                 parse_place(value).ok_or_else(|| self.corrupt(key, value))?;
-            let is_local = host.is_some() && host == theirs;
-            let endpoint = |address, name: fn(&GroupId, u32) -> String| Endpoint {
-                address,
-                local: is_local.then(|| name(group, rank)),
-            };
+            let (name, theirs) = local.unzip();
+            if host.is_some() && theirs.is_some() && host != theirs && address.ip().is_loopback() {
+                return Err(self.elsewhere(rank, address));
+            }
+            let name = name.filter(|_| host.is_some() && host == theirs);
+            let endpoint = |address, local| Endpoint { address, local };
             let for_messages = SocketAddr::new(address.ip(), port);
             Ok((
-                endpoint(address, local_name),
-                endpoint(for_messages, messages_name),
+                endpoint(address, name.map(str::to_owned)),
+                endpoint(for_messages, name.map(messages_name)),
             ))
         });
         endpoints.collect()
@@ -260,6 +265,17 @@ impl Joining<'_> {
         }
     }
 
+    fn elsewhere(&self, peer: u32, address: SocketAddr) -> CollectiveError {
+        CollectiveError::System {
+            what: format!(
+                "join process group {} as rank {}: rank {peer} is on another host and listens there at {address} only; \
+                 give each rank the address of its host, or meet at a store that all reach by its host's address",
+                self.name, self.rank
+            ),
+            source: ErrorKind::AddrNotAvailable.into(),
+        }
+    }
+
     fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
         CollectiveError::Store {
             group: self.name.to_owned(),
@@ -271,15 +287,18 @@ impl Joining<'_> {
     }
 }
 
-/// Address, port for messages, and host, as a rank has published them.
-fn parse_place(value: &[u8]) -> Option<(SocketAddr, u16, Option<&str>)> {
+/// Address, port for messages, and the name of the Unix sockets with the host.
+type Place<'a> = (SocketAddr, u16, Option<(&'a str, &'a str)>);
+
+/// Reads the place that a rank has published.
+fn parse_place(value: &[u8]) -> Option<Place<'_>> {
     let text = str::from_utf8(value).ok()?;
     let (address, rest) = text.split_once(' ')?;
-    let (port, host) = match rest.split_once(' ') {
-        Some((port, host)) => (port, Some(host)),
+    let (port, local) = match rest.split_once(' ') {
+        Some((port, local)) => (port, Some(local.split_once(' ')?)),
         None => (rest, None),
     };
-    Some((address.parse().ok()?, port.parse().ok()?, host))
+    Some((address.parse().ok()?, port.parse().ok()?, local))
 }
 
 fn beginning(value: &[u8]) -> String {

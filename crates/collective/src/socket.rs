@@ -2,8 +2,8 @@
 //! block. Where a ring in shared memory can be had (`ring`), a Unix socket carries no data.
 //!
 //! A Unix socket carries half as much again as TCP over loopback, since nothing is cut into segments
-//! and acknowledged. Its name is an abstract one, made of what only the ranks of the group know, so
-//! there is no file to clear away. Whether a rank is local is told by what its host and the network
+//! and acknowledged. Its name is an abstract one, and random, so there is no file to clear away, and nobody
+//! can take it first. Whether a rank is local is told by what its host and the network
 //! namespace of its process call themselves; where the Unix socket cannot be had, TCP is used.
 
 use std::fs;
@@ -17,8 +17,6 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
     SocketType, ipproto, sockopt,
 };
-
-use crate::wire::GroupId;
 
 /// Send buffer of a Unix socket, in bytes: some messages, so that ranks switch less often. The
 /// kernel may grant less.
@@ -40,14 +38,15 @@ pub(crate) fn host_name() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.to_str()?))
 }
 
-/// The name of the Unix socket that a rank of a group listens at.
-pub(crate) fn local_name(group: &GroupId, rank: u32) -> String {
-    format!("rdzv-{}-{rank}", uuid::Uuid::from_bytes(*group).simple())
+/// The name of the Unix socket that a rank listens at. Every user of the host can read it, so it tells nothing of the
+/// group.
+pub(crate) fn local_name(number: uuid::Uuid) -> String {
+    format!("rdzv-{}", number.simple())
 }
 
 /// The same for the messages of the rank.
-pub(crate) fn messages_name(group: &GroupId, rank: u32) -> String {
-    format!("{}-messages", local_name(group, rank))
+pub(crate) fn messages_name(name: &str) -> String {
+    format!("{name}-messages")
 }
 
 /// A connection.
@@ -208,10 +207,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_socket_is_short_enough_and_tells_ranks_apart() {
-        let (low, high) = (local_name(&[7; 16], 0), local_name(&[7; 16], u32::MAX));
-        assert_ne!(low, high);
-        assert!(high.len() < 100, "{high}");
+    fn the_name_of_a_socket_is_short_enough() {
+        let name = messages_name(&local_name(uuid::Uuid::from_bytes([7; 16])));
+        assert!(name.len() < 100, "{name}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use rdzv_core::time::Wall;
 use rdzv_store::Store;
 
 use crate::errors::exception;
-use crate::interrupt::store_call;
+use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
 
 /// Longest time between two looks at Python's signals.

@@ -7,6 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rdzv_store::StoreError;
 
+use crate::interrupt::below;
+
 /// Makes an exception of the class `class` of `rdzv._errors`, with a text and attributes.
 pub(crate) fn exception(
     py: Python<'_>,
@@ -14,10 +16,11 @@ pub(crate) fn exception(
     text: String,
     attributes: Option<&Bound<'_, PyDict>>,
 ) -> PyErr {
-    let made = py
-        .import("rdzv._errors")
-        .and_then(|module| module.getattr(class))
-        .and_then(|class| class.call((text,), attributes));
+    let made = below(py, || {
+        py.import("rdzv._errors")
+            .and_then(|module| module.getattr(class))
+            .and_then(|class| class.call((text,), attributes))
+    });
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -1,7 +1,12 @@
 //! Calls that wait: without the interpreter, and with an end that Ctrl-C or the end of the interpreter can
 //! bring.
+//!
+//! A thread that wants the interpreter while that ends is unwound by Python (up to 3.13), from wherever it is, and
+//! frames of Rust abort the process then. So once the end has begun no thread but the one that ends it comes back: it
+//! gives the interpreter away and stays where it is ([`stay`]), and the end waits until no other thread runs code of
+//! Python's below code of ours ([`below`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,49 +17,96 @@ use pyo3::sync::PyOnceLock;
 /// Longest time between two looks at Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// Longest time that the end of the interpreter waits for the calls of other threads.
+/// Longest time that the end of the interpreter waits for what other threads run in it.
 const LEAVING: Duration = Duration::from_millis(500);
 
 /// The interpreter ends: no call may wait any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The calls that are detached from the interpreter, and will attach again.
-static DETACHED: AtomicUsize = AtomicUsize::new(0);
+/// The threads that run code of Python's below code of ours.
+static BELOW: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// The exception that ends the call that this thread is in.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// Whether this thread comes back after the end has begun: it is the one that ends the interpreter, or one of
+    /// Rust's, for whose end others may wait.
+    static RETURNS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread has to leave the interpreter alone from now on.
+fn must_stay() -> bool {
+    ENDING.load(Ordering::SeqCst) && !RETURNS.get()
+}
+
+/// Keeps a thread that is detached from the interpreter until the process is gone.
+fn stay() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A thread that runs code of Python's below code of ours, for as long as this lives.
+struct Below;
+
+impl Below {
+    /// `None` once the end has begun, which either sees the count or was begun before.
+    fn enter() -> Option<Self> {
+        BELOW.fetch_add(1, Ordering::SeqCst);
+        let entered = Self;
+        (!ENDING.load(Ordering::SeqCst)).then_some(entered)
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        BELOW.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Runs code that calls functions of Python's. The end of the interpreter waits for it.
+pub(crate) fn below<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
+    let entered = Below::enter();
+    if entered.is_none() && must_stay() {
+        py.detach(|| stay());
+    }
+    call()
+}
+
+/// The same on a thread of Rust's. `None` if the interpreter ends or has ended.
+pub(crate) fn attached<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
+    let _entered = Below::enter()?;
+    let before = RETURNS.replace(true);
+    let result = Python::try_attach(call);
+    RETURNS.set(before);
+    result
 }
 
 /// Runs `call` without the interpreter. A `check` inside of it (see [`is_to_end`]) that says yes leaves an
 /// exception, which is then the result.
 pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
-    struct Counted;
-    impl Drop for Counted {
-        fn drop(&mut self) {
-            DETACHED.fetch_sub(1, Ordering::Release);
-        }
-    }
-    DETACHED.fetch_add(1, Ordering::Acquire);
-    let counted = Counted;
-    if ENDING.load(Ordering::Acquire) {
+    if ENDING.load(Ordering::SeqCst) && !must_stay() {
         return Err(ended());
     }
-    let result = py.detach(call);
-    drop(counted);
+    let result = py.detach(|| {
+        if must_stay() {
+            stay();
+        }
+        let result = call();
+        if must_stay() {
+            stay();
+        }
+        result
+    });
     match RAISED.take() {
         Some(error) => Err(error),
         None => Ok(result),
     }
 }
 
-/// Runs `call`, in which operations of stores block, without the interpreter.
-pub(crate) fn store_call<T: Send>(
-    py: Python<'_>,
-    call: impl FnOnce() -> Result<T, rdzv_store::StoreError> + Send,
-) -> PyResult<T> {
-    detached(py, || rdzv_store::interruptible(is_to_end, call))?
-        .map_err(|error| crate::errors::of_store(py, &error))
+/// Has [`detached`] raise this as the result of the call that this thread is in.
+pub(crate) fn raise_at_end(error: PyErr) {
+    RAISED.set(Some(error));
 }
 
 /// Whether the call that this thread is in is to end; asked at least every [`SLICE`] while it waits. Runs
@@ -63,14 +115,16 @@ pub(crate) fn is_to_end() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;
     }
-    let error = match ENDING.load(Ordering::Acquire) {
+    let error = match ENDING.load(Ordering::SeqCst) {
         true => Some(ended()),
-        false => Python::try_attach(|py| match py.check_signals() {
-            Err(error) => Some(error),
-            Ok(()) => match main_thread_is_over(py) {
-                Ok(is_over) => is_over.then(ended),
+        false => Python::try_attach(|py| {
+            below(py, || match py.check_signals() {
                 Err(error) => Some(error),
-            },
+                Ok(()) => match main_thread_is_over(py) {
+                    Ok(is_over) => is_over.then(ended),
+                    Err(error) => Some(error),
+                },
+            })
         })
         .unwrap_or_else(|| Some(ended())),
     };
@@ -103,15 +157,14 @@ pub(crate) fn wait_in_slices<T: Send>(
     })
 }
 
-/// Ends all calls that wait, and keeps new ones from beginning: the interpreter ends. A thread that attaches
-/// later would hang or die in the middle of Rust code.
+/// Ends all calls that wait, and keeps new ones from beginning: the interpreter ends, by this thread.
 pub(crate) fn end_all(py: Python<'_>) {
-    ENDING.store(true, Ordering::Release);
+    RETURNS.set(true);
+    ENDING.store(true, Ordering::SeqCst);
     py.detach(|| {
         let start = Instant::now();
-        // The threads leave at their next check. There is nothing that could be waited for: the last thing
-        // that they do here is to attach.
-        while DETACHED.load(Ordering::Acquire) > 0 && start.elapsed() < LEAVING {
+        // A thread says so while it has the interpreter, which it then uses further: there is no event to wait for.
+        while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
@@ -119,7 +172,7 @@ pub(crate) fn end_all(py: Python<'_>) {
 
 /// After a fork only the forking thread is there.
 pub(crate) fn forget_other_threads() {
-    DETACHED.store(0, Ordering::Release);
+    BELOW.store(0, Ordering::SeqCst);
 }
 
 /// The interpreter waits for its other threads as soon as the main one is over, before `atexit`. A program

@@ -13,6 +13,7 @@
 
 mod agent;
 mod argument;
+mod credentials;
 mod errors;
 mod group;
 mod handle;
@@ -22,6 +23,7 @@ mod rendezvous;
 mod rpc;
 mod store;
 mod timeout;
+mod url;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
@@ -33,6 +35,7 @@ fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<agent::Agent>()?;
     module.add_class::<rendezvous::Rendezvous>()?;
+    module.add_function(wrap_pyfunction!(url::url_rendezvous, module)?)?;
     store::add_classes(module)?;
     group::add_classes(module)?;
     rpc::add_classes(module)?;

@@ -12,6 +12,7 @@ use rdzv_rendezvous::{
     RendezvousInfo, RendezvousParameters,
 };
 
+use crate::credentials::credentials;
 use crate::errors::exception;
 use crate::handle::{Handle, end_with_interpreter, ended};
 use crate::interrupt::{SLICE, detached, is_to_end};
@@ -47,7 +48,7 @@ pub(crate) struct Rendezvous {
 #[pymethods]
 impl Rendezvous {
     #[new]
-    #[pyo3(signature = (backend, endpoint, run_id, min_nodes, max_nodes, local_addr, config))]
+    #[pyo3(signature = (backend, endpoint, run_id, min_nodes, max_nodes, local_addr, config, token=None, tls=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of torch")]
     fn new(
         py: Python<'_>,
@@ -58,12 +59,16 @@ impl Rendezvous {
         max_nodes: u32,
         local_addr: Option<String>,
         config: BTreeMap<String, String>,
+        token: Option<&Bound<'_, PyAny>>,
+        tls: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let credentials = credentials(token, tls)?;
         let made = detached(py, || {
             let parameters =
                 RendezvousParameters::new(backend, endpoint, run_id, min_nodes, max_nodes, config)?;
             let parameters = RendezvousParameters {
                 local_addr,
+                credentials,
                 ..parameters
             };
             BackendRegistry::with_defaults().create(&parameters)
@@ -193,7 +198,7 @@ impl Rendezvous {
 }
 
 /// The exception of `rdzv.rendezvous` for a failure.
-fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
+pub(crate) fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
     if let RendezvousError::Argument(text) = error {
         return pyo3::exceptions::PyValueError::new_err(text.clone());
     }

@@ -70,7 +70,8 @@ pub struct RpcOptions {
     #[serde(rename = "_channels")]
     pub channels: Vec<String>,
     /// The address of this host that the other workers can reach. `None` is the one by which it reaches the
-    /// host of the init method, 127.0.0.1 with `env://` and without `MASTER_ADDR`.
+    /// store that it brings along, or the host of the init method; 127.0.0.1 with `env://` and without
+    /// `MASTER_ADDR`, and with a store that has no connection.
     pub address: Option<IpAddr>,
     /// The token that all workers of the job prove to one another that they have; as a word a text of at least
     /// 16 bytes. `None` is the one in the file that RDZV_JOB_TOKEN_FILE names, as agents set it for the workers

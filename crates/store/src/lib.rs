@@ -28,7 +28,9 @@ pub use error::StoreError;
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;
-pub use local_address::{address_towards, address_towards_others, local_address};
+pub use local_address::{
+    address_for_others, address_towards, address_towards_others, local_address,
+};
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;

@@ -36,6 +36,18 @@ pub fn address_towards_others() -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
 }
 
+/// The address of this host for those who meet at `host`, which this host reaches from `own`. `None` if that is
+/// loopback, and no route leads to others.
+pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
+    let own = own.to_canonical();
+    // A host often knows itself by name as a loopback address, which is of no use to others.
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok();
+    match own.is_loopback() && !is_here {
+        true => address_towards_others(),
+        false => Some(own),
+    }
+}
+
 /// The address that this host uses towards the target.
 ///
 /// # Errors

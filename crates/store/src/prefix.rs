@@ -1,5 +1,6 @@
 //! A key space of one's own inside a shared store.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,6 +139,10 @@ impl Store for PrefixStore {
 
     fn breaker(&self) -> Option<Breaker> {
         self.inner.breaker()
+    }
+
+    fn address_of_this_host(&self) -> Option<IpAddr> {
+        self.inner.address_of_this_host()
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {

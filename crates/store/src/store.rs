@@ -1,6 +1,8 @@
 //! The trait that all stores share: PyTorch's base API.
 
+use std::any::Any;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +17,9 @@ pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 ///
 /// Every method may be called from several threads. Where nothing else is said, semantics are those
 /// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "check
-/// once", and a value too big for the clock means "permanently".
-pub trait Store: Send + Sync + Debug {
+/// once", and a value too big for the clock means "permanently". A `Box<dyn Store>` is a `Box<dyn Any>`
+/// too, so that a caller can find out which store it is.
+pub trait Store: Any + Send + Sync + Debug {
     /// Stores a value, and wakes the waiters of the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
@@ -136,6 +139,12 @@ pub trait Store: Send + Sync + Debug {
     /// A function that ends the call in progress on this object in another thread, and makes all later
     /// ones fail; other handles to the same data are not touched. `None` if calls cannot be ended.
     fn breaker(&self) -> Option<Breaker> {
+        None
+    }
+
+    /// The address of this host at which the processes that share the store reach it. `None` if nothing is known,
+    /// as of a store that is not behind a connection.
+    fn address_of_this_host(&self) -> Option<IpAddr> {
         None
     }
 

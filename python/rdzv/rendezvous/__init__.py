@@ -1,4 +1,5 @@
-"""How agents find one another: parameters, handlers and backends, with the names of ``torch.distributed``.
+"""How workers and agents find one another: URLs of workers, parameters, handlers and backends of agents, with the names of
+``torch.distributed``.
 
 A handler of :func:`get_rendezvous_handler` is driven by the native agent; a handler of one's own derives from
 :class:`RendezvousHandler`.
@@ -20,6 +21,7 @@ from rdzv.rendezvous._handler import (
 )
 from rdzv.rendezvous._parameters import RendezvousParameters
 from rdzv.rendezvous._registry import RendezvousHandlerRegistry, get_rendezvous_handler, rendezvous_handler_registry
+from rdzv.rendezvous._url import register_rendezvous_handler, rendezvous
 
 __all__ = [
     "NativeRendezvousHandler",
@@ -35,5 +37,7 @@ __all__ = [
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
     "get_rendezvous_handler",
+    "register_rendezvous_handler",
+    "rendezvous",
     "rendezvous_handler_registry",
 ]

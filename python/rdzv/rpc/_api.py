@@ -87,7 +87,11 @@ def init_rpc(
 
 def _inferred(options: object) -> backend_registry.BackendType:
     for backend in backend_registry.BackendType:
-        default = backend_registry.construct_rpc_backend_options(backend)
+        try:
+            default = backend_registry.construct_rpc_backend_options(backend)
+        except Exception:
+            # A backend without default options is chosen by its name only.
+            continue
         if isinstance(options, type(default)):
             if backend.name != "RDZV":
                 warnings.warn(f"the backend {backend.name} was chosen because these are its options", stacklevel=3)

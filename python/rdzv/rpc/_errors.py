@@ -92,6 +92,9 @@ def fail(request: RpcRequest, error: BaseException) -> None:
     """Answers a call with an exception."""
     if isinstance(error, Refused):
         request.fail(error.kind, "", str(error), [], b"")
+        if error.kind == "Protocol":
+            # Whoever sends such a thing may send more.
+            request.hang_up(str(error))
         return
     stack = "".join(traceback.format_exception(error))
     chain: list[bytes] = []

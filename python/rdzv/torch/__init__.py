@@ -1,10 +1,11 @@
-"""rdzv for PyTorch."""
+"""rdzv for PyTorch. Importing it makes ``rdzv://`` a scheme of ``torch.distributed.init_process_group``."""
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise ImportError("rdzv.torch needs torch: pip install rdzv[torch]") from error
 
+from rdzv.torch import _rendezvous as _rendezvous
 from rdzv.torch._store import PyStore, store
 
 __all__ = ["PyStore", "store"]

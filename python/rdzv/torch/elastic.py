@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 import rdzv.rendezvous
+from rdzv import _secret
 from rdzv._rdzv import Rendezvous
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     Args:
         params (RendezvousParameters): torch's, as ``torchrun`` makes them: endpoint, run, numbers of nodes, and options of
-            ``--rdzv-conf``, which are those of ``rdzv run``.
+            ``--rdzv-conf``, which are those of ``rdzv run``. A job token and certificates are those that the variables
+            RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT, RDZV_TLS_KEY and RDZV_TLS_CA name.
 
     Raises:
         ValueError: an option cannot be what it is.
@@ -62,7 +64,15 @@ class RdzvRendezvousHandler(RendezvousHandler):
         for name in ("rank", "timeout"):
             config.pop(name, None)
         self._native = Rendezvous(
-            "c10d", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, config
+            "c10d",
+            params.endpoint,
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            params.local_addr,
+            config,
+            token=_secret.token(),
+            tls=_secret.tls(),
         )
 
     def get_backend(self) -> str:

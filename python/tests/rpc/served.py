@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
 import threading
 import time
@@ -170,6 +171,21 @@ def keep(rref):
 @rpc.function
 def add_to(rref, amount):
     return rref.rpc_sync().add(amount)
+
+
+warned = []
+
+
+@rpc.function
+def keep_warnings():
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())
+    logging.getLogger("rdzv.rpc").addHandler(handler)
+
+
+@rpc.function
+def warnings():
+    return warned
 
 
 @rpc.function

@@ -6,20 +6,21 @@ RDZV_TEST_ROUNDS says how often each accident happens; a few times if nothing is
 import os
 import resource
 import signal
+import sys
 import threading
 import time
+import traceback
 
 import numpy
 import pytest
 from ranks import Program
 from rpc import served
-from rpc.peers import group, until
+from rpc.peers import CALLS, group, until
 
 import rdzv
 from rdzv import rpc
 
 ROUNDS = int(os.environ.get("RDZV_TEST_ROUNDS", "2"))
-CALLS = int(os.environ.get("RDZV_TEST_CALLS", "20000"))
 
 ALONE = """
     import os, signal, sys, threading, time
@@ -97,6 +98,40 @@ def test_the_interpreter_ends_with_calls_in_flight(in_flight, number):
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
+def test_the_interpreter_ends_while_threads_call(number):
+    source = ALONE + """
+    def calls(one):
+        begun.release()
+        while True:
+            try:
+                one()
+            except RuntimeError:
+                pass
+
+    def failing():
+        try:
+            rpc.rpc_sync("alone", slow, args=("x",))
+        except TypeError:
+            pass
+
+    agent = rpc._agent.current()._native
+    future = rpc.rpc_async("alone", nothing)
+    begun = threading.Semaphore(0)
+    kinds = [lambda: rpc.rpc_sync("alone", nothing), agent.traffic, future._call.cancel, failing,
+             lambda: rpc.remote("alone", nothing), lambda: rpc.rpc_async("alone", nothing).then(lambda done: failing())]
+    for kind in kinds:
+        threading.Thread(target=calls, args=(kind,), daemon=True).start()
+    for kind in kinds:
+        begun.acquire()
+    time.sleep(0.05)
+    """
+    with Program(source) as program:
+        code, out, err = program.end()
+        assert code == 0, (code, err)
+        assert "Fatal" not in err and "panic" not in err, err
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize(
     "wait",
     [
@@ -148,9 +183,12 @@ def test_a_forked_child_leaves_the_agent_alone(number):
                     assert rpc.rpc_sync("child", served.add, args=(1, 2)) == 3
                     rpc.shutdown()
                 code = 0
+            except BaseException:  # noqa: BLE001, shown with the failure of the test
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "see the traceback of the child"
         assert future.wait() == "slept" and rref.rpc_sync().add(1) == 1
 
     group([caller, lambda: None])

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 from rpc import served
-from rpc.peers import group
+from rpc.peers import group, until
 
 from rdzv import _rdzv, rpc
 from rdzv.rpc import _values
@@ -95,25 +95,57 @@ def pickles(marker):
 COUNT = len([*pickles("x")])
 
 
-def test_a_hostile_pickle_runs_nothing(tmp_path):
+def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
     assert COUNT >= 30
     marker = str(tmp_path / "ran")
 
+    def connected():
+        # The connection may be at its end still, which the answer to what was refused overtakes.
+        try:
+            return rpc.rpc_sync("w1", served.add, args=(1, 1)) == 2
+        except rpc.PeerLost as lost:
+            assert lost.retryable
+            return False
+
     def caller():
         agent = rpc._agent.current()
+        rpc.rpc_sync("w1", served.keep_warnings)
         for what, body in pickles(marker):
+            until(connected, "there is no other connection")
+            # Of the others on the same connection nothing is left.
+            other = rpc.rpc_async("w1", served.slow, args=(60,))
             with pytest.raises(rpc.RpcError) as raised:
                 agent._native.call_sync("w1", "rpc.served:echo", body, [], [], 10, None)
             assert raised.value.kind == "Protocol", (what, raised.value)
+            with pytest.raises(rpc.RpcError):
+                other.wait(timeout=30)
+            # As the call for a value that is kept.
+            until(connected, "there is no other connection")
+            kept = agent._native.remote("w1", "rpc.served:echo", body, [], [], 10, None)
+            future = agent._native.fetch(kept, 10, None)
+            assert future.wait(30) and future.has_failed, what
             # The same as a result of a peer, which must not run at the caller either.
             with pytest.raises((pickle.UnpicklingError, ValueError)):
                 _values.load(body, [], [])
-        assert rpc.rpc_sync("w1", served.add, args=(1, 1)) == 2
+        until(connected, "there is no other connection")
+        # One warning each, with the caller and the name.
+        warnings = [text for text in rpc.rpc_sync("w1", served.warnings) if text.startswith("a call of w0 was refused")]
+        assert len(warnings) == 2 * COUNT, warnings
+        assert any("posix.system" in text for text in warnings)
         # It is still itself.
         assert rpc.rpc_sync("w1", served.echo, args=(served.Point(1, 2),)) == served.Point(1, 2)
 
     group([caller, lambda: None])
     assert not os.path.exists(marker)
+
+
+def test_what_a_worker_sends_to_itself_leaves_its_connection(tmp_path):
+    def alone():
+        with pytest.raises(rpc.RpcError, match="names rpc.served.Own"):
+            rpc.rpc_sync("w0", served.echo, args=(served.Own("x"),))
+        assert rpc.rpc_sync("w0", served.add, args=(1, 1)) == 2
+
+    group([alone])
 
 
 def test_they_would_run_if_they_were_read(tmp_path):

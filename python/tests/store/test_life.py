@@ -293,3 +293,26 @@ def test_handlers_of_other_signals_run_during_a_wait(client):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert seen == [None]
+
+
+class Interrupted:
+    """A store of another make, in whose calls Ctrl-C comes."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def _call(self, *arguments):
+        raise self.error
+
+    set = get = add = compare_set = check = wait = delete_key = _call
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_in_a_store_of_another_make_is_raised(error):
+    store = rdzv.Store.of(Interrupted(error))
+    for call in (lambda: store.set("key", "value"), lambda: store.add("key", 1), lambda: store.wait(["key"])):
+        with pytest.raises(error):
+            call()
+    failing = rdzv.Store.of(Interrupted(ValueError("no room")))
+    with pytest.raises(rdzv.StoreError, match="no room"):
+        failing.set("key", "value")

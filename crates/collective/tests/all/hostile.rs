@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Barrier;
 use std::thread;
 
 use crate::support::{LONG, join, options, store};
@@ -60,6 +61,46 @@ fn error_after(said: &[u8], closes: bool) -> CollectiveError {
         let _ = stream.read_to_end(&mut answers);
         victim.join().unwrap()
     })
+}
+
+#[test]
+fn other_hosts_and_other_users_learn_nothing_of_a_group() {
+    let store = store();
+    let both = Barrier::new(2);
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            let (store, both) = (&store, &both);
+            scope.spawn(move || {
+                let mut group = join(store, rank, 2, LONG).unwrap();
+                group.barrier().unwrap();
+                let text =
+                    |key: String| String::from_utf8(store.get(&key).unwrap().to_vec()).unwrap();
+                let place = text(format!("rdzv/process_group/default/0/{rank}"));
+                assert!(place.starts_with("127.0.0.1:"), "{place}");
+                let secret = text("rdzv/process_group/default/0/group".to_owned());
+                let secret = secret.split(' ').next().unwrap().replace('-', "");
+                let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+                let name = place.split(' ').nth(2).unwrap();
+                assert!(sockets.contains(&format!("@{name}\n")), "{sockets}");
+                assert!(!sockets.contains(&secret), "{sockets}");
+                both.wait();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_only_its_own_host_reaches_is_named() {
+    let store = store();
+    let place = "127.0.0.1:1 1 rdzv-x another host";
+    store
+        .set("rdzv/process_group/default/0/1", place.as_bytes())
+        .unwrap();
+    let error = join(&store, 0, 2, LONG).unwrap_err().to_string();
+    assert!(
+        error.contains("rank 1 is on another host and listens there at 127.0.0.1:1 only"),
+        "{error}"
+    );
 }
 
 /// Says hello as rank 1 to rank 0.

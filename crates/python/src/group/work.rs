@@ -11,7 +11,7 @@ use rdzv_store::Breaker;
 use super::callbacks;
 use super::errors::of_group;
 use super::signals;
-use crate::interrupt::{SLICE, wait_in_slices};
+use crate::interrupt::{SLICE, attached, wait_in_slices};
 use crate::memory::Memory;
 use crate::timeout::{FOREVER, timeout};
 
@@ -184,7 +184,7 @@ impl NativeWork {
         let group = self.group;
         self.work.on_done(Box::new(move || {
             // Nothing is called once the interpreter has ended.
-            let _ = Python::try_attach(|py| {
+            let _ = attached(|py| {
                 callbacks::run(group, || {
                     if let Err(error) = call.call0(py) {
                         error.write_unraisable(py, Some(call.bind(py)));

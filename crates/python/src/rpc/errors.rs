@@ -4,6 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_rpc::{RemoteError, RpcError, RpcErrorKind};
 
+use crate::interrupt::below;
+
 /// The kinds by the names that Python has for them.
 const KINDS: [(RpcErrorKind, &str); 19] = [
     (RpcErrorKind::InvalidArgument, "InvalidArgument"),
@@ -52,19 +54,20 @@ pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
             PyBytes::new(py, &remote.details),
         )
     });
-    let made = py
-        .import("rdzv.rpc._errors")
-        .and_then(|module| module.getattr("made"))
-        .and_then(|made| {
-            made.call1((
-                kind,
-                message,
-                worker,
-                error.method.clone(),
-                error.is_retryable(),
-                remote,
-            ))
-        });
+    let made = below(py, || {
+        py.import("rdzv.rpc._errors")
+            .and_then(|module| module.getattr("made"))
+            .and_then(|made| {
+                made.call1((
+                    kind,
+                    message,
+                    worker,
+                    error.method.clone(),
+                    error.is_retryable(),
+                    remote,
+                ))
+            })
+    });
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -138,6 +138,11 @@ impl RpcRequest {
         })
     }
 
+    /// Ends the connection of the caller.
+    fn hang_up(&self, py: Python<'_>, reason: &str) {
+        py.detach(|| self.context.hang_up(reason));
+    }
+
     /// Keeps the result.
     fn keep(&self, py: Python<'_>, value: Py<PyAny>) -> PyResult<()> {
         self.answer(|caller| match caller {

@@ -4,21 +4,22 @@
 //! slices, because torch's own cannot be interrupted.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDelta, PyTuple};
 use rdzv_store::interrupt::is_wanted;
-use rdzv_store::{Store, StoreError};
+use rdzv_store::{Store, StoreError, address_for_others, address_towards};
 
 use super::{Kind, StoreObject};
 use crate::argument::type_name;
-use crate::interrupt::SLICE;
+use crate::interrupt::{SLICE, attached, raise_at_end};
 
 /// Methods that every store of torch has.
 const METHODS: [&str; 7] = [
@@ -84,12 +85,16 @@ impl ForeignStore {
         arguments: impl FnOnce(Python<'_>) -> PyResult<Py<PyTuple>>,
         read: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, Failed> {
-        Python::try_attach(|py| {
+        attached(|py| {
             let called = arguments(py).and_then(|arguments| {
                 let arguments = arguments.bind(py);
                 read(&self.object.bind(py).call_method1(method, arguments)?)
             });
             called.map_err(|error| {
+                // Ctrl-C, for example, is the result of the whole call.
+                if !error.is_instance_of::<PyException>(py) {
+                    raise_at_end(error.clone_ref(py));
+                }
                 let text = error.to_string();
                 let lower = text.to_lowercase();
                 Failed {
@@ -235,6 +240,14 @@ fn values(objects: &Bound<'_, PyAny>) -> PyResult<Vec<Bytes>> {
         .try_iter()?
         .map(|object| bytes_of(&object?))
         .collect()
+}
+
+/// The host that a store of torch's is at, as it was given; of one with a prefix that of the store below.
+fn host_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    match object.getattr_opt("underlying_store")? {
+        Some(below) => host_of(&below),
+        None => object.getattr("host")?.extract(),
+    }
 }
 
 impl Store for ForeignStore {
@@ -447,6 +460,11 @@ impl Store for ForeignStore {
             },
             |_| Ok(()),
         );
+    }
+
+    fn address_of_this_host(&self) -> Option<IpAddr> {
+        let host = Python::try_attach(|py| host_of(self.object.bind(py)).ok())??;
+        address_for_others(&host, address_towards(&host).ok()?)
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {

@@ -1,5 +1,6 @@
 //! The classes that make a store.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -9,10 +10,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rdzv_store::{FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
-use super::{Kind, StoreObject};
+use super::{Kind, StoreObject, store_call};
 use crate::argument::integer;
+use crate::credentials::credentials;
 use crate::errors::of_store;
-use crate::interrupt::{store_call, wait_in_slices};
+use crate::interrupt::wait_in_slices;
 use crate::timeout::{FOREVER, timeout};
 
 /// Default timeout of stores, seconds.
@@ -28,9 +30,14 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     timeout (float | timedelta | None): seconds for connecting, and for later waits that are given none.
 ///         Default 300.
 ///     wait (bool): whether to wait for a server that is not there yet. Default True.
+///     token (str | bytes | None): the secret of the job, 16 bytes or more, which client and server prove to each
+///         other to have. It is not sent. Default None: the server must ask for none.
+///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
+///         the server's. Default None: no TLS.
 ///
 /// Raises:
-///     StoreError: no connection was made; the text says what was found at the address.
+///     StoreError: no connection was made; the text says what was found at the address, or which side lacks what.
+///     ValueError: a token is too short, or a file of ``tls`` cannot be used.
 ///
 /// Example:
 ///     >>> with rdzv.StoreServer() as server:
@@ -42,19 +49,22 @@ pub(crate) struct TcpStoreObject {}
 #[pymethods]
 impl TcpStoreObject {
     #[new]
-    #[pyo3(signature = (host, port, *, timeout=None, wait=true))]
+    #[pyo3(signature = (host, port, *, timeout=None, wait=true, token=None, tls=None))]
     fn new(
         py: Python<'_>,
         host: String,
         port: &Bound<'_, PyAny>,
         timeout: Option<&Bound<'_, PyAny>>,
         wait: bool,
+        token: Option<&Bound<'_, PyAny>>,
+        tls: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let port = integer("port", port, 1, i64::from(u16::MAX))? as u16;
         let timeout = self::timeout("timeout", timeout)?.unwrap_or(DEFAULT_TIMEOUT);
         let options = TcpStoreOptions {
             timeout,
             wait_for_server: wait,
+            credentials: credentials(token, tls)?,
             ..TcpStoreOptions::new(host.clone(), port)
         };
         let store = connected(py, move || TcpStore::connect(options))?;
@@ -211,6 +221,30 @@ fn client(store: TcpStore, kind: Kind) -> PyClassInitializer<TcpStoreObject> {
         ..StoreObject::new(store, kind)
     };
     PyClassInitializer::from(object).add_subclass(TcpStoreObject {})
+}
+
+/// The object for a store that a URL has led to.
+pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny>> {
+    let store = match (store as Box<dyn Any>).downcast::<TcpStore>() {
+        Ok(tcp) => {
+            let (host, port) = (tcp.host().to_owned(), tcp.port());
+            return Ok(Py::new(py, client(*tcp, Kind::Tcp { host, port }))?.into_any());
+        }
+        Err(other) => other,
+    };
+    match store.downcast::<FileStore>() {
+        Ok(file) => {
+            let kind = Kind::File {
+                path: file.path().display().to_string(),
+                world_size: -1,
+            };
+            let made = initializer(Arc::new(*file), kind, FileStoreObject {});
+            Ok(Py::new(py, made)?.into_any())
+        }
+        Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(
+            "the handler of the URL has made a store of a class that is not known here",
+        )),
+    }
 }
 
 fn initializer<T>(store: Arc<dyn Store>, kind: Kind, of: T) -> PyClassInitializer<T>

@@ -9,7 +9,7 @@
 //! | `waits.rs` | waits of coroutines |
 
 mod foreign;
-mod kinds;
+pub(crate) mod kinds;
 mod server;
 mod waits;
 
@@ -19,11 +19,12 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use rdzv_store::{Limits, Store, TcpStore};
+use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{integer, keys, value};
+use crate::errors::of_store;
 use crate::handle::Handle;
-use crate::interrupt::store_call;
+use crate::interrupt::{detached, is_to_end};
 use crate::timeout::{timedelta, timeout};
 
 /// The classes of this folder.
@@ -152,6 +153,14 @@ impl StoreObject {
         let store = self.open()?;
         store_call(py, || store.wait(&borrowed(keys), within))
     }
+}
+
+/// Runs `call`, in which operations of stores block, without the interpreter.
+pub(crate) fn store_call<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T, StoreError> + Send,
+) -> PyResult<T> {
+    detached(py, || interruptible(is_to_end, call))?.map_err(|error| of_store(py, &error))
 }
 
 fn borrowed(keys: &[String]) -> Vec<&str> {

@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use rdzv_store::{ServerOptions, TcpStoreServer};
+use rdzv_store::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 
 use crate::argument::integer;
+use crate::credentials::credentials;
 use crate::errors::of_store;
 use crate::handle::{Handle, end_with_interpreter, ended};
 
@@ -30,10 +31,17 @@ struct Serving {
 /// closed, dropped, or the interpreter ends.
 ///
 /// Args:
-///     host (str): name or address to listen on. Default "127.0.0.1": this host only. There is no authentication,
-///         so give another address only in a network that you trust.
+///     host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a token everybody who
+///         reaches the port can use the store, so give another address with one, or in a network that you trust.
 ///     port (int): the port; 0, the default, lets the system choose a free one.
 ///     fd (int | None): a socket that is bound already, taken over from the caller, instead of host and port.
+///     token (str | bytes | None): the secret of the job, 16 bytes or more, which clients have to prove. Default None:
+///         clients prove nothing.
+///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
+///         those of the clients. Default None: no TLS.
+///     torch_clients (str): which clients of PyTorch, which can prove nothing, are let in all the same where there is a
+///         token or TLS: ``"job"``, the default, on this host and on addresses from which the token was proven;
+///         ``"deny"``; ``"any"``.
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.
@@ -54,14 +62,33 @@ pub(super) struct StoreServer {
 #[pymethods]
 impl StoreServer {
     #[new]
-    #[pyo3(signature = (host=None, port=None, *, fd=None))]
-    #[pyo3(text_signature = "(host=\"127.0.0.1\", port=0, *, fd=None)")]
+    #[pyo3(signature = (host=None, port=None, *, fd=None, token=None, tls=None, torch_clients=None))]
+    #[pyo3(
+        text_signature = "(host=\"127.0.0.1\", port=0, *, fd=None, token=None, tls=None, torch_clients=\"job\")"
+    )]
     fn new(
         py: Python<'_>,
         host: Option<String>,
         port: Option<&Bound<'_, PyAny>>,
         fd: Option<&Bound<'_, PyAny>>,
+        token: Option<&Bound<'_, PyAny>>,
+        tls: Option<&Bound<'_, PyAny>>,
+        torch_clients: Option<&str>,
     ) -> PyResult<Self> {
+        let admission = Admission {
+            credentials: credentials(token, tls)?,
+            torch_clients: match torch_clients {
+                None | Some("job") => TorchClients::Job,
+                Some("deny") => TorchClients::Deny,
+                Some("any") => TorchClients::Any,
+                Some(other) => {
+                    return Err(PyValueError::new_err(format!(
+                        "torch_clients is {other:?}: give \"job\", \"deny\" or \"any\""
+                    )));
+                }
+            },
+            ..Admission::default()
+        };
         let port = match port {
             Some(port) => integer("port", port, 0, i64::from(u16::MAX))? as u16,
             None => 0,
@@ -83,6 +110,7 @@ impl StoreServer {
             host: Some(host.clone()),
             port,
             listeners: Vec::from_iter(listener),
+            admission,
             ..ServerOptions::default()
         };
         let server = py

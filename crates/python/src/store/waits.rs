@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::errors::of_store;
 use crate::handle::{Origin, end_with_interpreter};
+use crate::interrupt::attached;
 
 /// The thread of this process.
 static WAITER: Mutex<Option<ManuallyDrop<Waiter>>> = Mutex::new(None);
@@ -301,7 +302,7 @@ impl Going {
 
 /// Tells the owner of a wait how it ended.
 fn tell(done: Py<PyAny>, outcome: Outcome) {
-    Python::try_attach(|py| {
+    attached(|py| {
         let called = match outcome {
             Ok(value) => {
                 let value = value.map(|value| PyBytes::new(py, &value));

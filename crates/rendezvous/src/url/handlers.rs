@@ -220,7 +220,7 @@ fn connect(
         )));
     }
     let environment = &options.environment;
-    let credentials = environment.credentials()?;
+    let credentials = options.credentials()?;
     let by_agent = is_agents_store(endpoint, environment);
     Ok(TcpStore::connect(TcpStoreOptions {
         world_size,

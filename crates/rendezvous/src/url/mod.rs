@@ -5,12 +5,14 @@
 //! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | query, else `RANK` and `WORLD_SIZE` |
 //! | `tcp://host:port?rank=R&world_size=N` | TCP, there | query |
 //! | `file:///path?rank=R&world_size=N` | that file | query |
+//! | `rdzv://host:port/job?world_size=N` | TCP, at one of the workers | the rendezvous gives ranks, unless `rank=R` is in the query |
 //!
 //! Who hosts a TCP store is decided in `handlers`. The query name `use_libuv` and the variable of the
 //! same name choose between PyTorch's two servers; ours is one, so they are accepted and
 //! change nothing, like all names that are not known.
 
 mod handlers;
+mod native;
 mod parse;
 mod registry;
 
@@ -19,9 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_core::rank::Rank;
-use rdzv_store::{PrefixStore, Store};
+use rdzv_store::{Credentials, PrefixStore, Store};
 
 pub use handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
+pub use native::NativeHandler;
 pub use parse::Url;
 pub use registry::{Registry, UrlRendezvous, open, register_handler, rendezvous};
 
@@ -33,11 +36,14 @@ const DEFAULT_GROUP: &str = "default_pg";
 /// What every handler gets besides the URL.
 #[derive(Debug, Clone)]
 pub struct UrlOptions {
-    /// Limit of the rendezvous and timeout of the store (`env` and `tcp`). Default 30 minutes,
+    /// Limit of the rendezvous and timeout of the store (all but `file`). Default 30 minutes,
     /// that of a process group.
     pub timeout: Duration,
     /// Where variables are looked up. Default: the environment of the process.
     pub environment: Environment,
+    /// The credentials that this worker shows at a TCP store or a rendezvous, and demands of it. Default: those of
+    /// the environment ([`Environment::credentials`]).
+    pub credentials: Option<Credentials>,
     /// Keyword arguments for handlers of schemes of one's own, as those of PyTorch's `rendezvous()`.
     /// The built-in handlers ignore them.
     pub keywords: BTreeMap<String, String>,
@@ -48,7 +54,17 @@ impl Default for UrlOptions {
         Self {
             timeout: Duration::from_secs(30 * 60),
             environment: Environment::of_process(),
+            credentials: None,
             keywords: BTreeMap::new(),
+        }
+    }
+}
+
+impl UrlOptions {
+    fn credentials(&self) -> Result<Credentials, RendezvousError> {
+        match &self.credentials {
+            Some(given) => Ok(given.clone()),
+            None => self.environment.credentials(),
         }
     }
 }

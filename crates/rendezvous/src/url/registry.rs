@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
+use super::native::NativeHandler;
 use super::{Joined, Opened, Url, UrlOptions};
 use crate::RendezvousError;
 
@@ -21,11 +22,12 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The built-in schemes: `env`, `file`, `tcp`.
+    /// The built-in schemes: `env`, `file`, `rdzv`, `tcp`.
     pub fn with_defaults() -> Self {
         let mut handlers: BTreeMap<String, Arc<dyn UrlHandler>> = BTreeMap::new();
         handlers.insert("env".to_owned(), Arc::new(EnvHandler));
         handlers.insert("file".to_owned(), Arc::new(FileHandler));
+        handlers.insert("rdzv".to_owned(), Arc::new(NativeHandler));
         handlers.insert("tcp".to_owned(), Arc::new(TcpHandler));
         Self { handlers }
     }

@@ -11,7 +11,7 @@ use rdzv_rendezvous::url::{
     Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
-use rdzv_store::{HashStore, ServerOptions, Store, TcpStoreServer};
+use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreServer};
 use rdzv_testing::free_port;
 
 /// An environment of its own for each member, so that tests run side by side.
@@ -267,6 +267,96 @@ fn what_is_missing_in_the_environment_is_named_in_order() {
         refused("env://", &negative),
         "port must have value from 0 to 65535 but was -1."
     );
+}
+
+/// Workers of one URL, each with the rank that it asks for. Returns what became of each.
+fn native(url: &str, ranks: &[Option<u32>]) -> Vec<Result<Joined, String>> {
+    thread::scope(|scope| {
+        let workers: Vec<_> = ranks
+            .iter()
+            .map(|rank| {
+                scope.spawn(move || {
+                    let found =
+                        Registry::with_defaults().rendezvous(url, *rank, Some(3), options(&[]));
+                    let joined = found.and_then(|mut found| found.join());
+                    joined.map_err(|error| error.to_string())
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap())
+            .collect()
+    })
+}
+
+#[test]
+fn the_workers_of_a_native_url_get_ranks_and_a_store() {
+    let url = format!("rdzv://127.0.0.1:{}/job", free_port());
+    let joined = native(&url, &[None, None, None]);
+    let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
+    let mut ranks: Vec<u32> = joined.iter().map(|joined| joined.rank.0).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2]);
+    joined[0].store.set("from one", b"hello").unwrap();
+    for one in &joined {
+        assert_eq!(one.world_size, 3);
+        assert_eq!(one.store.get("from one").unwrap(), "hello");
+        assert!((&*one.store as &dyn std::any::Any).is::<TcpStore>());
+    }
+    drop(joined);
+    // The next start of the same job finds nothing of the first.
+    let joined = native(&url, &[Some(2), Some(0), Some(1)]);
+    let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
+    for one in &joined {
+        assert!(!one.store.check(&["from one"]).unwrap());
+    }
+}
+
+#[test]
+fn the_workers_of_a_native_url_may_say_their_ranks() {
+    let url = format!("rdzv://127.0.0.1:{}", free_port());
+    let joined = native(&url, &[Some(2), Some(0), Some(1)]);
+    let ranks: Vec<u32> = joined
+        .iter()
+        .map(|one| one.as_ref().unwrap().rank.0)
+        .collect();
+    assert_eq!(ranks, [2, 0, 1]);
+}
+
+#[test]
+fn a_rank_of_a_native_url_that_two_workers_give_is_refused() {
+    let url = format!("rdzv://127.0.0.1:{}", free_port());
+    let joined = native(&url, &[Some(2), Some(0), Some(2)]);
+    // Also the one that has a rank of its own: its group will never be complete.
+    for one in joined {
+        let error = one.unwrap_err();
+        assert!(error.contains("two workers have rank 2"), "{error}");
+    }
+}
+
+#[test]
+fn a_native_url_names_what_is_missing() {
+    for (url, text) in [
+        ("rdzv://127.0.0.1:1/job", "world size parameter missing"),
+        (
+            "rdzv://127.0.0.1:1/job?world_size=0",
+            "world_size is 0: a job has a worker",
+        ),
+        (
+            "rdzv://127.0.0.1:1/job?world_size=2&rank=2",
+            "rank 2 of 2: ranks are 0 to 1",
+        ),
+        (
+            "rdzv:///job?world_size=2",
+            "host missing; write rdzv://host:port/job",
+        ),
+    ] {
+        assert_eq!(
+            refused(url, &[]),
+            format!("Error initializing torch.distributed using rdzv:// rendezvous: {text}")
+        );
+    }
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl RpcAgentBuilder {
     pub fn connect(self) -> Result<RpcAgent, RpcError> {
         let name = self.check()?;
         let options = self.options;
-        let transports = options.transport_options()?;
+        let transports = options.transport_options(self.store.as_deref())?;
         let token = match options.token {
             Some(token) => Some(token),
             None => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
-use rdzv_store::{address_towards, address_towards_others};
+use rdzv_store::{Store, address_for_others, address_towards, address_towards_others};
 
 use crate::RpcError;
 use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
@@ -15,7 +15,12 @@ use crate::transport::{Identity, TransportOptions};
 impl RpcOptions {
     /// How bytes travel. Unix sockets serve every worker of this host that shared memory serves, and TCP serves
     /// all: a transport that stands after them in the list is never used.
-    pub(super) fn transport_options(&self) -> Result<TransportOptions, RpcError> {
+    ///
+    /// `store` is the one that the worker brings along, where the workers meet then.
+    pub(super) fn transport_options(
+        &self,
+        store: Option<&dyn Store>,
+    ) -> Result<TransportOptions, RpcError> {
         use TransportName::{Ibv, Shm, Tcp, Unix};
         let ignored = self.ignored();
         if !ignored.is_empty() {
@@ -39,9 +44,12 @@ impl RpcOptions {
             shared: base.shared && near.first() == Some(&&Shm),
             tcp: base.tcp && names.clone().any(|name| *name == Tcp),
             read_memory: base.read_memory && reads_memory(&self.channels),
-            address: match self.address {
-                Some(address) => address,
-                None => own_address(&self.init_method, &Environment::of_process()),
+            address: match (self.address, store) {
+                (Some(address), _) => address,
+                (None, Some(store)) => store
+                    .address_of_this_host()
+                    .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                (None, None) => own_address(&self.init_method, &Environment::of_process()),
             },
             tls: identity.transpose()?.map(Arc::new).or(base.tls),
             heartbeat_limit: self.heartbeat_limit,
@@ -65,12 +73,9 @@ fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     if is_env && host.is_none() {
         return loopback;
     }
-    let towards = host.as_deref().and_then(|host| {
-        let address = address_towards(host).ok()?;
-        // A host often knows itself by name as a loopback address, which is of no use to others.
-        let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok();
-        (is_local || !address.is_loopback()).then_some(address)
-    });
+    let towards = host
+        .as_deref()
+        .and_then(|host| address_for_others(host, address_towards(host).ok()?));
     towards.or_else(address_towards_others).unwrap_or(loopback)
 }
 
@@ -87,7 +92,7 @@ mod tests {
             transports: names.map(<[_]>::to_vec),
             ..RpcOptions::default()
         };
-        let transports = options.transport_options().unwrap();
+        let transports = options.transport_options(None).unwrap();
         (transports.shared, transports.unix, transports.tcp)
     }
 
@@ -108,8 +113,9 @@ mod tests {
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .finish();
-        let made =
-            tracing::subscriber::with_default(subscriber, || options.transport_options().unwrap());
+        let made = tracing::subscriber::with_default(subscriber, || {
+            options.transport_options(None).unwrap()
+        });
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
         (text, made)
     }
@@ -184,6 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn with_a_store_that_is_here_a_worker_listens_on_loopback() {
+        let store: &dyn Store = &rdzv_store::HashStore::new();
+        let transports = RpcOptions::default().transport_options(Some(store));
+        assert!(transports.unwrap().address.is_loopback());
+        let asked = RpcOptions {
+            address: Some(ELSEWHERE),
+            ..RpcOptions::default()
+        };
+        let transports = asked.transport_options(Some(store)).unwrap();
+        assert_eq!(transports.address, ELSEWHERE);
+    }
+
+    #[test]
     fn what_the_options_say_of_transports_is_used() {
         let mut options = RpcOptions {
             address: Some(ELSEWHERE),
@@ -192,7 +211,7 @@ mod tests {
         };
         options.transport.unix = false;
         options.transport.port = 7;
-        let transports = options.transport_options().unwrap();
+        let transports = options.transport_options(None).unwrap();
         assert_eq!(transports.address, ELSEWHERE);
         assert_eq!(transports.heartbeat_limit, options.heartbeat_limit);
         assert_eq!(
@@ -204,7 +223,7 @@ mod tests {
             key: "/nowhere/key".into(),
             authorities: "/nowhere/authorities".into(),
         });
-        let error = options.transport_options().unwrap_err();
+        let error = options.transport_options(None).unwrap_err();
         assert!(error.message.contains("/nowhere/certificate"), "{error}");
     }
 }

@@ -117,6 +117,7 @@ impl RpcAgent {
                 deadline: None,
                 cancellation: Cancellation::until(None),
                 trace: trace(),
+                connection: None,
             };
             make(&context, rref, (method.number(), method.name()), argument).map_err(named)?;
             return Ok(reference);

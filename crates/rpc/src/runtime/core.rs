@@ -13,9 +13,8 @@ mod membership;
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,6 +44,7 @@ use crate::service::cancellation::Cancellation;
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
 use crate::service::place::{Place, inside};
+use crate::service::server::HangUp;
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::link::LinkPoller;
@@ -130,6 +130,8 @@ pub struct CallContext {
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancellation: Cancellation,
     pub(crate) trace: u128,
+    /// None for a call that came over none.
+    pub(crate) connection: Option<Weak<dyn HangUp>>,
 }
 
 impl CallContext {
@@ -157,6 +159,14 @@ impl CallContext {
     /// the same one.
     pub fn trace(&self) -> u128 {
         self.trace
+    }
+
+    /// Ends the connection over which the call came, after its answer, because what the caller has sent breaks the
+    /// rules. Its other calls over it fail, and it has to connect again. The connection of a worker with itself stays.
+    pub fn hang_up(&self, reason: &str) {
+        if let Some(connection) = self.connection.as_ref().and_then(Weak::upgrade) {
+            connection.hang_up(reason);
+        }
     }
 
     /// Runs code in the name of this call, on a thread that is not the agent's: the calls that it makes belong to

@@ -75,6 +75,23 @@ pub(crate) struct CallData<'a> {
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancellation: Cancellation,
     pub(crate) trace: u128,
+    pub(crate) connection: Weak<dyn HangUp>,
+}
+
+/// A connection, as far as a function may end it.
+pub(crate) trait HangUp: Send + Sync {
+    /// Tells the caller why, and ends the connection. That of a worker with itself stays.
+    fn hang_up(self: Arc<Self>, reason: &str);
+}
+
+impl<S: Service> HangUp for Server<S> {
+    fn hang_up(self: Arc<Self>, reason: &str) {
+        if self.greeting.lock().is_none() {
+            return;
+        }
+        self.say_goodbye(reason);
+        fail(&self, RpcError::new(RpcErrorKind::Protocol, reason));
+    }
 }
 
 /// The answering side of a connection.

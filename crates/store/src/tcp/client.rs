@@ -7,6 +7,7 @@
 //! | wait, barrier | one request, one byte in due time; cancelled on a timeout |
 //! | all others | one request, one reply |
 
+use std::any::Any;
 use std::fmt;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
-use crate::{Breaker, Store, StoreError, interrupt};
+use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
 
 /// The wire key that every client of a job adds 1 to when it joins. The only one without a slash.
 const INIT_KEY: &[u8] = b"init/";
@@ -52,6 +53,8 @@ pub struct TcpStore {
     credentials: Credentials,
     /// Kept for as long as any store object that was made with it.
     server: Option<Arc<TcpStoreServer>>,
+    /// The same, of [`TcpStore::holding`].
+    held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The end of a barrier.
@@ -134,6 +137,17 @@ impl TcpStore {
             max_reply_bytes,
             credentials,
             server: None,
+            held: None,
+        }
+    }
+
+    /// Keeps `held` for as long as any store object that is made with this one: what the server needs, such as the
+    /// rendezvous in which the workers have learnt of it.
+    #[must_use]
+    pub fn holding(self, held: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            held: Some(held),
+            ..self
         }
     }
 
@@ -539,6 +553,10 @@ impl Store for TcpStore {
     }
 
     /// Opens a second connection, to the address that the first one found.
+    fn address_of_this_host(&self) -> Option<IpAddr> {
+        address_for_others(self.host(), self.local_address()?)
+    }
+
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         Ok(Box::new(self.reconnected()?))
     }
@@ -564,6 +582,7 @@ impl TcpStore {
         let endpoint = self.endpoint.clone();
         Ok(Self {
             server: self.server.clone(),
+            held: self.held.clone(),
             ..Self::over(link, endpoint, self.timeout(), reply_bytes, credentials)
         })
     }

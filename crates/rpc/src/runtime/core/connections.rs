@@ -46,6 +46,7 @@ impl Service for Core {
             deadline: call.deadline,
             cancellation: call.cancellation,
             trace: call.trace,
+            connection: Some(call.connection),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A request whose turn it is: its function is started, told if nobody waits any more, and answered.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::Header;
 
 use super::requests::Job;
-use super::{CallData, Runs, Served, Server, Service};
+use super::{CallData, HangUp, Runs, Served, Server, Service};
 use crate::channel::failure::Refusal;
 use crate::channel::span::CallSpan;
 use crate::error::{RpcError, RpcErrorKind};
@@ -88,6 +88,7 @@ impl<S: Service> Server<S> {
             deadline: job.deadline,
             cancellation: cancellation.clone(),
             trace: job.header.trace,
+            connection: Arc::downgrade(self) as Weak<dyn HangUp>,
         });
         let (header, line, share) = (job.header, job.line, job.share);
         match handler {

@@ -1,0 +1,64 @@
+//! The arguments `token` and `tls`: what a process shows to others of its job, and demands of them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rdzv_trust::{Credentials, Identity, Token};
+
+use crate::argument::{type_name, value};
+
+/// The files of `tls`.
+const FILES: [&str; 3] = ["certificate", "key", "authorities"];
+
+/// Reads `token` (`str`, `bytes` or `None`) and `tls` (a `dict` of three paths, or `None`). Errors do not show the token.
+pub(crate) fn credentials(
+    token: Option<&Bound<'_, PyAny>>,
+    tls: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Credentials> {
+    let token = given(token).map(|token| {
+        let secret = value("token", token)?;
+        Token::of(secret, "token".to_owned())
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    });
+    let identity = given(tls).map(identity);
+    Ok(Credentials {
+        token: token.transpose()?,
+        identity: identity.transpose()?.map(Arc::new),
+    })
+}
+
+fn given<'a, 'py>(argument: Option<&'a Bound<'py, PyAny>>) -> Option<&'a Bound<'py, PyAny>> {
+    argument.filter(|argument| !argument.is_none())
+}
+
+fn identity(tls: &Bound<'_, PyAny>) -> PyResult<Identity> {
+    let files = tls.cast::<PyDict>().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "tls must be a dict of the files {}, not {}",
+            FILES.join(", "),
+            type_name(tls)
+        ))
+    })?;
+    if let Some(other) = files.keys().iter().find(|key| {
+        let known = key.extract::<String>();
+        !known.is_ok_and(|key| FILES.contains(&key.as_str()))
+    }) {
+        return Err(PyValueError::new_err(format!(
+            "tls has {}: its files are {}",
+            other.repr()?,
+            FILES.join(", ")
+        )));
+    }
+    let [certificate, key, authorities] = FILES.map(|name| match files.get_item(name)? {
+        Some(file) => file.extract::<PathBuf>(),
+        None => Err(PyValueError::new_err(format!(
+            "tls has no {name}: its files are {}",
+            FILES.join(", ")
+        ))),
+    });
+    Identity::from_files(&certificate?, &key?, &authorities?)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
+}

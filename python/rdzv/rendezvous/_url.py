@@ -1,0 +1,130 @@
+"""URLs by which workers meet: ``env://``, ``tcp://``, ``file://``, ``rdzv://``, and those of handlers of one's own."""
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from urllib.parse import urlsplit, urlunsplit
+
+from rdzv._rdzv import Store, url_rendezvous
+
+# What a handler of one's own yields: a store, the rank, the number of workers.
+Met = tuple[Store, int, int]
+
+_BUILT_IN = ("env", "file", "rdzv", "tcp")
+_handlers: "dict[str, Callable[..., Iterator[Met]]]" = {}
+
+
+def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Met]]") -> None:
+    """Adds the handler of a scheme.
+
+    Args:
+        scheme (str): what stands before ``://``.
+        handler (callable): ``handler(url, **kwargs)`` returns an iterator, as a generator does, that yields a store, the
+            rank and the number of workers. Rank and number, if they were given, are in the query of the URL; the keywords
+            are those of :func:`rendezvous`.
+
+    Raises:
+        RuntimeError: the scheme has a handler.
+
+    Example:
+        >>> import rdzv
+        >>> from rdzv.rendezvous import register_rendezvous_handler, rendezvous
+        >>> def alone(url, **kwargs):
+        ...     yield rdzv.HashStore(), 0, 1
+        >>> register_rendezvous_handler("example", alone)
+        >>> next(rendezvous("example://here"))[1:]
+        (0, 1)
+    """
+    if scheme in _BUILT_IN or _handlers.setdefault(scheme, handler) is not handler:
+        raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
+
+
+def rendezvous(
+    url: str,
+    rank: int = -1,
+    world_size: int = -1,
+    timeout: "float | timedelta | None" = None,
+    *,
+    token: "str | bytes | None" = None,
+    tls: "dict[str, str | os.PathLike[str]] | None" = None,
+    **kwargs: object,
+) -> "Iterator[Met]":
+    """Takes part in the rendezvous of a URL. Nothing is done before the first value is asked for.
+
+    | URL | the store | rank and number of workers |
+    |---|---|---|
+    | ``env://`` | TCP, at ``MASTER_ADDR`` and ``MASTER_PORT``; rank 0 hosts it, unless the agent does | arguments, query, ``RANK`` and ``WORLD_SIZE`` |
+    | ``tcp://host:port`` | TCP, there; rank 0 hosts it | arguments or query |
+    | ``file:///path`` | that file | arguments or query |
+    | ``rdzv://host:port/job`` | TCP, at a worker | number: argument or query; the rank is given, unless it is said |
+
+    Args:
+        url (str): the URL.
+        rank (int): this worker's number; -1, the default, if the URL or the environment says it, or nobody has to.
+        world_size (int): number of workers; -1, the default, if the URL or the environment says it.
+        timeout (float | timedelta | None): seconds for all of it, and the timeout of the store. Default 30 minutes. Not
+            used by ``file://``.
+        token (str | bytes | None): the secret of the job, proven at a TCP store. Default: that of the environment, as
+            the launcher of a job with a token leaves it.
+        tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of the environment.
+        **kwargs (object): passed on to a handler of one's own.
+
+    Returns:
+        Iterator[tuple[Store, int, int]]: yields store, rank and number of workers, once.
+
+    Raises:
+        TypeError: an argument is of a wrong type, or a keyword is not known.
+        ValueError: something is missing, twice there, or cannot be.
+        RuntimeError: no handler has the scheme; or a second value is asked for.
+        StoreError: the store cannot be reached or hosted.
+        RendezvousError: ``rdzv://``: not all workers came in time, or the endpoint cannot be reached.
+
+    Example:
+        >>> from rdzv.rendezvous import rendezvous
+        >>> store, rank, world_size = next(rendezvous("tcp://127.0.0.1:0", rank=0, world_size=1))
+        >>> rank, world_size
+        (0, 1)
+    """
+    if not isinstance(url, str):
+        raise TypeError(f"`url` must be a string. {type(url)}: {url}")
+    for name, number in (("rank", rank), ("world_size", world_size)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"`{name}` must be an integer. {number}")
+        if number < -1:
+            raise ValueError(f"{name} is {number}: give a number from 0, or -1 for none")
+    scheme = urlsplit(url).scheme
+    handler = _handlers.get(scheme)
+    if handler is not None:
+        if timeout is not None:
+            kwargs["timeout"] = timeout
+        for name, secret in (("token", token), ("tls", tls)):
+            if secret is not None:
+                kwargs[name] = secret
+        return handler(_with_ranks(url, rank, world_size), **kwargs)
+    if scheme not in _BUILT_IN:
+        raise RuntimeError(f"No rendezvous handler for {scheme}://")
+    if kwargs:
+        raise TypeError(f"rendezvous() of {scheme}:// got an unexpected keyword argument {next(iter(kwargs))!r}")
+    return _built_in(scheme, url, rank, world_size, timeout, token, tls)
+
+
+def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: object) -> "Iterator[Met]":
+    yield url_rendezvous(url, None if rank == -1 else rank, None if world_size == -1 else world_size, *options)
+    how = "rerendezvous" if scheme == "file" else "re-rendezvous"
+    raise RuntimeError(f"Unable to perform {how} using {scheme}:// method")
+
+
+def _with_ranks(url: str, rank: int, world_size: int) -> str:
+    """The URL with what was given in its query."""
+    parts = urlsplit(url)
+    given = {"rank": rank, "world_size": world_size}
+    given = {name: number for name, number in given.items() if number != -1}
+    words = [word for word in parts.query.split("&") if word]
+    if given and any(word.partition("=")[0] in ("rank", "world_size") for word in words):
+        raise ValueError(f"The url: {url} has node-specific arguments(rank, world_size) already.")
+    query = "&".join([*words, *(f"{name}={number}" for name, number in given.items())])
+    return urlunsplit(parts._replace(query=query))
+
+
+for _public in (register_rendezvous_handler, rendezvous):
+    _public.__module__ = "rdzv.rendezvous"

@@ -1,0 +1,26 @@
+"""``rdzv://`` under ``torch.distributed.init_process_group``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+import rdzv.rendezvous
+from rdzv.torch._store import store as store_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The store of a rendezvous may be hosted by this process, for as long as this object is there.
+_met: list[rdzv.Store] = []
+
+
+def _handler(url: str, timeout: Any = None, **kwargs: object) -> Iterator[tuple[dist.Store, int, int]]:
+    store, rank, world_size = next(rdzv.rendezvous.rendezvous(url, timeout=timeout))
+    _met.append(store)
+    yield store_of(store), rank, world_size
+    raise RuntimeError("Unable to perform re-rendezvous using rdzv:// method")
+
+
+dist.register_rendezvous_handler("rdzv", _handler)
