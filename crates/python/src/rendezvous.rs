@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rdzv_rendezvous::{
     BackendRegistry, Change, Interrupter, Member, RendezvousBackend, RendezvousError,
@@ -16,6 +17,7 @@ use crate::credentials::credentials;
 use crate::errors::exception;
 use crate::handle::{Handle, end_with_interpreter, ended};
 use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::store::{Kind, StoreObject};
 
 /// No round.
 const NONE: u64 = u64::MAX;
@@ -116,7 +118,8 @@ impl Rendezvous {
             .spawn(move || {
                 let member = Member {
                     role: "default".to_owned(),
-                    local_world_size: 1,
+                    // Only the agent above knows it.
+                    local_world_size: 0,
                     share_store: true,
                     master_port: None,
                 };
@@ -155,6 +158,16 @@ impl Rendezvous {
         let former = inner.info.lock().replace(info);
         py.detach(|| drop(former));
         Ok(round)
+    }
+
+    /// The store that the agents of the last round share.
+    fn store(&self) -> PyResult<StoreObject> {
+        let inner = self.handle.get()?;
+        let info = inner.info.lock();
+        match &*info {
+            Some(info) => Ok(StoreObject::new(Arc::clone(&info.store), Kind::Round)),
+            None => Err(PyRuntimeError::new_err("there is no round yet: join first")),
+        }
     }
 
     /// Whether nobody can join any more.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -24,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 import rdzv.rendezvous
 from rdzv import _secret
 from rdzv._rdzv import Rendezvous
+from rdzv.torch._store import PyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,15 +86,10 @@ class RdzvRendezvousHandler(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        number, rank, world_size, host, port = self._run(self._native.join)
-        store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
-        return RendezvousInfo(
-            # Agents of rdzv in the same round meet below other keys.
-            dist.PrefixStore(f"torchrun/{self._run_id}/{number}", store),
-            rank,
-            world_size,
-            RendezvousStoreInfo(host, port),
-        )
+        _, rank, world_size, host, port = self._run(self._native.join)
+        # The store of the round, which agents of `rdzv run` in it use in the same way.
+        store = PyStore(self._native.store())
+        return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(host, port))
 
     def is_closed(self) -> bool:
         return bool(self._run(self._native.is_closed))

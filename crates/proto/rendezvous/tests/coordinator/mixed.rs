@@ -55,6 +55,25 @@ fn a_torchrun_agent_completes_a_round_with_a_native_one() {
 }
 
 #[test]
+fn agents_exchange_ranks_themselves_if_one_does_not_know_what_it_starts() {
+    let mut world = World::new(2, 2);
+    world.join(0);
+    world.join_without_size(1);
+    for number in 0..2 {
+        let received = world.take(number);
+        let [
+            Event::Formed {
+                rank, assignment, ..
+            },
+        ] = received[..]
+        else {
+            panic!("{received:?}");
+        };
+        assert_eq!((rank, assignment), (number, None));
+    }
+}
+
+#[test]
 fn a_torchrun_write_fails_if_the_state_has_moved_on() {
     let mut world = World::new(3, 3);
     world.join(0);

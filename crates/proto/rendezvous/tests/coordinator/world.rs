@@ -155,6 +155,15 @@ impl World {
         self.join_as(number, node(number), u64::from(number));
     }
 
+    /// An agent joins that does not know how many workers it starts.
+    pub(crate) fn join_without_size(&mut self, number: u32) {
+        let join = Join {
+            local_world_size: 0,
+            ..self.join_of(node(number), u64::from(number))
+        };
+        self.operate(number, &Operation::Join(Box::new(join)));
+    }
+
     pub(crate) fn join_as(&mut self, connection: u32, node: NodeDesc, instance: u64) {
         let join = self.join_of(node, instance);
         self.operate(connection, &Operation::Join(Box::new(join)));

@@ -234,7 +234,8 @@ impl Run {
     /// What all nodes start, in the order of their ranks, if all have said so.
     pub(super) fn infos(&self) -> Option<Vec<RoleInfo>> {
         let infos = self.state.participants.iter().map(|(node, rank)| {
-            self.agents.get(node).map(|agent| RoleInfo {
+            let agent = self.agents.get(node)?;
+            (agent.local_world_size > 0).then(|| RoleInfo {
                 role: agent.role.clone(),
                 rank: GroupRank(*rank),
                 local_world_size: agent.local_world_size,
