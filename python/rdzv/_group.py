@@ -467,7 +467,7 @@ class Group:
     def send(self, tensor, to, tag=0, *, timeout=None, async_=False):
         """Sends an array to one rank, which calls :meth:`recv`. The other ranks take no part.
 
-        Returns when the values are on their way, and the array is free; with more than 16 KiB that is when the
+        Returns when the values are on their way, and the array is free; with more than 64 KiB that is when the
         other rank receives them. Messages need no order with the collective operations.
 
         Args:

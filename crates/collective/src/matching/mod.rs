@@ -20,10 +20,10 @@ use crate::element::ElementType;
 use crate::wire::Envelope;
 
 /// The most bytes of an eager message.
-pub(crate) const EAGER: usize = 16 * 1024;
+pub(crate) const EAGER: usize = 64 * 1024;
 
 /// The most bytes of eager messages of one rank for which no receive is posted.
-pub(crate) const EAGER_WINDOW: usize = 64 * 1024;
+pub(crate) const EAGER_WINDOW: usize = 256 * 1024;
 
 /// The most messages of one rank for which no receive is posted.
 pub(crate) const WINDOW: usize = 1024;

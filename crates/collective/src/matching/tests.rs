@@ -254,7 +254,10 @@ fn whatever_a_rank_sends_its_share_of_memory_is_bounded() {
         assert_eq!(matching.after(eager(1, 0, vec![0; EAGER], number)), []);
     }
     let next = (EAGER_WINDOW / EAGER) as u64 + 1;
-    violation(matching.after(eager(1, 0, vec![0], next)), "65536");
+    violation(
+        matching.after(eager(1, 0, vec![0], next)),
+        &EAGER_WINDOW.to_string(),
+    );
     // Numbers.
     let mut matching = Matching::default();
     violation(matching.after(announced(1, 0, 1, 2)), "message 1 is due");

@@ -72,6 +72,23 @@ pub(crate) struct Mesh {
     pub(crate) watch: Option<Watch>,
 }
 
+/// How many of the ranks are on this host.
+pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
+    let local = endpoints.iter().filter(|place| place.local.is_some());
+    local.count()
+}
+
+/// The spin budget of a thread of a rank. Who waits awake must not hold a processor that those need whom it waits
+/// for.
+pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
+    let processors = available_parallelism().map_or(1, usize::from);
+    if local_ranks(endpoints) <= processors {
+        SpinBudget::new(AWAKE)
+    } else {
+        SpinBudget::crowded(AWAKE)
+    }
+}
+
 impl Mesh {
     pub(crate) fn new(
         member: Member,
@@ -80,17 +97,8 @@ impl Mesh {
         share: bool,
         interrupt: Arc<Interrupt>,
     ) -> Self {
-        // Who waits awake must not hold a processor that those need whom it waits for.
-        let local = endpoints
-            .iter()
-            .filter(|place| place.local.is_some())
-            .count();
-        let processors = available_parallelism().map_or(1, usize::from);
-        let spin = if local <= processors {
-            SpinBudget::new(AWAKE)
-        } else {
-            SpinBudget::crowded(AWAKE)
-        };
+        let local = local_ranks(&endpoints);
+        let spin = spin_budget(&endpoints);
         let longest = if local == endpoints.len() {
             LOCAL_MESSAGE
         } else {

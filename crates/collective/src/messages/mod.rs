@@ -70,8 +70,8 @@ use crate::work::{Work, work};
 ///   in the order of the sends; receives take messages in the order in which they were posted, whether they name
 ///   a rank or not.
 /// - A send has ended when its values are on their way to a rank that is there, and the buffer is free; that
-///   says nothing about the receive. A message of more than 16 KiB waits for its receive first, and so does a
-///   shorter one while 64 KiB of this rank wait at the other one. A rank keeps no more than this for each other
+///   says nothing about the receive. A message of more than 64 KiB waits for its receive first, and so does a
+///   shorter one while 256 KiB of this rank wait at the other one. A rank keeps no more than this for each other
 ///   one, and 1024 messages without values.
 /// - A failure is final for the group, as for collective operations: a lost rank that an operation waits for,
 ///   a message of another length or type, the end of the time limit. All operations end then, here and at the other ranks.

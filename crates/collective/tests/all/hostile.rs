@@ -132,8 +132,8 @@ fn frames_that_no_rank_sends_end_the_group_and_name_the_peer() {
         .collect();
     let values: Vec<u8> = (1..100)
         .flat_map(|number| {
-            let mut one = frame(6, 8, 0, number, 16 << 10);
-            one.resize(32 + (16 << 10), 1);
+            let mut one = frame(6, 8, 0, number, 64 << 10);
+            one.resize(32 + (64 << 10), 1);
             one
         })
         .collect();
@@ -152,7 +152,7 @@ fn frames_that_no_rank_sends_end_the_group_and_name_the_peer() {
             "an eager message of",
         ),
         ("announcements", &flood, "message 1025 of 0 eager bytes"),
-        ("eager messages", &values, "message 5 of 16384 eager bytes"),
+        ("eager messages", &values, "message 5 of 65536 eager bytes"),
         (
             "values nobody asked for",
             &frame(8, 0, 4, 3, 0),

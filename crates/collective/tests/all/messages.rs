@@ -157,11 +157,11 @@ fn receives_take_messages_in_the_order_in_which_they_were_posted() {
 
 #[test]
 fn messages_that_nobody_asks_for_stay_with_their_sender() {
-    const MANY: usize = 3000;
+    const MANY: usize = 1500;
     let checked = Barrier::new(2);
     run(2, LONG, |group| {
         let messages = group.point_to_point();
-        let length = 4096_usize;
+        let length = 16_384_usize;
         if group.rank() == 0 {
             let works: Vec<_> = (0..MANY)
                 .map(|number| messages.send(values(number as u32, length), 1, 8).unwrap())
@@ -170,7 +170,7 @@ fn messages_that_nobody_asks_for_stay_with_their_sender() {
             messages.send(vec![1_u8], 1, 0).map(drop).unwrap();
             works[3].wait_timeout(LONG);
             let ended = works.iter().filter(|work| work.is_done()).count();
-            assert_eq!(ended, 4, "64 KiB of 16 KiB each");
+            assert_eq!(ended, 4, "256 KiB of 64 KiB each");
             checked.wait();
             works
                 .into_iter()
@@ -302,8 +302,8 @@ fn the_end_of_the_time_limit_names_rank_tag_and_time() {
     type Call = fn(&ProcessGroup) -> Result<(), CollectiveError>;
     let calls: [(Call, &str, &str); 3] = [
         (
-            |group| group.send(&[0_u32; 9000], 1, 6),
-            "send(9000 x u32, to rank 1, tag 6) as operation 2: waited 0.3 s for rank 1 at ",
+            |group| group.send(&[0_u32; 20_000], 1, 6),
+            "send(20000 x u32, to rank 1, tag 6) as operation 2: waited 0.3 s for rank 1 at ",
             "it has posted no receive",
         ),
         (

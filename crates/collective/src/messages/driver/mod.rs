@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use rdzv_event::Mailbox;
 use rdzv_shm::SharedBuffer;
+use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use super::arriving::Arriving;
 use super::leaving::Leaving;
@@ -28,6 +29,7 @@ use crate::call::Operation;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
 use crate::matching::{self, Input, Matching, Output};
+use crate::mesh::{local_ranks, spin_budget};
 use crate::shared;
 use crate::socket::Endpoint;
 use crate::wire::Frame;
@@ -55,6 +57,11 @@ pub(super) struct Driver {
     peers: BTreeMap<u32, Peer>,
     /// The peers were told that the group is broken: nothing is sent or received any more.
     has_ended: bool,
+    spin: SpinBudget,
+    /// Number of waits awake since everything was polled.
+    awake_turns: u32,
+    /// A wait that was not long enough awake, until its end is known.
+    asleep_since: Option<SpinWait>,
 }
 
 /// The connections to and from a rank.
@@ -70,6 +77,31 @@ struct Peer {
     has_died: bool,
 }
 
+impl Peer {
+    /// Whether values go to it or come from it through shared memory.
+    fn has_ring(&self) -> bool {
+        let goes = self
+            .leaving
+            .as_ref()
+            .is_some_and(|one| one.outbound.shares_buffer());
+        goes || self
+            .arriving
+            .as_ref()
+            .is_some_and(|one| one.inbound.doorbell().is_some())
+    }
+
+    /// Whether values can go on through its ring; for looking again and again.
+    fn has_space(&mut self) -> bool {
+        self.leaving.as_mut().is_some_and(Leaving::has_space)
+    }
+
+    /// Whether there are values in its ring; for looking again and again.
+    fn has_data(&mut self) -> bool {
+        let arriving = self.arriving.as_mut();
+        arriving.is_some_and(|one| one.is_read() && one.inbound.has_more())
+    }
+}
+
 impl Driver {
     pub(super) fn new(
         member: Member,
@@ -83,9 +115,8 @@ impl Driver {
             endpoints,
             share,
         } = setup;
-        let is_local = |rank: usize| endpoints[rank].local.is_some();
-        let shares = share && (0..endpoints.len()).filter(|rank| is_local(*rank)).count() > 1;
-        let buffer = shares.then(shared::own_buffer).flatten();
+        let buffer = (share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
+        let (buffer, spin) = (buffer.flatten(), spin_budget(&endpoints));
         Self {
             acceptor: Acceptor::new(member, listener, buffer.is_some()),
             member,
@@ -99,6 +130,9 @@ impl Driver {
             deadlines: BTreeSet::new(),
             peers: BTreeMap::new(),
             has_ended: false,
+            spin,
+            awake_turns: 0,
+            asleep_since: None,
         }
     }
 

@@ -1,13 +1,18 @@
 //! The one place of the driver that waits: for commands, for data, for space, for peers who come or go.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::Driver;
+use super::{Driver, Peer, Progress, Transfer};
 use crate::error::CollectiveError;
 use crate::messages::leaving::Leaving;
+
+/// Number of waits awake after which everything is polled once: commands and interruption come with the next turn
+/// anyway, peers that come or go only so.
+const AWAKE_TURNS: u32 = 8;
 
 /// A descriptor that is polled.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +33,11 @@ enum Source {
 impl Driver {
     /// Waits until something happens, and deals with everything but commands.
     pub(super) fn wait(&mut self) {
+        self.awake_turns += 1;
+        if self.awake_turns < AWAKE_TURNS && !self.has_ended && self.wait_awake() {
+            return;
+        }
+        self.awake_turns = 0;
         let sources = match self.poll() {
             Ok(sources) => sources,
             Err(source) => {
@@ -38,6 +48,9 @@ impl Driver {
                 return self.fail(Vec::new(), Some(error));
             }
         };
+        if let Some(wait) = self.asleep_since.take() {
+            self.spin.learn(wait.elapsed());
+        }
         for source in sources {
             if self.has_ended {
                 return;
@@ -70,6 +83,51 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Waits awake for a moment for values that are on their way through rings, and for space for those that are
+    /// to go. True: some have moved. To be woken up for each half of a ring takes longer than the values do.
+    fn wait_awake(&mut self) -> bool {
+        let is_due = |one: &Transfer| matches!(one.progress, Progress::Matched);
+        let due: BTreeSet<u32> = self
+            .transfers
+            .values()
+            .filter(|one| is_due(one))
+            .filter_map(|one| one.peer)
+            .collect();
+        let mut moving: Vec<(u32, &mut Peer)> = self
+            .peers
+            .iter_mut()
+            .filter_map(|(&rank, peer)| due.contains(&rank).then_some((rank, peer)))
+            .collect();
+        if !moving.iter().any(|(_, peer)| peer.has_ring()) {
+            return false;
+        }
+        let wait = self.spin.begin();
+        let mut happened = Vec::new();
+        let ready = wait.spin(|| {
+            for (rank, peer) in &mut moving {
+                let (space, data) = (peer.has_space(), peer.has_data());
+                if space || data {
+                    happened.push((*rank, space, data));
+                }
+            }
+            !happened.is_empty()
+        });
+        if ready {
+            self.spin.learn(wait.elapsed());
+        } else {
+            self.asleep_since = Some(wait);
+        }
+        for (rank, space, data) in happened {
+            if space && !self.has_ended {
+                self.send_to(rank);
+            }
+            if data && !self.has_ended {
+                self.read_from(rank);
+            }
+        }
+        ready
     }
 
     fn poll(&mut self) -> std::io::Result<Vec<Source>> {
