@@ -72,14 +72,13 @@ pub(crate) struct Mesh {
     pub(crate) watch: Option<Watch>,
 }
 
-/// How many of the ranks are on this host.
+/// The number of ranks on this host.
 pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
     let local = endpoints.iter().filter(|place| place.local.is_some());
     local.count()
 }
 
-/// The spin budget of a thread of a rank. Who waits awake must not hold a processor that those need whom it waits
-/// for.
+/// The spin budget of a thread of a rank. A thread that waits awake must not hold a processor that its peers need.
 pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
     let processors = available_parallelism().map_or(1, usize::from);
     if local_ranks(endpoints) <= processors {
