@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.autograd as autograd
 import torch.distributed.rpc as torch_rpc
 from torch.distributed.rpc import api, backend_registry, internal
 
@@ -63,7 +64,10 @@ _PACKAGE = (
     "PyRRef",
     "RRef",
 )
+# Calls of this backend do not carry gradients, which would be missed without a word.
+_AUTOGRAD = ("_new_context", "backward", "get_gradients")
 _NEEDED = (
+    (autograd, "torch.distributed.autograd", _AUTOGRAD),
     (api, "torch.distributed.rpc.api", (*_API, "WorkerInfo", "_init_rpc_states", "_require_initialized")),
     (torch_rpc, "torch.distributed.rpc", (*_PACKAGE, "TensorPipeRpcBackendOptions", "RpcBackendOptions")),
     (internal, "torch.distributed.rpc.internal", ("_get_current_rpc_agent", "_internal_rpc_pickler", "_run_function", "_handle_exception", "RemoteException")),
@@ -86,7 +90,12 @@ _check()
 
 _original: dict[tuple[Any, str], Any] = {
     (module, name): getattr(module, name)
-    for module, names in ((api, _API), (torch_rpc, _PACKAGE), (internal, ("_get_current_rpc_agent",)))
+    for module, names in (
+        (api, _API),
+        (torch_rpc, _PACKAGE),
+        (internal, ("_get_current_rpc_agent",)),
+        (autograd, _AUTOGRAD),
+    )
     for name in names
 }
 # `api` keeps its own: the methods of torch's references look them up there.
@@ -533,6 +542,13 @@ def _invoke_rpc_torchscript(*_: Any, **__: Any) -> Any:
 
 
 _invoke_remote_torchscript = _invoke_rpc_torchscript
+
+
+def _new_context(*_: Any, **__: Any) -> Any:
+    raise _not_offered("distributed autograd")
+
+
+backward = get_gradients = _new_context
 
 
 # The agent ------------------------------------------------------------------------------------------------------------

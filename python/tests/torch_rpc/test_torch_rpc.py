@@ -67,3 +67,31 @@ def test_torch_own_agent_works_beside_it():
         print("good")
     """)
     assert finished.stdout.strip().endswith("good"), finished.stderr
+
+
+def test_distributed_autograd_is_refused_in_words():
+    """Its contexts would be made, and no gradient would pass a call."""
+    finished = program("""
+        import tempfile
+        import rdzv.torch.rpc
+        import torch, torch.distributed.rpc as rpc, torch.distributed.autograd as autograd
+        from torch.distributed.autograd import context
+        for name in ("RDZV", "TENSORPIPE"):
+            backend = rpc.BackendType[name]
+            options = rpc.backend_registry.construct_rpc_backend_options(
+                backend, init_method=f"file://{tempfile.mktemp()}"
+            )
+            rpc.init_rpc("alone", rank=0, world_size=1, backend=backend, rpc_backend_options=options)
+            try:
+                with context() as number:
+                    weights = torch.ones(2, requires_grad=True)
+                    autograd.backward(number, [rpc.rpc_sync("alone", torch.mul, args=(weights, 3)).sum()])
+                    print(name, autograd.get_gradients(number)[weights].tolist())
+            except NotImplementedError as error:
+                print(error)
+            rpc.shutdown()
+    """)
+    assert finished.stdout.splitlines() == [
+        "distributed autograd is not offered by BackendType.RDZV; use BackendType.TENSORPIPE for it",
+        "TENSORPIPE [3.0, 3.0]",
+    ], finished.stdout + finished.stderr

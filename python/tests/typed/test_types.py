@@ -44,6 +44,8 @@ def programs(tmp_path):
         for number, block in enumerate(blocks):
             name = page.stem.replace("-", "_")
             (tmp_path / f"{name}_{number}.py").write_text(block)
+    for example in (DOCS.parents[1] / "examples").glob("rpc_*.py"):
+        (tmp_path / example.name).write_text(example.read_text())
     assert list(tmp_path.iterdir()), "there are no examples"
     return tmp_path
 

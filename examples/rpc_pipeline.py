@@ -1,0 +1,74 @@
+"""A pipeline: each worker but the first holds one stage of a model, and micro-batches follow one another through them.
+
+    rdzv run --standalone --nproc-per-node 3 examples/rpc_pipeline.py
+
+Rank 0 gives the micro-batches to the first stage and asks the last one for its results. In between they go from stage to stage:
+the argument of a stage is a reference to the result of the stage before, and the stage fetches it from there. While one
+micro-batch is in the second stage, the next one is in the first.
+"""
+
+import threading
+
+import numpy
+
+import rdzv
+from rdzv import rpc
+
+WIDTH, BATCH, MICRO_BATCHES = 64, 256, 8
+
+
+def layer(number: int) -> numpy.ndarray:
+    """The weights of a stage; the driver knows them too, to check the results."""
+    return numpy.random.default_rng(number).normal(size=(WIDTH, WIDTH)) / numpy.sqrt(WIDTH)
+
+
+@rpc.function
+class Stage:
+    """One layer of the model, which computes one micro-batch at a time."""
+
+    def __init__(self, number: int) -> None:
+        self.weights = layer(number)
+        self.done = 0
+        self._lock = threading.Lock()
+
+    def forward(self, values: "numpy.ndarray | rpc.RRef[numpy.ndarray]") -> numpy.ndarray:
+        if isinstance(values, rpc.RRef):
+            # Outside of the lock: the stage before may still compute it.
+            values = values.to_here()
+        with self._lock:
+            self.done += 1
+            return numpy.tanh(values @ self.weights)
+
+    def count(self) -> int:
+        return self.done
+
+
+def drive(stages: int) -> None:
+    held = [rpc.remote(f"stage-{number}", Stage, args=(number,)) for number in range(1, stages + 1)]
+    batch = numpy.random.default_rng(0).normal(size=(BATCH, WIDTH))
+    ends = []
+    for values in numpy.split(batch, MICRO_BATCHES):
+        for stage in held:
+            values = stage.remote().forward(values)
+        ends.append(values)
+    result = numpy.concatenate([end.to_here() for end in ends])
+    expected = batch
+    for number in range(1, stages + 1):
+        expected = numpy.tanh(expected @ layer(number))
+    assert numpy.allclose(result, expected)
+    assert [stage.rpc_sync().count() for stage in held] == [MICRO_BATCHES] * stages
+    print(f"{MICRO_BATCHES} micro-batches through {stages} stages")
+
+
+def main() -> None:
+    rank, world_size = rdzv.worker.rank(), rdzv.worker.world_size()
+    if world_size == 1:
+        raise SystemExit("a driver alone has no stages: start more workers")
+    rpc.init_rpc(f"stage-{rank}" if rank else "driver", rank=rank, world_size=world_size)
+    if rank == 0:
+        drive(world_size - 1)
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    main()
