@@ -8,6 +8,7 @@ use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, RendezvousConfig, RendezvousError, RendezvousParameters};
 use rdzv_store::Limits;
 
@@ -42,7 +43,8 @@ pub(crate) struct RendezvousArgs {
     ///
     /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port. The
     /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
-    /// c10d, unless a store (`rdzv store`, say) is there already.
+    /// c10d, unless a store (`rdzv store`, say) is there already. With a list of three or five, `a:29400,b,c`, the
+    /// agents there are voters: c10d goes on when the machine of one of three, or of two of five, is lost.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -60,7 +62,8 @@ pub(crate) struct RendezvousArgs {
     /// `join_timeout` (600), `last_call_timeout` (30: how long a round that has MIN nodes waits for
     /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
     /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
-    /// this node hosts the endpoint; found out from its addresses), `store_type` (`tcp` or `file`),
+    /// this node hosts the endpoint; found out from its addresses), `voters` (1, 3 or 5; as many as the endpoint
+    /// lists), `store_type` (`tcp` or `file`),
     /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
     /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
     /// ended). Every agent that hosts
@@ -299,8 +302,12 @@ impl RendezvousChoice<'_> {
             RendezvousPlan::Local => !own_is_local,
             RendezvousPlan::Static { endpoint, .. } => !is_local(&endpoint.host),
             RendezvousPlan::Dynamic { parameters } => {
-                let endpoint = Endpoint::parse(&parameters.endpoint, C10D_PORT);
-                !own_is_local || endpoint.is_ok_and(|endpoint| !is_local(&endpoint.host))
+                let mut endpoints = parameters.endpoint.split(',');
+                let is_far = |text: &str| {
+                    let endpoint = Endpoint::parse(text, C10D_PORT);
+                    endpoint.is_ok_and(|endpoint| !is_local(&endpoint.host))
+                };
+                !own_is_local || endpoints.any(is_far)
             }
         }
     }
@@ -361,6 +368,11 @@ impl RendezvousChoice<'_> {
                 .create(&parameters)
                 .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
             return Ok(RendezvousPlan::Local);
+        }
+        // PyTorch has no lists, and looks at an endpoint when it connects.
+        if backend == "c10d" && (endpoint.contains(',') || settings.get("voters").is_some()) {
+            C10dRendezvous::places(&parameters)
+                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
         }
         Ok(RendezvousPlan::Dynamic { parameters })
     }

@@ -4,6 +4,8 @@
 use rdzv_agent::{AgentConfig, MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
+use rdzv_rendezvous::RendezvousParameters;
+use rdzv_rendezvous::dynamic::C10dRendezvous;
 
 use super::context::Machine;
 use super::rendezvous_choice::{C10D_PORT, RendezvousReasons};
@@ -78,23 +80,9 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
         "c10d" if parameters.config.get("store_type") == Some("file") => {
             ("nobody".to_owned(), "it is a file".to_owned())
         }
-        "c10d" => match (
-            parameters.config.get_as_bool("is_host"),
-            endpoint(&parameters.endpoint),
-        ) {
-            (Ok(Some(true)), _) => (here, "--rdzv-conf is_host says so".to_owned()),
-            (Ok(Some(false)), endpoint) => (
-                format!("whoever is at {endpoint}"),
-                "--rdzv-conf is_host says that it is not this node".to_owned(),
-            ),
-            (_, endpoint) if machine.is_called(&endpoint.host) => (
-                format!("{here}, unless a store is at {endpoint} already"),
-                format!("{} is this machine", endpoint.host),
-            ),
-            (_, endpoint) => (
-                format!("whoever is at {endpoint}"),
-                format!("{} is not this machine", endpoint.host),
-            ),
+        "c10d" => match &places(parameters)[..] {
+            [place] => at_one_place(place, parameters, machine),
+            places => at_voters(places, machine),
         },
         backend => (
             format!("the {backend} server at the endpoint"),
@@ -103,15 +91,50 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     }
 }
 
-fn endpoint(text: &str) -> Endpoint {
-    let text = if text.trim().is_empty() {
-        "localhost"
-    } else {
-        text
+fn at_one_place(
+    place: &Endpoint,
+    parameters: &RendezvousParameters,
+    machine: &dyn Machine,
+) -> (String, String) {
+    let here = "this node's agent";
+    match parameters.config.get_as_bool("is_host") {
+        Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host says so".to_owned()),
+        Ok(Some(false)) => (
+            format!("whoever is at {place}"),
+            "--rdzv-conf is_host says that it is not this node".to_owned(),
+        ),
+        _ if machine.is_called(&place.host) => (
+            format!("{here}, unless a store is at {place} already"),
+            format!("{} is this machine", place.host),
+        ),
+        _ => (
+            format!("whoever is at {place}"),
+            format!("{} is not this machine", place.host),
+        ),
+    }
+}
+
+fn at_voters(places: &[Endpoint], machine: &dyn Machine) -> (String, String) {
+    let listed: Vec<String> = places.iter().map(Endpoint::to_string).collect();
+    let own = places.iter().find(|place| machine.is_called(&place.host));
+    let why = match own {
+        Some(own) => format!("{} is this machine, whose agent is a voter", own.host),
+        None => "none of them is this machine".to_owned(),
     };
-    Endpoint::parse(text, C10D_PORT).unwrap_or_else(|_| Endpoint {
-        host: text.into(),
-        port: C10D_PORT,
+    let elected = format!(
+        "the agent that is elected of those at {}",
+        listed.join(", ")
+    );
+    (elected, why)
+}
+
+/// The places at which the coordinator may be.
+fn places(parameters: &RendezvousParameters) -> Vec<Endpoint> {
+    C10dRendezvous::places(parameters).unwrap_or_else(|_| {
+        vec![Endpoint {
+            host: parameters.endpoint.clone(),
+            port: C10D_PORT,
+        }]
     })
 }
 

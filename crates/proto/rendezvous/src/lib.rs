@@ -11,6 +11,7 @@
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
 //! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
 //!   [`native_client`]: the side of such an agent.
+//! * [`voter`]: a coordinator of which several voters each have one in reserve; its decisions are replicated.
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
@@ -40,6 +41,7 @@ pub mod recovering;
 pub mod settings;
 mod slot;
 pub mod state;
+pub mod voter;
 pub mod waiting;
 
 pub use agent_note::{AgentNote, Death};

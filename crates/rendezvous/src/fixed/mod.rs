@@ -280,6 +280,7 @@ impl StaticRendezvous {
             policy: own.policy.clone(),
             program: None,
             kept: None,
+            voters: Vec::new(),
             recorder: None,
         }
     }

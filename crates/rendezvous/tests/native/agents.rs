@@ -48,6 +48,7 @@ impl Agent {
             },
             program: None,
             kept: None,
+            voters: Vec::new(),
             recorder: None,
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();

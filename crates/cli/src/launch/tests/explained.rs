@@ -129,6 +129,12 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
     );
     assert_eq!(shown("that-node:77", ""), "whoever is at that-node:77");
     assert_eq!(shown("that-node:77", "is_host=1"), "this node's agent");
+    let list = "that-node:77,this-node,third";
+    assert_eq!(
+        shown(list, ""),
+        "the agent that is elected of those at that-node:77, this-node:77, third:77"
+    );
+    assert_eq!(shown(list, "voters=1"), "whoever is at that-node:77");
     let fixed = |rank: &'static str| {
         let line = [
             "--nnodes=2",

@@ -155,6 +155,33 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 }
 
 #[test]
+fn voters_that_cannot_be_are_refused() {
+    for (endpoint, voters, sentence) in [
+        (
+            "a:1,b",
+            "voters=3",
+            "3 voters need 3 endpoints, and the endpoint names 2: list them as a:29400,b,c",
+        ),
+        ("a:1,b,c", "voters=2", "voters is 2 and has to be 1, 3 or 5"),
+        (
+            "a:1,b,a",
+            "voters=3",
+            "the endpoint a:1 is in the list twice",
+        ),
+    ] {
+        let flags = [
+            "--rdzv-backend=c10d",
+            "--nnodes=2",
+            "--rdzv-endpoint",
+            endpoint,
+        ];
+        let line = [&flags[..], &["--rdzv-conf", voters, "s.py"]].concat();
+        let refusal = case(&line).strict().refusal();
+        assert!(refusal.to_string().contains(sentence), "{refusal}");
+    }
+}
+
+#[test]
 fn every_backend_takes_the_options_that_its_help_names() {
     for (backend, options) in [
         ("static", "timeout=9,rank=0,store_max_memory=1GiB"),

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `agent_restarts` | agents that are killed and started again |
+//! | `voters` | coordinators that are killed with everything on their machine, and one that is cut off |
 //! | `restarts` | a store that is killed and started again |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
@@ -23,6 +24,7 @@ mod network;
 mod restarts;
 mod secret;
 mod verdict;
+mod voters;
 mod waiting;
 
 use std::net::SocketAddr;

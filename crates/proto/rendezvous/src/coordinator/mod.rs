@@ -32,7 +32,7 @@
 
 mod keys;
 mod left_runs;
-mod note;
+pub(crate) mod note;
 mod runs;
 mod sessions;
 pub mod wire;
@@ -179,6 +179,9 @@ pub struct Origin {
     pub addresses: BTreeSet<String>,
     /// People have said that no coordinator before it lives, nor any agent that is missing.
     pub recover: bool,
+    /// The number of times that everything was forgotten which coordinators before it had decided. Rounds of now have other
+    /// numbers than those of before.
+    pub forgotten: u32,
 }
 
 /// A run with its sessions.
@@ -196,11 +199,19 @@ struct Hosted {
 impl Hosted {
     fn new(id: &str, coordinator: &Coordinator) -> Self {
         let authority = coordinator.authority;
-        let Origin { host, recover, .. } = coordinator.origin;
+        let Origin {
+            host,
+            recover,
+            forgotten,
+            ..
+        } = coordinator.origin;
         let unnoted_since = coordinator.unnoted_since;
         let mut run = Run::new(id, authority.is_some()).hosted(host, unnoted_since, recover);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
+        }
+        if forgotten > 0 {
+            run.had_coordinators(forgotten);
         }
         Self {
             run,
@@ -426,6 +437,12 @@ impl Coordinator {
     /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.
     pub fn is_active(&self) -> bool {
         !self.runs.is_empty()
+    }
+
+    /// Whether every run that an agent takes part in is over.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut runs = self.runs.values();
+        runs.all(|hosted| hosted.run.is_closed())
     }
 
     fn operate(&mut self, now: Now, from: ConnId, operation: Operation) {

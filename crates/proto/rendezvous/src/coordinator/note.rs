@@ -85,13 +85,7 @@ impl Note {
         content.extend_from_slice(&epoch.to_le_bytes());
         content.extend_from_slice(&timeout.to_le_bytes());
         content.push(u8::from(self.is_partial));
-        for (run, note) in &self.runs {
-            content.extend_from_slice(&(run.len() as u32).to_le_bytes());
-            content.extend_from_slice(run.as_bytes());
-            content.extend_from_slice(&note.round.to_le_bytes());
-            content.push(u8::from(note.closed) * CLOSED + u8::from(note.succeeded) * SUCCEEDED);
-            slot::write_numbers(&note.members, &mut content);
-        }
+        write_runs(&self.runs, &mut content);
         slot::encode(sequence, &content)
     }
 
@@ -107,27 +101,61 @@ impl Note {
             epoch: bytes.u32()?,
             timeout: Duration::from_millis(bytes.u64()?),
         };
-        let is_partial = bytes.u8()? != 0;
-        let mut runs = BTreeMap::new();
-        while !bytes.0.is_empty() {
-            let length = bytes.u32()? as usize;
-            let run = std::str::from_utf8(bytes.take(length)?).ok()?.to_owned();
-            let round = bytes.u64()?;
-            let flags = bytes.u8()?;
-            let note = RunNote {
-                round,
-                members: bytes.numbers()?,
-                closed: flags & CLOSED != 0,
-                succeeded: flags & SUCCEEDED != 0,
-            };
-            runs.insert(run, note);
-        }
         Some(Self {
             authority,
-            is_partial,
-            runs,
+            is_partial: bytes.u8()? != 0,
+            runs: read_runs(bytes)?,
         })
     }
+}
+
+impl RunNote {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.round.to_le_bytes());
+        out.push(u8::from(self.closed) * CLOSED + u8::from(self.succeeded) * SUCCEEDED);
+        slot::write_numbers(&self.members, out);
+    }
+
+    pub(crate) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let round = bytes.u64()?;
+        let flags = bytes.u8()?;
+        Some(Self {
+            round,
+            members: bytes.numbers()?,
+            closed: flags & CLOSED != 0,
+            succeeded: flags & SUCCEEDED != 0,
+        })
+    }
+}
+
+/// Writes the name of a run.
+pub(crate) fn write_name(run: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(run.len() as u32).to_le_bytes());
+    out.extend_from_slice(run.as_bytes());
+}
+
+/// Reads what [`write_name`] writes.
+pub(crate) fn read_name(bytes: &mut Bytes<'_>) -> Option<String> {
+    let length = bytes.u32()? as usize;
+    Some(std::str::from_utf8(bytes.take(length)?).ok()?.to_owned())
+}
+
+/// Writes all runs of a note.
+pub(crate) fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
+    for (run, note) in runs {
+        write_name(run, out);
+        note.write(out);
+    }
+}
+
+/// Reads what [`write_runs`] writes, up to the end.
+pub(crate) fn read_runs(mut bytes: Bytes<'_>) -> Option<BTreeMap<String, RunNote>> {
+    let mut runs = BTreeMap::new();
+    while !bytes.0.is_empty() {
+        let run = read_name(&mut bytes)?;
+        runs.insert(run, RunNote::read(&mut bytes)?);
+    }
+    Some(runs)
 }
 
 #[cfg(test)]

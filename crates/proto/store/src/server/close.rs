@@ -53,6 +53,9 @@ pub enum CloseReason {
     /// The extension ends it; the text says why.
     #[error("{0}")]
     Extension(String),
+    /// The extension has no use for it any more, and nothing is wrong with the peer; the text says why.
+    #[error("{0}")]
+    NotNeeded(String),
     /// The store is full of keys.
     #[error("the store holds {limit} keys and queues, its limit; raise it or delete keys")]
     TooManyKeys {

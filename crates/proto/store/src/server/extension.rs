@@ -72,7 +72,7 @@ pub struct Reach<'a> {
     connections: &'a mut [Option<Connection>],
     joined: &'a mut Vec<ConnId>,
     outbox: &'a mut Outbox<Output>,
-    closing: &'a mut Vec<(ConnId, String)>,
+    closing: &'a mut Vec<(ConnId, CloseReason)>,
 }
 
 impl Reach<'_> {
@@ -115,7 +115,12 @@ impl Reach<'_> {
 
     /// Ends a connection, once what it has been sent is gone or cannot be sent at once.
     pub fn close(&mut self, id: ConnId, why: impl Into<String>) {
-        self.closing.push((id, why.into()));
+        self.closing.push((id, CloseReason::Extension(why.into())));
+    }
+
+    /// The same for a connection of a peer with which nothing is wrong.
+    pub fn dismiss(&mut self, id: ConnId, why: impl Into<String>) {
+        self.closing.push((id, CloseReason::NotNeeded(why.into())));
     }
 }
 
@@ -139,8 +144,8 @@ impl ServerMachine {
         for id in joined {
             self.joined(id);
         }
-        for (id, why) in closing {
-            self.close(id, CloseReason::Extension(why));
+        for (id, reason) in closing {
+            self.close(id, reason);
         }
     }
 

@@ -14,7 +14,7 @@ use rdzv_store::{
     FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer,
 };
 
-use super::options::{Medium, Options};
+use super::options::Options;
 use super::stored::{C10dState, Place};
 use super::{Connection, MOST_AGAIN};
 use crate::bind::loopback;
@@ -26,21 +26,8 @@ use crate::{NodeState, Recorder, RendezvousBackend, RendezvousError, RendezvousE
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
-/// Connects to the store, hosting it if that is this node's part, and finds out how to use it.
-pub(super) fn connect(
-    options: &Options,
-    recorder: Option<&Recorder>,
-) -> Result<Connection, RendezvousError> {
-    match &options.medium {
-        Medium::Tcp { endpoint, is_host } => at_tcp(endpoint, *is_host, options, recorder),
-        Medium::File(Some(path)) => at_file(path, None, options),
-        // Nobody else knows it, so it is removed with the last use here.
-        Medium::File(None) => at_file(&new_file(options)?, Some(1), options),
-    }
-}
-
 /// Again if the store's host ends just after it was reached: another agent may take its place.
-fn at_tcp(
+pub(super) fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
@@ -62,7 +49,7 @@ fn at_tcp(
     }
 }
 
-fn say_who_hosts(recorder: Option<&Recorder>) {
+pub(super) fn say_who_hosts(recorder: Option<&Recorder>) {
     let message = format!(
         "Process {} hosts the TCP store for the C10d rendezvous backend.",
         std::process::id()
@@ -97,6 +84,7 @@ fn meet(
             policy: options.policy.clone(),
             program: options.program.clone(),
             kept: options.kept.clone(),
+            voters: Vec::new(),
             recorder: recorder.cloned(),
         },
         options.read_timeout,
@@ -120,7 +108,7 @@ fn meet(
 }
 
 /// `world_size` is as for [`FileStore::open`].
-fn at_file(
+pub(super) fn at_file(
     path: &Path,
     world_size: Option<u32>,
     options: &Options,
@@ -138,7 +126,7 @@ fn at_file(
 
 /// Makes an empty file in the folder for temporary ones that only this user can read and write. A
 /// name that somebody has prepared there, a link say, is not used.
-fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
+pub(super) fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
     let folder = std::env::temp_dir();
     loop {
         let path = folder.join(format!("rdzv-{:016x}", fastrand::u64(..)));
@@ -235,6 +223,7 @@ fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, Store
             host: Some(kept.instance()),
             addresses: native::addresses(&listeners),
             recover: options.recover,
+            forgotten: 0,
         };
         let slots = kept.coordinator_slots().map_err(explain)?;
         let mut note = NoteFile::over(slots, options.coordinator_timeout);

@@ -5,6 +5,7 @@
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
+//! | `voters.rs` | the same where several agents are voters |
 //! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
 //! | `store_watch.rs` | noticing changes of it |
@@ -15,6 +16,7 @@
 //! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer; not read for a file |
 //! | `is_host` | found out | whether this node hosts the store |
 //! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
+//! | `voters` | 1, 3 or 5, as many as the endpoint lists | how many of its places are voters |
 //! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
 //!
 //! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of
@@ -28,6 +30,7 @@ mod lost_agent;
 mod options;
 mod store_watch;
 mod stored;
+mod voters;
 
 use std::cell::{RefCell, RefMut};
 use std::fmt;
@@ -35,11 +38,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_store::{Pinger, TcpStoreServer};
 
 pub(crate) use self::options::OPTIONS;
-use self::options::Options;
+use self::options::{Medium, Options};
 pub use self::stored::C10dState;
 use crate::{
     Change, ExitBarrier, Interrupter, Member, Observer, Recorder, RendezvousBackend,
@@ -107,6 +111,15 @@ impl C10dRendezvous {
         })
     }
 
+    /// The places at which the coordinator may be, as the endpoint lists them: one, or those of the voters.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is no list of them, or the option `voters` does not go with it.
+    pub fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
+        options::places(parameters)
+    }
+
     /// Connects if that has not been done.
     fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
@@ -147,7 +160,7 @@ fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) ->
         .name("rdzv-connect".to_owned())
         .spawn(move || {
             // If nobody waits any more, the connection is closed again.
-            let _ = sender.send(Some(connect::connect(&theirs, recorder.as_ref())));
+            let _ = sender.send(Some(reach(&theirs, recorder.as_ref())));
         });
     if let Err(error) = thread {
         return Err(RendezvousError::Unreachable {
@@ -166,6 +179,17 @@ fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) ->
     }
     under.joining = connection.backend.interrupter();
     Ok(connection)
+}
+
+/// Connects to the place of the state, hosting it if that is this node's part, and finds out how to use it.
+fn reach(options: &Options, recorder: Option<&Recorder>) -> Attempt {
+    match &options.medium {
+        Medium::Tcp { endpoint, is_host } => connect::at_tcp(endpoint, *is_host, options, recorder),
+        Medium::Voters(places) => voters::connect(places, options, recorder),
+        Medium::File(Some(path)) => connect::at_file(path, None, options),
+        // Nobody else knows it, so it is removed with the last use here.
+        Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),
+    }
 }
 
 impl Calls {

@@ -14,8 +14,9 @@ use crate::{Kept, Program, RendezvousError, RendezvousParameters};
 const DEFAULT_PORT: u16 = 29400;
 
 /// The options that are not those of every dynamic rendezvous.
-pub(crate) const OPTIONS: [&str; 5] = [
+pub(crate) const OPTIONS: [&str; 6] = [
     "store_type",
+    "voters",
     "read_timeout",
     "is_host",
     "coordinator_timeout",
@@ -55,6 +56,8 @@ pub(super) enum Medium {
         /// Whether this node hosts it; `None`: if it is at the endpoint.
         is_host: Option<bool>,
     },
+    /// In one of several TCP stores, whose servers are voters; each is in the agent at one of these places.
+    Voters(Vec<Endpoint>),
     /// In a file; `None` is a new one, which this node alone knows.
     File(Option<PathBuf>),
 }
@@ -69,14 +72,24 @@ impl Options {
         let mut read_timeout = READ_TIMEOUT;
         let medium = match store_type.trim().to_lowercase().as_str() {
             "tcp" => {
-                let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
-                    .map_err(|error| RendezvousError::Argument(error.to_string()))?;
                 let is_host = config.get_as_bool("is_host")?;
                 read_timeout = config.get_as_int("read_timeout")?.unwrap_or(READ_TIMEOUT);
                 if read_timeout <= 0 {
                     return wrong("The read timeout must be a positive integer.");
                 }
-                Medium::Tcp { endpoint, is_host }
+                let mut places = places(parameters)?;
+                match places.len() {
+                    1 => Medium::Tcp {
+                        endpoint: places.swap_remove(0),
+                        is_host,
+                    },
+                    _ if is_host.is_some() => {
+                        return wrong(
+                            "is_host has no meaning with several voters: each listens at its own endpoint",
+                        );
+                    }
+                    _ => Medium::Voters(places),
+                }
             }
             // A file needs no time to answer, so torchelastic does not read the option.
             "file" => {
@@ -113,10 +126,54 @@ impl Options {
     pub(super) fn place(&self) -> String {
         match &self.medium {
             Medium::Tcp { endpoint, .. } => format!("the c10d endpoint {endpoint}"),
+            Medium::Voters(places) => {
+                let places: Vec<String> = places.iter().map(Endpoint::to_string).collect();
+                format!("the voters {}", places.join(", "))
+            }
             Medium::File(Some(path)) => format!("the c10d file {}", path.display()),
             Medium::File(None) => "a new c10d file".to_owned(),
         }
     }
+}
+
+/// Reads the endpoint, which may be a list: the place of the coordinator, or those of the voters.
+pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
+    let wrong = |what: String| RendezvousError::Argument(what);
+    let mut places: Vec<Endpoint> = Vec::new();
+    for text in parameters.endpoint.split(',') {
+        // The port of the first holds where none is given.
+        let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
+        let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
+        if places.contains(&place) {
+            return Err(wrong(format!("the endpoint {place} is in the list twice")));
+        }
+        places.push(place);
+    }
+    let listed = places.len();
+    let most = match listed {
+        5.. => 5,
+        3.. => 3,
+        _ => 1,
+    };
+    let count = match parameters.config.get_as_int("voters")? {
+        None => most,
+        Some(given) => match usize::try_from(given) {
+            Ok(count @ (1 | 3 | 5)) if count <= listed => count,
+            Ok(count @ (3 | 5)) => {
+                return Err(wrong(format!(
+                    "{count} voters need {count} endpoints, and the endpoint names {listed}: list them as a:29400,b,c"
+                )));
+            }
+            _ => return Err(wrong(format!("voters is {given} and has to be 1, 3 or 5"))),
+        },
+    };
+    places.truncate(count);
+    if let Some(place) = places.iter().find(|place| place.port == 0 && count > 1) {
+        return Err(wrong(format!(
+            "the endpoint {place} of a voter needs a port that the others know"
+        )));
+    }
+    Ok(places)
 }
 
 #[cfg(test)]
@@ -146,6 +203,49 @@ mod tests {
         );
         assert_eq!(options.read_timeout, Duration::from_secs(60));
         assert_eq!(options.place(), "the c10d endpoint node-a:29400");
+    }
+
+    #[test]
+    fn a_list_of_three_or_five_endpoints_is_that_of_the_voters() {
+        let place = |list: &str, config: &str| read(list, "run", config).unwrap().place();
+        let three = "the voters a:1, b:1, c:2";
+        assert_eq!(place("a:1,b,c:2", ""), three);
+        assert_eq!(place(" a:1 , b , c:2 , d", ""), three);
+        assert_eq!(place("a:1,b,c:2,d,e", "voters=3"), three);
+        assert_eq!(place("a,b,c,d,e,f", "").matches(":29400").count(), 5);
+        for (list, config) in [("a:1", ""), ("a:1,b:1", ""), ("a:1,b,c", "voters=1")] {
+            assert_eq!(place(list, config), "the c10d endpoint a:1");
+        }
+    }
+
+    #[test]
+    fn voters_that_cannot_be_are_refused() {
+        for (list, config, text) in [
+            (
+                "a,b",
+                "voters=3",
+                "3 voters need 3 endpoints, and the endpoint names 2: list them as a:29400,b,c",
+            ),
+            ("a,b,c", "voters=2", "voters is 2 and has to be 1, 3 or 5"),
+            ("a,b,c", "voters=-1", "voters is -1 and has to be 1, 3 or 5"),
+            (
+                "a,b,a:29400",
+                "",
+                "the endpoint a:29400 is in the list twice",
+            ),
+            (
+                "a,b:0,c",
+                "",
+                "the endpoint b:0 of a voter needs a port that the others know",
+            ),
+            (
+                "a,b,c",
+                "is_host=1",
+                "is_host has no meaning with several voters: each listens at its own endpoint",
+            ),
+        ] {
+            assert_eq!(read(list, "run", config).unwrap_err(), text);
+        }
     }
 
     #[test]

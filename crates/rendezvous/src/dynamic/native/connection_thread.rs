@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::mpsc;
@@ -22,7 +22,8 @@ use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeC
 use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
 
-use super::probe::{Found, probe};
+use super::probe::{Found, probe, write_all};
+use super::search::Search;
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::waiting;
@@ -55,8 +56,8 @@ pub(super) enum Command {
     End,
 }
 
-/// How a join ended: with what this node hosts for the workers, if it does.
-pub(super) type JoinAnswer = Result<(Joined, Option<Master>), NotJoined>;
+/// How a join ended: with what this node hosts for the workers, if it does, and with the address of the coordinator.
+pub(super) type JoinAnswer = Result<(Joined, Option<Master>, SocketAddr), NotJoined>;
 
 /// Why a join failed.
 pub(super) enum NotJoined {
@@ -69,6 +70,8 @@ pub(super) enum NotJoined {
 pub(super) struct ConnectionThread {
     client: NativeClient,
     address: SocketAddr,
+    /// The other places at which the coordinator may be, if there are any.
+    search: Option<Search>,
     channel: Option<Channel>,
     buffer: Box<[u8]>,
     origin: Instant,
@@ -93,6 +96,7 @@ impl ConnectionThread {
     pub(super) fn start(
         channel: Channel,
         address: SocketAddr,
+        search: Option<Search>,
         workers: WorkersStore,
         client: NativeClient,
         recorder: Option<Recorder>,
@@ -102,6 +106,7 @@ impl ConnectionThread {
         let thread = Self {
             client,
             address,
+            search,
             channel: Some(channel),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             origin: Instant::now(),
@@ -288,9 +293,9 @@ impl ConnectionThread {
 
     fn apply(&mut self, output: Output) -> Happened {
         match output {
-            Output::Dial => match probe(self.address, ONE_ATTEMPT, self.workers.credentials()) {
-                Ok(Found::Coordinator(channel)) => match channel.stream().set_nonblocking(true) {
-                    Ok(()) => {
+            Output::Dial => {
+                return match self.dial() {
+                    Ok(channel) => {
                         self.channel = Some(channel);
                         if let Some(since) = self.lost_since.take() {
                             self.record(format!(
@@ -299,16 +304,11 @@ impl ConnectionThread {
                                 since.elapsed().as_millis()
                             ));
                         }
-                        return Happened::Connected;
+                        Happened::Connected
                     }
-                    Err(error) => return Happened::Broke(error.to_string()),
-                },
-                Ok(Found::Store) => {
-                    let what = "there is another store now, which hosts no rendezvous";
-                    return Happened::Broke(what.to_owned());
-                }
-                Err(why) => return Happened::Broke(why),
-            },
+                    Err(why) => Happened::Broke(why),
+                };
+            }
             Output::HangUp => self.channel = None,
             Output::Send(bytes) => {
                 if let Err(error) = self.send(&bytes) {
@@ -327,7 +327,7 @@ impl ConnectionThread {
                     self.workers.step_down();
                 }
                 if let Some(join) = self.join.take() {
-                    let _ = join.send(Ok((joined, offered)));
+                    let _ = join.send(Ok((joined, offered, self.address)));
                 }
             }
             Output::NotJoined(failure) => {
@@ -369,13 +369,7 @@ impl ConnectionThread {
                     let _ = barrier.send(());
                 }
             }
-            Output::Changed(change) => {
-                if matches!(change, native_client::Change::Lost { .. }) {
-                    // Nobody will say any more that the others have succeeded.
-                    self.barrier = None;
-                }
-                self.observe(change);
-            }
+            Output::Changed(change) => self.observe(change),
             Output::Closed => self.answer_close(Ok(())),
             Output::NotClosed(failure) => self.answer_close(Err(failure)),
             Output::Status { closed, waiting } => {
@@ -387,33 +381,41 @@ impl ConnectionThread {
         Happened::Nothing
     }
 
+    /// Connects to the coordinator, which may be at another place than before.
+    fn dial(&mut self) -> Result<Channel, String> {
+        let credentials = self.workers.credentials();
+        let channel = match &mut self.search {
+            Some(search) => {
+                let located = search.find(credentials)?;
+                self.address = located.address;
+                located.channel
+            }
+            None => match probe(self.address, ONE_ATTEMPT, credentials)? {
+                Found::Coordinator(channel) => channel,
+                Found::Voter(_) => {
+                    return Err("there is a voter that is not the coordinator".to_owned());
+                }
+                Found::Store => {
+                    let what = "there is another store now, which hosts no rendezvous";
+                    return Err(what.to_owned());
+                }
+            },
+        };
+        let set = channel.stream().set_nonblocking(true);
+        set.map(|()| channel).map_err(|error| error.to_string())
+    }
+
     fn answer_close(&mut self, answer: Result<(), Failure>) {
         if let Some(close) = self.close.take() {
             let _ = close.send(answer);
         }
     }
 
-    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let Some(channel) = &mut self.channel else {
-            return Ok(());
-        };
-        while !bytes.is_empty() {
-            match channel.write(bytes) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let mut room = [PollFd::new(channel.stream(), PollFlags::OUT)];
-                    let began = Instant::now();
-                    // A signal ends the wait early; the next write says whether there is room.
-                    if poll(&mut room, Some(ONE_ATTEMPT))? == 0 && began.elapsed() >= ONE_ATTEMPT {
-                        let what = "it takes nothing any more";
-                        return Err(io::Error::new(io::ErrorKind::TimedOut, what));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.channel {
+            Some(channel) => write_all(channel, bytes, ONE_ATTEMPT),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn record(&self, message: String) {

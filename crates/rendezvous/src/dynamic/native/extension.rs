@@ -69,16 +69,6 @@ impl CoordinatorExtension {
         let mut reads = Vec::new();
         while let Some(output) = self.coordinator.poll_output() {
             match output {
-                Output::Send(to, event) => {
-                    self.scratch.clear();
-                    event.write(&mut self.scratch);
-                    reach.send(to, &self.scratch);
-                }
-                Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
-                Output::Recovering { run, recovering } => match recovering.missing.is_empty() {
-                    true => info!("[{}] {recovering}", escape(&run)),
-                    false => warn!("[{}] {recovering}", escape(&run)),
-                },
                 Output::Note { run, note } => self.note(|file| file.update(run, note)),
                 Output::Adopt(authority) => {
                     info!(
@@ -87,10 +77,7 @@ impl CoordinatorExtension {
                     );
                     self.note(|file| file.adopt(authority));
                 }
-                Output::Read(key) => reads.push(key),
-                Output::Store { key, value } => reach.store(&key, &value),
-                Output::Remove(key) => reach.remove(&key),
-                Output::Close(id, why) => reach.close(id, why),
+                output => reads.extend(perform(output, reach, &mut self.scratch)),
             }
         }
         reads.reverse();
@@ -157,8 +144,34 @@ impl Extension for CoordinatorExtension {
     }
 }
 
+/// Applies an output of a coordinator that has nothing to do with its note. Returns the key to read, if it is about one.
+pub(super) fn perform(
+    output: Output,
+    reach: &mut Reach<'_>,
+    scratch: &mut Vec<u8>,
+) -> Option<Vec<u8>> {
+    match output {
+        Output::Send(to, event) => {
+            scratch.clear();
+            event.write(scratch);
+            reach.send(to, scratch);
+        }
+        Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
+        Output::Recovering { run, recovering } => match recovering.missing.is_empty() {
+            true => info!("[{}] {recovering}", escape(&run)),
+            false => warn!("[{}] {recovering}", escape(&run)),
+        },
+        Output::Read(key) => return Some(key),
+        Output::Store { key, value } => reach.store(&key, &value),
+        Output::Remove(key) => reach.remove(&key),
+        Output::Close(id, why) => reach.close(id, why),
+        Output::Note { .. } | Output::Adopt(_) => {}
+    }
+    None
+}
+
 /// The value of a key; none if it is too long to be one of a run.
-fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
+pub(super) fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
     let value = reach.value(key)?;
     (value.len() <= LONGEST_STATE).then(|| value.to_vec())
 }

@@ -9,6 +9,8 @@
 //! | `mod.rs` | [`Native`]: the backend |
 //! | `extension.rs` | [`extension()`]: what makes a store server a coordinator |
 //! | `note.rs` | [`NoteFile`]: what a coordinator leaves to the next one if it is killed |
+//! | `voter.rs`, `voter_link.rs` | [`voter()`]: what makes a store server a voter; its connections to the others |
+//! | `search.rs` | [`Search`]: finding the coordinator among the voters |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs` | the thread of the connection |
 
@@ -16,6 +18,9 @@ mod connection_thread;
 mod extension;
 mod note;
 mod probe;
+mod search;
+mod voter;
+mod voter_link;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,6 +31,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Now;
@@ -33,7 +39,7 @@ use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore};
+use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::dynamic::node;
@@ -46,6 +52,11 @@ pub use extension::{extension, restartable};
 pub use note::NoteFile;
 use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
+pub use search::{Located, Search};
+pub use voter::{VoterOptions, voter};
+
+/// Time to reach the store at a coordinator that has just answered.
+const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a [`Native`] is made of.
 pub struct NativeOptions {
@@ -63,6 +74,8 @@ pub struct NativeOptions {
     pub program: Option<Program>,
     /// The sockets and notes that outlive this agent, where another one is started in place of it then.
     pub kept: Option<Kept>,
+    /// The places of the voters, if the coordinator is one of them. It may then be at another place later on.
+    pub voters: Vec<Endpoint>,
     /// Where to record that the connection to the coordinator is lost, and is there again.
     pub recorder: Option<Recorder>,
 }
@@ -119,6 +132,7 @@ impl Native {
             policy,
             program,
             kept,
+            voters,
             recorder,
         } = options;
         let address = store.peer();
@@ -126,8 +140,17 @@ impl Native {
         let channel = match probe::probe(address, within, &policy.credentials) {
             Ok(Found::Coordinator(channel)) => channel,
             Ok(Found::Store) => return Ok(None),
+            Ok(Found::Voter(_)) => {
+                let what = "it is a voter that is not the coordinator".to_owned();
+                return Err(unreachable(place, what, None));
+            }
             Err(what) => return Err(unreachable(place, what, None)),
         };
+        let search = (!voters.is_empty()).then(|| Search::new(voters));
+        if search.is_some() {
+            search::watch_closely(&channel)
+                .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
+        }
         let (instance, predecessors) = match &kept {
             Some(kept) => {
                 kept.take_part();
@@ -141,7 +164,7 @@ impl Native {
             .replacing(predecessors)
             .at(numeric(address));
         let (commands, thread) =
-            ConnectionThread::start(channel, address, workers, client, recorder)
+            ConnectionThread::start(channel, address, search, workers, client, recorder)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             run_id,
@@ -154,6 +177,27 @@ impl Native {
             policy,
             recoverable: None,
         }))
+    }
+
+    /// The agents of a round share the store at its coordinator, which may be another one than before.
+    fn follow(&mut self, coordinator: SocketAddr) {
+        if coordinator == self.store.peer() {
+            return;
+        }
+        let (host, port) = (coordinator.ip().to_string(), coordinator.port());
+        let connected = TcpStore::connect(TcpStoreOptions {
+            timeout: FOLLOW_WITHIN,
+            ..self.policy.client(host, port)
+        });
+        match connected {
+            Ok(store) => {
+                self.place = place(coordinator);
+                self.store = Arc::new(store);
+            }
+            // It is gone again, and the round with it or soon recovered; without the store, this node hears of no
+            // notices of the scheduler to others.
+            Err(error) => tracing::warn!(%error, "the store at the coordinator cannot be reached"),
+        }
     }
 
     fn info(&self, joined: Joined, offered: Option<Master>) -> RendezvousInfo {
@@ -234,7 +278,8 @@ impl RendezvousBackend for Native {
         let (member, shared) = (member.clone(), member.share_store);
         let answer = self.ask(|answer| Command::Join { member, answer })?;
         match answer {
-            Ok((joined, offered)) => {
+            Ok((joined, offered, coordinator)) => {
+                self.follow(coordinator);
                 self.recoverable = joined.is_recoverable.then_some(joined.round);
                 if shared {
                     announce(&self.policy, &joined.master_addr, joined.master_port)?;

@@ -4,10 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
+use rdzv_event::poll;
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
+use rustix::event::{PollFd, PollFlags};
 use socket2::{SockRef, TcpKeepalive};
 
 /// What answered.
@@ -15,6 +17,9 @@ use socket2::{SockRef, TcpKeepalive};
 pub(super) enum Found {
     /// A coordinator, over a connection that can be used for native rendezvous.
     Coordinator(Channel),
+    /// A voter that is not the coordinator, over a connection that other voters can use, and on which it can be
+    /// asked where the coordinator is.
+    Voter(Channel),
     /// A store without one: PyTorch's echoes the probe, or closes the connection if it is too old for
     /// it.
     Store,
@@ -43,6 +48,7 @@ pub(super) fn probe(
                     .map_err(|error| error.to_string())?;
                 Ok(Found::Coordinator(channel))
             }
+            PROBE_VOTER => Ok(Found::Voter(channel)),
             PROBE => Ok(Found::Store),
             _ if is_refusal(&answer) => Err(channel.rest_of_refusal(&answer)),
             _ => Err(format!(
@@ -62,23 +68,58 @@ pub(super) fn probe(
 
 /// Reads the whole answer within that time, however slowly its bytes come.
 fn read_answer(channel: &mut Channel, within: Duration) -> io::Result<[u8; 4]> {
-    let end = Instant::now().checked_add(within);
     let mut answer = [0; 4];
+    read_exact(channel, &mut answer, within)?;
+    Ok(answer)
+}
+
+/// Fills a buffer within that time, on a stream that blocks.
+pub(super) fn read_exact(
+    channel: &mut Channel,
+    buffer: &mut [u8],
+    within: Duration,
+) -> io::Result<()> {
+    let end = Instant::now().checked_add(within);
     let mut length = 0;
-    while length < answer.len() {
+    while length < buffer.len() {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         channel.stream().set_read_timeout(left)?;
-        match channel.read(&mut answer[length..]) {
+        match channel.read(&mut buffer[length..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => length += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(answer)
+    Ok(())
+}
+
+/// Writes on a stream that does not block. Each piece of it may wait so long for room.
+pub(super) fn write_all(
+    channel: &mut Channel,
+    mut bytes: &[u8],
+    within: Duration,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match channel.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut room = [PollFd::new(channel.stream(), PollFlags::OUT)];
+                let began = Instant::now();
+                // A signal ends the wait early; the next write says whether there is room.
+                if poll(&mut room, Some(within))? == 0 && began.elapsed() >= within {
+                    let what = "it takes nothing any more";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn prepare(stream: &TcpStream, within: Duration) -> io::Result<()> {

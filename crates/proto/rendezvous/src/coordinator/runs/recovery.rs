@@ -468,7 +468,7 @@ impl Run {
             (Some(reason), _) => Some(reason),
             (None, 0) => Some("a node has left".to_owned()),
             (None, lost) => Some(format!(
-                "{lost} of {size} nodes did not come back to the rendezvous, which was started again"
+                "{lost} of {size} nodes did not come back to the rendezvous, whose coordinator is a new one"
             )),
         };
         self.restore(now, reason, out);

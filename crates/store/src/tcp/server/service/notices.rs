@@ -37,7 +37,10 @@ impl Default for Notices {
 
 impl Notices {
     pub(super) fn closes(&mut self, now: Mono, peer: Option<SocketAddr>, reason: &CloseReason) {
-        if self.closed.admits(now) {
+        if let CloseReason::NotNeeded(_) = reason {
+            let peer = shown(peer);
+            tracing::debug!("the store server closes the connection from {peer}: {reason}");
+        } else if self.closed.admits(now) {
             let peer = shown(peer);
             tracing::warn!("the store server closes the connection from {peer}: {reason}");
         }

@@ -1,0 +1,166 @@
+//! Agents that are voters: whichever of them has the coordinator may die, with its keeper too.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rdzv_testing::pids::kill;
+use rustix::process::Signal;
+
+use super::{PRINT_ROUND, Place, printed};
+use crate::harness::{DEADLINE, Running, free_port};
+
+/// Short, because the last node is not waited for here.
+const CONF: &str = "last_call_timeout=1,join_timeout=60";
+
+/// Three addresses of this machine, with one port.
+fn places(count: usize) -> Place {
+    let port = free_port();
+    let places = (1..=count).map(|place| format!("127.0.0.{place}:{port}"));
+    Place {
+        endpoint: places.collect::<Vec<_>>().join(","),
+        store: None,
+    }
+}
+
+/// A node whose worker says where it is, and ends when it is told to.
+fn node(place: &Place, go: &Path) -> Running {
+    let script = format!(
+        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
+    place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
+}
+
+/// Whether an agent has said last that it is the coordinator, and in which term.
+fn coordinates_in(node: &Running) -> Option<u64> {
+    let said = node.stderr.so_far();
+    let line = said
+        .lines()
+        .rfind(|line| line.contains("this agent coordinates the rendezvous"))?;
+    let (_, term) = line.split_once("(term ")?;
+    term.split(')').next()?.parse().ok()
+}
+
+/// The node that is the coordinator: the one with the highest term.
+fn coordinator(nodes: &[Running]) -> usize {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let terms = nodes.iter().map(coordinates_in).enumerate();
+        if let Some((node, Some(_))) = terms.max_by_key(|(_, term)| *term) {
+            return node;
+        }
+        assert!(Instant::now() < until, "nobody coordinates");
+        // Nobody tells when it has been elected.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Kills everything on the machine of a node at once.
+fn kill_machine(node: Running) {
+    for (pid, _) in node.processes() {
+        kill(pid, Signal::KILL);
+    }
+    assert!(node.all_gone_within(Duration::from_secs(20)));
+    node.wait().expect(-9);
+}
+
+#[test]
+fn a_job_outlives_the_machine_of_its_coordinator() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    kill_machine(nodes.remove(coordinator(&nodes)));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        // Nobody's workers have failed.
+        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+        assert!(ended.stdout.contains("round 1"), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_machine_that_comes_back_votes_again() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    // More machines than there were voters at the beginning.
+    for lost in 0..4 {
+        for node in &nodes {
+            node.stdout.await_text("/3 at", 1);
+        }
+        let dead = coordinator(&nodes);
+        kill_machine(nodes.remove(dead));
+        let since = nodes.iter().map(|node| node.stderr.so_far().len());
+        let since: Vec<usize> = since.collect();
+        nodes.push(node(&place, &go));
+        let until = Instant::now() + DEADLINE;
+        let votes = |node: &Running, since: usize| {
+            node.stderr.so_far()[since..].contains("votes in place of the one that has ended")
+        };
+        while !nodes
+            .iter()
+            .zip(&since)
+            .all(|(node, since)| votes(node, *since))
+        {
+            assert!(Instant::now() < until, "machine {lost} does not vote again");
+            // Each of them says it in its own time.
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        nodes[2].stdout.await_text("/3 at", 1);
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_coordinator_that_ends_in_order_hands_over() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let first = nodes.remove(coordinator(&nodes));
+    first.signal(Signal::TERM);
+    first.wait();
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_job_does_not_begin_before_every_voter_is_there() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    fs::write(&go, "").unwrap();
+    let first = [1, 2].map(|_| node(&place, &go));
+    for node in &first {
+        node.stderr
+            .await_text("waiting until all voters are there", 1);
+        assert_eq!(node.stdout.so_far(), "");
+    }
+    let last = node(&place, &go);
+    for node in first {
+        node.wait().expect(0);
+    }
+    last.wait().expect(0);
+}

@@ -1,0 +1,203 @@
+//! Voters: several processes each have a coordinator in reserve, and a majority of them says whose is in use.
+//!
+//! ```text
+//!   operations of agents ──► Voter ──► Coordinator ──► Gate ──► events for agents, once the note is committed
+//!                              │                        │
+//!   frames of other voters ────┴───► Consensus ◄── note ┘ ──► frames for other voters
+//! ```
+//!
+//! The first 3 or 5 endpoints of a list are the *places* of the voters; the process that listens at one of them is the
+//! voter there. The voters replicate the coordinator's [note](crate::coordinator::Note) with `rdzv-consensus`, in memory.
+//! The leader of the group has the coordinator, whose epoch is the term. It begins with the note and learns the rest
+//! from the agents that reattach, as a coordinator does that was started again. Nothing that follows from a note is
+//! sent before the note is committed, so a round that was announced is known to every later coordinator.
+//!
+//! **One group.** A process takes part in one group in its life, under an id that it has drawn at its start. The process
+//! at the first place founds a group when every other place has told it that it is in none. A group decides with more
+//! than half of its ids. So two groups that decide would need more than half of the places each, with a process
+//! that is in both. A process that comes back after its death has a new id and knows nothing; as long as one member
+//! of the old group is there, nobody founds another one.
+//!
+//! **A place is taken again.** A new process at the place of a member proves that the one before has ended. The leader
+//! has it learn the log, and then vote in place of the old one.
+//!
+//! **A group that is lost.** Where every place has a process in contact, and these are no majority of the group, the
+//! others of the group have ended and it can never decide again. Its members leave it, as if they had been started
+//! anew, and a new group is founded. That knows nothing of the rounds of the old one, so agents that hold one give
+//! it up and join anew.
+//!
+//! Not here: another number of voters than at the beginning; voters that are no agents.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | types |
+//! | `machine.rs` | the machine: which input goes where, and who leads |
+//! | `peers.rs` | the processes at the other places |
+//! | `gate.rs` | the coordinator's outputs, which wait for the commit of its note |
+//! | `command.rs` | a note of a run as a command of the log |
+//! | `search_order.rs` | the agents' side: which place is asked for the coordinator next |
+
+mod command;
+mod gate;
+mod machine;
+mod peers;
+mod search_order;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use self::machine::Voter;
+pub use self::search_order::SearchOrder;
+use crate::coordinator;
+use rdzv_core::ident::ConnId;
+
+pub use rdzv_consensus::VoterId;
+pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
+
+/// The settings of a voter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The endpoints of all places in their order, as every voter has them.
+    pub places: Vec<String>,
+    /// The index of this process' place.
+    pub own: usize,
+    /// Where the numbers come from by which this process, and a group that it founds, differ from all others; drawn at
+    /// its start.
+    pub seed: u64,
+    /// The time for which agents wait for the next coordinator.
+    pub timeout: Duration,
+}
+
+/// Something that a voter wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// An output of the coordinator here; never a note.
+    Coordinator(coordinator::Output),
+    /// A frame for the process at a place. It may be lost if there is no connection.
+    ToPeer {
+        /// The index of the place.
+        place: usize,
+        /// The whole frame.
+        frame: Vec<u8>,
+    },
+    /// A connection is of no use any more, and nothing is wrong with the peer: end it.
+    Dismiss(ConnId, String),
+    /// The first frame of every connection to another place from here on; to be sent on those that there are, too.
+    Greet(Vec<u8>),
+    /// Bytes for the other end of a connection.
+    Reply(ConnId, Vec<u8>),
+    /// The coordinator here is no more: what it has stored is to be removed.
+    SteppedDown,
+    /// No connection to another place is needed any more.
+    Retire,
+    /// Log this.
+    Log(Fact),
+}
+
+/// Something that people may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fact {
+    /// The group has been founded.
+    Founded {
+        /// The endpoints of the voters.
+        voters: Vec<String>,
+    },
+    /// The coordinator is here now.
+    Coordinates {
+        /// The endpoint of the one before, if there was one.
+        before: Option<String>,
+        /// The term.
+        term: u64,
+    },
+    /// The coordinator is elsewhere now.
+    Follows {
+        /// Its endpoint.
+        coordinator: String,
+        /// The endpoint of the one before, if there was one.
+        before: Option<String>,
+        /// The term.
+        term: u64,
+    },
+    /// The coordinator is not heard of any more.
+    Leaderless {
+        /// Its endpoint.
+        coordinator: String,
+    },
+    /// The process at a place votes in place of the one that has ended there.
+    Replaced {
+        /// The endpoint.
+        place: String,
+    },
+    /// This process has left a group that can never decide again.
+    GaveUp,
+    /// A process at a place cannot be a voter of this group.
+    Unsuitable {
+        /// The endpoint that it names.
+        place: String,
+        /// Why not.
+        why: &'static str,
+    },
+}
+
+impl Fact {
+    /// Whether people are to see it who have not asked for more than what is unusual.
+    pub fn is_warning(&self) -> bool {
+        match self {
+            Self::Coordinates { before, .. } | Self::Follows { before, .. } => before.is_some(),
+            Self::GaveUp | Self::Unsuitable { .. } => true,
+            Self::Founded { .. } | Self::Leaderless { .. } | Self::Replaced { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Founded { voters } => write!(
+                formatter,
+                "{} voters: {}; the rendezvous goes on as long as more than half of them live",
+                voters.len(),
+                voters.join(", ")
+            ),
+            Self::Coordinates { before: None, term } => {
+                write!(formatter, "this agent coordinates the rendezvous (term {term})")
+            }
+            Self::Coordinates {
+                before: Some(before),
+                term,
+            } => write!(
+                formatter,
+                "this agent coordinates the rendezvous in place of {before} now (term {term}); workers are not touched \
+                 for that"
+            ),
+            Self::Follows {
+                coordinator,
+                before: None,
+                term,
+            } => write!(formatter, "the coordinator is at {coordinator} (term {term})"),
+            Self::Follows {
+                coordinator,
+                before: Some(before),
+                term,
+            } => write!(
+                formatter,
+                "the coordinator is at {coordinator} in place of {before} now (term {term}); workers are not touched \
+                 for that"
+            ),
+            Self::Leaderless { coordinator } => write!(
+                formatter,
+                "the coordinator at {coordinator} is not heard of any more; the voters elect another one"
+            ),
+            Self::Replaced { place } => write!(
+                formatter,
+                "the process at {place} votes in place of the one that has ended there"
+            ),
+            Self::GaveUp => formatter.write_str(
+                "more than half of the voters have ended at once, so the voters begin anew; rounds of before are given up",
+            ),
+            Self::Unsuitable { place, why } => {
+                write!(formatter, "the process at {place} cannot be a voter here: {why}")
+            }
+        }
+    }
+}

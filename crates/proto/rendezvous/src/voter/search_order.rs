@@ -1,0 +1,92 @@
+//! The places at which an agent asks for the coordinator, in the order in which it asks.
+
+/// The places at which the coordinator may be.
+///
+/// A voter that is not the coordinator says where that is, if it knows; that place is asked next. Else the places are
+/// asked in turn. After a coordinator that is gone, the next place comes first: its machine may be gone too, and
+/// then the attempt to connect to it would take long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchOrder {
+    places: Vec<String>,
+    /// The place that was asked last.
+    at: usize,
+    hint: Option<usize>,
+}
+
+impl SearchOrder {
+    /// The first one is asked first.
+    pub fn new(places: Vec<String>) -> Self {
+        Self {
+            at: places.len().saturating_sub(1),
+            places,
+            hint: None,
+        }
+    }
+
+    /// The number of places.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The place to ask now, by its index.
+    pub fn advance(&mut self) -> usize {
+        let next = (self.at + 1) % self.places.len().max(1);
+        self.at = self.hint.take().unwrap_or(next);
+        self.at
+    }
+
+    /// The coordinator is at this place.
+    pub fn found(&mut self, place: usize) {
+        (self.at, self.hint) = (place, None);
+    }
+
+    /// The voter that was asked last has said that the coordinator is at this endpoint, which may be its own by now.
+    /// Returns whether it is one of the places; others are not believed.
+    pub fn elsewhere(&mut self, coordinator: &str) -> bool {
+        let mut places = self.places.iter();
+        self.hint = places.position(|place| place == coordinator);
+        self.hint.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> SearchOrder {
+        SearchOrder::new(["a", "b", "c"].map(str::to_owned).to_vec())
+    }
+
+    #[test]
+    fn the_places_are_asked_in_turn() {
+        let mut order = order();
+        let asked: Vec<usize> = (0..4).map(|_| order.advance()).collect();
+        assert_eq!(asked, [0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn the_place_that_a_voter_names_is_asked_next() {
+        let mut order = order();
+        assert_eq!(order.advance(), 0);
+        assert!(order.elsewhere("c"));
+        assert_eq!(order.advance(), 2);
+        // It is gone since: the others are asked before it.
+        order.found(2);
+        assert_eq!([order.advance(), order.advance()], [0, 1]);
+    }
+
+    #[test]
+    fn a_place_that_is_none_is_not_believed() {
+        let mut order = order();
+        assert_eq!(order.advance(), 0);
+        for named in ["elsewhere", ""] {
+            assert!(!order.elsewhere(named), "{named}");
+        }
+        assert_eq!(order.advance(), 1);
+    }
+}

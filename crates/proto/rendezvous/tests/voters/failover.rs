@@ -1,0 +1,270 @@
+//! One death at a time, and what remains of the group's decisions.
+
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation};
+use rdzv_rendezvous_proto::voter::Fact;
+
+use crate::world::World;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The round of two agents at the coordinator of a new group.
+fn round_of_two(world: &mut World) -> (usize, (u64, u32), u64) {
+    let place = world.coordinator().unwrap();
+    world.join(place, 0, 1);
+    world.join(place, 1, 1);
+    world.pass(SECOND);
+    let formed = |events: Vec<Event>| {
+        events.into_iter().find_map(|event| match event {
+            Event::Formed { round, .. } => Some(round),
+            _ => None,
+        })
+    };
+    let round = formed(world.take(0)).unwrap();
+    assert_eq!(formed(world.take(1)), Some(round));
+    (place, world.authority(place), round)
+}
+
+fn held(round: u64, rank: u32) -> HeldRound {
+    HeldRound {
+        round,
+        rank,
+        master: Some(("agent0".to_owned(), 1)),
+        succeeded: false,
+        size: 2,
+        host: None,
+    }
+}
+
+/// An agent has been taken in, and its round holds.
+fn attached(world: &mut World, agent: u32) -> Authority {
+    let events = world.take(agent);
+    match events[..] {
+        [Event::Attached(authority)] | [Event::Attached(authority), Event::Master { .. }] => {
+            authority
+        }
+        _ => panic!("{events:?}"),
+    }
+}
+
+#[test]
+fn a_group_is_founded_when_every_place_is_there_and_not_before() {
+    for places in [3, 5] {
+        let mut world = World::new(places, 1);
+        for place in (0..places).rev() {
+            assert!(world.coordinators().is_empty());
+            world.start(place);
+            world.pass(SECOND);
+        }
+        let coordinator = world.coordinator().unwrap();
+        for place in 0..places {
+            let named = world.named_by(place);
+            assert_eq!(named, Some(World::endpoint(coordinator)));
+        }
+    }
+}
+
+#[test]
+fn a_round_holds_when_its_coordinator_dies() {
+    let mut world = World::founded(3);
+    let (first, last, round) = round_of_two(&mut world);
+    world.kill(first);
+    world.pass(SECOND);
+    let second = world.coordinator().unwrap();
+    world.reattach(second, 0, last, Some(held(round, 0)));
+    world.reattach(second, 1, last, Some(held(round, 1)));
+    world.pass(SECOND * 10);
+    for agent in [0, 1] {
+        let authority = attached(&mut world, agent);
+        assert_eq!(authority.cluster, last.0);
+        assert!(authority.epoch > last.1);
+    }
+}
+
+#[test]
+fn a_round_is_over_for_the_others_if_one_of_it_dies_with_the_coordinator() {
+    let mut world = World::founded(3);
+    let (first, last, round) = round_of_two(&mut world);
+    world.kill(first);
+    world.pass(SECOND);
+    let second = world.coordinator().unwrap();
+    // The other one joins anew, because its workers have failed.
+    world.reattach(second, 0, last, Some(held(round, 0)));
+    world.pass(SECOND * 10);
+    let events = world.take(0);
+    assert!(
+        matches!(events[..], [Event::Attached(_)]),
+        "one of two is no majority: {events:?}"
+    );
+    world.join(second, 1, 2);
+    world.pass(SECOND);
+    let is_over =
+        |event: &Event| matches!(event, Event::Membership { round: of, .. } if *of == round);
+    assert!(world.take(0).iter().any(is_over));
+}
+
+#[test]
+fn a_run_that_is_over_stays_over() {
+    let mut world = World::founded(3);
+    let (first, last, round) = round_of_two(&mut world);
+    let run = "run".to_owned();
+    world.ask(first, 0, &Operation::Close { run });
+    world.pass(SECOND);
+    assert!(world.take(0).contains(&Event::Closed));
+    world.kill(first);
+    world.pass(SECOND);
+    let second = world.coordinator().unwrap();
+    world.reattach(second, 1, last, Some(held(round, 1)));
+    assert!(world.take(1).contains(&Event::Closed));
+}
+
+#[test]
+fn nothing_is_announced_that_the_next_coordinator_would_not_know() {
+    let mut world = World::founded(3);
+    let first = world.coordinator().unwrap();
+    world.cut_off(&[first]);
+    world.join(first, 0, 1);
+    world.join(first, 1, 1);
+    world.pass(Duration::from_millis(300));
+    assert_eq!(world.announced.len(), 0);
+    world.pass(SECOND * 2);
+    // It has noticed, and its agents look for another one.
+    let others = world.coordinators();
+    assert_eq!(others.len(), 1);
+    assert_ne!(others[0], first);
+    assert!(world.dismissed.contains(&(first, 0)) && world.dismissed.contains(&(first, 1)));
+    world.heal();
+    world.pass(SECOND);
+    assert_eq!(world.coordinators(), others);
+    assert_eq!(world.announced.len(), 0);
+}
+
+#[test]
+fn a_minority_has_no_coordinator() {
+    for (places, few) in [(3, vec![0]), (3, vec![2]), (5, vec![0, 1]), (5, vec![3, 4])] {
+        let mut world = World::founded(places);
+        world.cut_off(&few);
+        world.pass(SECOND * 5);
+        let coordinator = world.coordinator().unwrap();
+        assert!(!few.contains(&coordinator));
+        for place in few {
+            assert_eq!(world.named_by(place), None);
+        }
+    }
+}
+
+#[test]
+fn a_place_is_taken_again_and_again() {
+    let mut world = World::founded(3);
+    let (_, last, round) = round_of_two(&mut world);
+    // More deaths than there were voters at the beginning.
+    for _ in 0..8 {
+        let dead = world.coordinator().unwrap();
+        world.kill(dead);
+        world.pass(Duration::from_millis(200));
+        world.start(dead);
+        world.pass(SECOND);
+        assert!(world.coordinator().is_some());
+    }
+    let now = world.coordinator().unwrap();
+    world.reattach(now, 0, last, Some(held(round, 0)));
+    world.reattach(now, 1, last, Some(held(round, 1)));
+    world.pass(SECOND * 5);
+    for agent in [0, 1] {
+        attached(&mut world, agent);
+    }
+    assert!(!world.facts.iter().any(|(_, fact)| *fact == Fact::GaveUp));
+}
+
+#[test]
+fn a_new_process_founds_no_second_group_beside_the_one_that_lives() {
+    let mut world = World::founded(3);
+    let cluster = {
+        let (_, (cluster, _), _) = round_of_two(&mut world);
+        cluster
+    };
+    // The founder comes back empty while the others cannot tell it, and hears of them later.
+    world.kill(0);
+    world.cut_off(&[0]);
+    world.start(0);
+    world.pass(SECOND * 5);
+    assert!(world.coordinator().is_some_and(|place| place != 0));
+    world.heal();
+    world.pass(SECOND * 2);
+    let place = world.coordinator().unwrap();
+    world.join(place, 2, 1);
+    world.pass(SECOND);
+    world.take(2);
+    assert_eq!(world.authority(place).0, cluster);
+    assert_eq!(world.named_by(0), world.named_by(1));
+}
+
+#[test]
+fn a_group_that_is_lost_is_founded_anew_and_its_rounds_are_given_up() {
+    let mut world = World::founded(3);
+    let (first, last, round) = round_of_two(&mut world);
+    let other = (first + 1) % 3;
+    world.kill(first);
+    world.kill(other);
+    world.pass(SECOND * 5);
+    assert!(
+        world.coordinators().is_empty(),
+        "one of three decides nothing"
+    );
+    world.start(first);
+    world.pass(SECOND * 5);
+    assert!(
+        world.coordinators().is_empty(),
+        "the third may be alive somewhere"
+    );
+    world.start(other);
+    world.pass(SECOND * 5);
+    let now = world.coordinator().unwrap();
+    assert!(world.facts.iter().any(|(_, fact)| *fact == Fact::GaveUp));
+    world.reattach(now, 0, last, Some(held(round, 0)));
+    let is_over =
+        |event: &Event| matches!(event, Event::Membership { round: of, .. } if *of == round);
+    assert!(world.take(0).iter().any(is_over));
+    // Its rounds have other numbers, whoever comes first.
+    let mut later = 0;
+    for agent in [0, 1] {
+        world.join(now, agent, 2);
+    }
+    world.pass(SECOND * 5);
+    for agent in [0, 1] {
+        for event in world.take(agent) {
+            if let Event::Formed { round, .. } = event {
+                later = round;
+            }
+        }
+    }
+    assert!(later > round, "{later}");
+}
+
+#[test]
+fn a_coordinator_that_ends_hands_over() {
+    let mut world = World::founded(3);
+    let (first, ..) = round_of_two(&mut world);
+    world.end(first);
+    world.pass(Duration::from_millis(100));
+    let second = world.coordinator().unwrap();
+    assert_ne!(second, first);
+    assert!(world.dismissed.contains(&(first, 0)));
+}
+
+#[test]
+fn lists_in_different_orders_are_named_and_make_one_group() {
+    let mut world = World::new(3, 1);
+    world.start(0);
+    world.start_with(1, [1, 0, 2].map(World::endpoint).to_vec());
+    world.start(2);
+    world.pass(SECOND * 5);
+    assert!(world.coordinator().is_some());
+    let is_named = |fact: &Fact| matches!(fact, Fact::Unsuitable { .. });
+    assert!(
+        world.facts.iter().any(|(_, fact)| is_named(fact)),
+        "{:?}",
+        world.facts
+    );
+}

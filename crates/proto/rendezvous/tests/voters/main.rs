@@ -1,0 +1,7 @@
+//! Voters in a world of their own: messages take a moment, processes are killed, and networks are cut.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod failover;
+mod random;
+mod world;

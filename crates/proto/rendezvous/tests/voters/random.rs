@@ -1,0 +1,50 @@
+//! Random deaths and cuts. The world checks at every event that a term has one coordinator and a round one set of
+//! members; afterwards, a group that is whole has a coordinator again.
+
+use std::time::Duration;
+
+use crate::world::World;
+
+/// Runs of one seed each.
+const SEEDS: u64 = 60;
+
+#[test]
+fn whatever_dies_a_term_has_one_coordinator_and_a_round_one_set_of_members() {
+    for seed in 0..SEEDS {
+        let places = if seed % 3 == 0 { 5 } else { 3 };
+        run(seed, places);
+    }
+}
+
+fn run(seed: u64, places: usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut world = World::new(places, seed);
+    let mut dead: Vec<usize> = (0..places).collect();
+    let mut attempt = [0; 4];
+    for _ in 0..40 {
+        match random.u32(0..8) {
+            0 | 1 if dead.len() < places => {
+                let place = random.usize(0..places);
+                if !dead.contains(&place) {
+                    world.kill(place);
+                    dead.push(place);
+                }
+            }
+            2..=4 if !dead.is_empty() => world.start(dead.swap_remove(random.usize(0..dead.len()))),
+            5 => world.cut_off(&[random.usize(0..places)]),
+            6 => world.heal(),
+            _ => {}
+        }
+        // Agents join wherever somebody takes them for a coordinator's.
+        for place in world.coordinators() {
+            let agent = random.usize(0..attempt.len());
+            attempt[agent] += 1;
+            world.join(place, agent as u32, attempt[agent]);
+        }
+        world.pass(Duration::from_millis(random.u64(1..400)));
+    }
+    world.heal();
+    dead.into_iter().for_each(|place| world.start(place));
+    world.pass(Duration::from_secs(6));
+    assert!(world.coordinator().is_some(), "seed {seed}");
+}

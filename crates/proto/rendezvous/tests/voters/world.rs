@@ -1,0 +1,413 @@
+//! Processes at places, their connections, and agents.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
+};
+use rdzv_rendezvous_proto::coordinator::{Input, Output as CoordinatorOutput};
+use rdzv_rendezvous_proto::voter::{Fact, Output, Settings, Voter};
+use rdzv_rendezvous_proto::{NodeDesc, Settings as RunSettings};
+
+/// The time that a message takes.
+const LATENCY: Duration = Duration::from_millis(1);
+
+/// Connections of agents have the numbers from here on; those of voters are below.
+const AGENTS: u32 = 1000;
+
+/// A process at a place.
+struct Process {
+    voter: Voter,
+    greeting: Vec<u8>,
+    keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    has_retired: bool,
+}
+
+/// A connection from one place to another, as a number of the receiver.
+type Link = (usize, usize);
+
+pub(crate) struct World {
+    pub(crate) now: Now,
+    places: Vec<Option<Process>>,
+    /// The connections that are there, by their number.
+    links: BTreeMap<Link, ConnId>,
+    last_link: u32,
+    /// Pairs of places that cannot reach one another.
+    cut: BTreeSet<Link>,
+    in_flight: VecDeque<(Mono, Link, ConnId, Vec<u8>)>,
+    /// Events for agents, with the place of the coordinator that has sent them.
+    events: BTreeMap<u32, Vec<(usize, Event)>>,
+    /// Ends that processes make: of a connection to it, or all of its own to others.
+    closing: VecDeque<(usize, Option<ConnId>)>,
+    /// Connections of agents that a voter has closed.
+    pub(crate) dismissed: BTreeSet<(usize, u32)>,
+    pub(crate) facts: Vec<(usize, Fact)>,
+    /// The epochs with which coordinators have said who they are, by cluster, and their places.
+    authorities: BTreeMap<(u64, u32), usize>,
+    /// The last of them at each place.
+    last_authority: BTreeMap<usize, (u64, u32)>,
+    /// The members of every round that was announced, by cluster and number.
+    pub(crate) announced: BTreeMap<(u64, u64), BTreeMap<u32, u32>>,
+    seeds: u64,
+    pub(crate) settings: RunSettings,
+}
+
+impl World {
+    pub(crate) fn new(places: usize, seed: u64) -> Self {
+        let mut world = Self {
+            now: Now {
+                mono: Mono::ZERO,
+                wall: Wall::from_unix_micros(1_700_000_000_000_000),
+            },
+            places: Vec::new(),
+            links: BTreeMap::new(),
+            last_link: 0,
+            cut: BTreeSet::new(),
+            in_flight: VecDeque::new(),
+            events: BTreeMap::new(),
+            closing: VecDeque::new(),
+            dismissed: BTreeSet::new(),
+            facts: Vec::new(),
+            authorities: BTreeMap::new(),
+            last_authority: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            seeds: seed.wrapping_mul(1 << 20),
+            settings: RunSettings::new(2, 2),
+        };
+        world.places.resize_with(places, || None);
+        world
+    }
+
+    /// All processes are started, and have a coordinator.
+    pub(crate) fn founded(places: usize) -> Self {
+        let mut world = Self::new(places, 1);
+        (0..places).for_each(|place| world.start(place));
+        world.pass(Duration::from_secs(1));
+        assert!(world.coordinator().is_some());
+        world
+    }
+
+    pub(crate) fn endpoint(place: usize) -> String {
+        format!("n{place}:29400")
+    }
+
+    /// A new process is started at a place.
+    pub(crate) fn start(&mut self, place: usize) {
+        let places = (0..self.places.len()).map(Self::endpoint).collect();
+        self.start_with(place, places);
+    }
+
+    /// The same with a list of its own.
+    pub(crate) fn start_with(&mut self, place: usize, places: Vec<String>) {
+        self.seeds += 1;
+        let own = places.iter().position(|of| *of == Self::endpoint(place));
+        let voter = Voter::new(Settings {
+            places,
+            own: own.unwrap(),
+            seed: self.seeds,
+            timeout: Duration::from_secs(60),
+        });
+        self.places[place] = Some(Process {
+            voter,
+            greeting: Vec::new(),
+            keys: BTreeMap::new(),
+            has_retired: false,
+        });
+        self.drain(place);
+    }
+
+    /// The process at a place is about to end, by its own decision.
+    pub(crate) fn end(&mut self, place: usize) {
+        self.handle(place, Input::Ending);
+    }
+
+    /// The process at a place is killed.
+    pub(crate) fn kill(&mut self, place: usize) {
+        self.places[place] = None;
+        self.hang_up(|link| link.0 == place || link.1 == place);
+    }
+
+    /// The processes of these places cannot reach the others, and nobody is told of that.
+    pub(crate) fn cut_off(&mut self, places: &[usize]) {
+        for from in 0..self.places.len() {
+            for to in 0..self.places.len() {
+                if places.contains(&from) != places.contains(&to) {
+                    self.cut.insert((from, to));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn heal(&mut self) {
+        let cut = std::mem::take(&mut self.cut);
+        // What was lost meanwhile has broken the connections.
+        self.hang_up(|link| cut.contains(&link));
+    }
+
+    /// Ends connections. Both sides hear of it, if they live.
+    fn hang_up(&mut self, which: impl Fn(Link) -> bool) {
+        let ended: Vec<(Link, ConnId)> = (self.links.iter())
+            .filter(|(link, _)| which(**link))
+            .map(|(link, id)| (*link, *id))
+            .collect();
+        for (link, id) in ended {
+            self.links.remove(&link);
+            self.in_flight.retain(|(_, _, of, _)| *of != id);
+            self.handle(link.1, Input::Closed(id));
+        }
+    }
+
+    fn handle(&mut self, place: usize, input: Input<'_>) {
+        let now = self.now;
+        if let Some(process) = &mut self.places[place] {
+            process.voter.handle(now, input);
+            self.drain(place);
+        }
+        while let Some((place, id)) = self.closing.pop_front() {
+            match id {
+                Some(id) if id.0 >= AGENTS => {
+                    self.dismissed.insert((place, id.0 - AGENTS));
+                    self.handle(place, Input::Closed(id));
+                }
+                Some(id) => {
+                    let links = self.links.clone();
+                    self.hang_up(|link| links.get(&link) == Some(&id));
+                }
+                None => self.hang_up(|link| link.0 == place),
+            }
+        }
+    }
+
+    fn drain(&mut self, place: usize) {
+        loop {
+            let Some(process) = &mut self.places[place] else {
+                return;
+            };
+            let Some(output) = process.voter.poll_output() else {
+                return;
+            };
+            match output {
+                Output::Coordinator(output) => self.of_coordinator(place, output),
+                Output::ToPeer { place: to, frame } => self.send((place, to), frame),
+                Output::Greet(frame) => {
+                    process.greeting.clone_from(&frame);
+                    let links: Vec<Link> = self.links.keys().copied().collect();
+                    for link in links.into_iter().filter(|link| link.0 == place) {
+                        self.send(link, frame.clone());
+                    }
+                }
+                Output::Reply(..) => {}
+                Output::Dismiss(id, _) => self.closing.push_back((place, Some(id))),
+                Output::SteppedDown => process.keys.clear(),
+                Output::Retire => {
+                    process.has_retired = true;
+                    self.closing.push_back((place, None));
+                }
+                Output::Log(fact) => self.facts.push((place, fact)),
+            }
+        }
+    }
+
+    fn of_coordinator(&mut self, place: usize, output: CoordinatorOutput) {
+        let process = self.places[place].as_mut().unwrap();
+        match output {
+            CoordinatorOutput::Send(id, event) => {
+                let agent = id.0 - AGENTS;
+                self.check(place, agent, &event);
+                self.events.entry(agent).or_default().push((place, event));
+            }
+            CoordinatorOutput::Read(key) => {
+                let value = process.keys.get(&key).cloned();
+                let value = value.as_deref();
+                process
+                    .voter
+                    .handle(self.now, Input::Found { key: &key, value });
+            }
+            CoordinatorOutput::Store { key, value } => drop(process.keys.insert(key, value)),
+            CoordinatorOutput::Remove(key) => drop(process.keys.remove(&key)),
+            CoordinatorOutput::Close(id, _) => self.closing.push_back((place, Some(id))),
+            CoordinatorOutput::Note { .. } | CoordinatorOutput::Adopt(_) => {
+                panic!("a note has left the voter")
+            }
+            CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}
+        }
+    }
+
+    /// The invariants: one coordinator in each term of a group, and one set of members for each round.
+    fn check(&mut self, place: usize, agent: u32, event: &Event) {
+        match event {
+            Event::Attached(Authority { cluster, epoch, .. }) => {
+                self.last_authority.insert(place, (*cluster, *epoch));
+                let first = self.authorities.entry((*cluster, *epoch)).or_insert(place);
+                assert_eq!(*first, place, "two coordinators have epoch {epoch}");
+            }
+            Event::Formed { round, rank, .. } => {
+                let cluster = self.authority(place).0;
+                let ranks = self.announced.entry((cluster, *round)).or_default();
+                let other = ranks.insert(*rank, agent);
+                assert!(
+                    other.is_none_or(|other| other == agent),
+                    "agents {other:?} and {agent} have rank {rank} of round {round}"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// The cluster and the epoch that the coordinator at a place has told last.
+    pub(crate) fn authority(&self, place: usize) -> (u64, u32) {
+        self.last_authority[&place]
+    }
+
+    fn send(&mut self, link: Link, frame: Vec<u8>) {
+        if let Some(id) = self.links.get(&link)
+            && !self.cut.contains(&link)
+        {
+            let at = self.now.mono + LATENCY;
+            self.in_flight.push_back((at, link, *id, frame));
+        }
+    }
+
+    /// Processes connect to those that they are not connected to.
+    fn connect(&mut self) {
+        let can = |process: &Option<Process>| process.as_ref().is_some_and(|it| !it.has_retired);
+        for from in 0..self.places.len() {
+            for to in 0..self.places.len() {
+                let link = (from, to);
+                let is_there = self.links.contains_key(&link) || self.cut.contains(&link);
+                if from == to || is_there || !can(&self.places[from]) || !can(&self.places[to]) {
+                    continue;
+                }
+                self.last_link += 1;
+                assert!(self.last_link < AGENTS);
+                self.links.insert(link, ConnId(self.last_link));
+                let greeting = self.places[from].as_ref().unwrap().greeting.clone();
+                self.send(link, greeting);
+            }
+        }
+    }
+
+    /// Time passes, in steps of a millisecond.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.now.mono + time;
+        while self.now.mono < until {
+            self.connect();
+            let step = Duration::from_millis(1);
+            self.now = Now {
+                mono: self.now.mono + step,
+                wall: self.now.wall + step,
+            };
+            while let Some((at, ..)) = self.in_flight.front()
+                && *at <= self.now.mono
+                && let Some((_, link, from, frame)) = self.in_flight.pop_front()
+            {
+                if self.links.get(&link) == Some(&from) && !self.cut.contains(&link) {
+                    let (opcode, payload) = (frame[0], &frame[9..]);
+                    let request = Input::Request {
+                        from,
+                        opcode,
+                        payload,
+                    };
+                    self.handle(link.1, request);
+                }
+            }
+            for place in 0..self.places.len() {
+                let process = self.places[place].as_ref();
+                let due = process.and_then(|process| process.voter.deadline());
+                if due.is_some_and(|due| due <= self.now.mono) {
+                    self.handle(place, Input::Tick);
+                }
+            }
+        }
+    }
+
+    /// The places that have a coordinator.
+    pub(crate) fn coordinators(&self) -> Vec<usize> {
+        let places = self.places.iter().enumerate();
+        let coordinates =
+            |process: &Option<Process>| process.as_ref().is_some_and(|it| it.voter.coordinates());
+        let found = places.filter(|(_, process)| coordinates(process));
+        found.map(|(place, _)| place).collect()
+    }
+
+    /// The place of the coordinator, if there is one.
+    pub(crate) fn coordinator(&self) -> Option<usize> {
+        match self.coordinators()[..] {
+            [place] => Some(place),
+            _ => None,
+        }
+    }
+
+    /// The endpoint of the coordinator, in the words of a voter.
+    pub(crate) fn named_by(&self, place: usize) -> Option<String> {
+        let process = self.places[place].as_ref()?;
+        process.voter.coordinator().map(str::to_owned)
+    }
+
+    /// An agent asks the voter at a place for something.
+    pub(crate) fn ask(&mut self, place: usize, agent: u32, operation: &Operation) {
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        self.dismissed.remove(&(place, agent));
+        let request = Input::Request {
+            from: ConnId(AGENTS + agent),
+            opcode: bytes[0],
+            payload: &bytes[9..],
+        };
+        self.handle(place, request);
+    }
+
+    pub(crate) fn join_of(&self, agent: u32, attempt: u32) -> Join {
+        Join {
+            instance: u64::from(agent) + 1,
+            run: "run".to_owned(),
+            node: NodeDesc {
+                addr: format!("agent{agent}"),
+                pid: 1,
+                local_id: 0,
+            },
+            settings: self.settings,
+            role: "default".to_owned(),
+            local_world_size: 1,
+            program: Some(Program::new("train.py", b"", true)),
+            attempt: Some(attempt),
+            replaces: Vec::new(),
+        }
+    }
+
+    pub(crate) fn join(&mut self, place: usize, agent: u32, attempt: u32) {
+        let join = self.join_of(agent, attempt);
+        self.ask(place, agent, &Operation::Join(Box::new(join)));
+    }
+
+    /// An agent that obeyed the coordinator of `last` goes on at another one, with the round that it holds, if any.
+    pub(crate) fn reattach(
+        &mut self,
+        place: usize,
+        agent: u32,
+        last: (u64, u32),
+        holds: Option<HeldRound>,
+    ) {
+        let reattach = Reattach {
+            last: LastCoordinator {
+                cluster: last.0,
+                epoch: last.1,
+                address: String::new(),
+            },
+            join: self.join_of(agent, 1),
+            holds,
+            left: None,
+        };
+        self.ask(place, agent, &Operation::Reattach(Box::new(reattach)));
+    }
+
+    /// The events that an agent has not been asked about.
+    pub(crate) fn take(&mut self, agent: u32) -> Vec<Event> {
+        let events = self.events.remove(&agent).unwrap_or_default();
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+}

@@ -1,0 +1,206 @@
+//! Being a voter, if this machine has one of the places, and finding the coordinator.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_core::reminder::{self, Reminder};
+use rdzv_rendezvous_proto::voter::FRAME_BOUND;
+use rdzv_store::{Store as _, StoreError, TcpStoreServer, resolve};
+
+use super::Connection;
+use super::connect::{call, say_who_hosts};
+use super::options::Options;
+use crate::bind::loopback;
+use crate::dynamic::native::{self, Located, Native, NativeOptions, Search, VoterOptions};
+use crate::dynamic::node;
+use crate::{Recorder, RendezvousError};
+
+/// Time between two searches for the coordinator, at first and at most. Nobody tells when another machine has one.
+const AGAIN: Duration = Duration::from_millis(10);
+const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
+
+/// Becomes a voter if this is one of the places, and connects to the coordinator, once all voters are there and
+/// have elected one.
+pub(super) fn connect(
+    places: &[Endpoint],
+    options: &Options,
+    recorder: Option<&Recorder>,
+) -> Result<Connection, RendezvousError> {
+    let server = serve(places, options)?;
+    if server.is_some() {
+        say_who_hosts(recorder);
+    }
+    let mut search = Search::new(places.to_vec());
+    let started = Instant::now();
+    // The other voters are nodes of the job, and are waited for like those.
+    let timeout = options.settings.join_timeout.max(options.read_timeout);
+    let (mut reminder, mut again) = (Reminder::default(), AGAIN);
+    loop {
+        let found = search.find(&options.policy.credentials);
+        let what = match found.map(|located| meet(places, &located, options, recorder)) {
+            Ok(Ok(native)) => {
+                return Ok(Connection {
+                    backend: Box::new(native),
+                    server: server.map(Arc::new),
+                    is_observed: false,
+                });
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(why) => why,
+        };
+        let elapsed = started.elapsed();
+        if elapsed >= timeout {
+            return Err(RendezvousError::Unreachable {
+                what,
+                place: options.place(),
+                elapsed: Some(elapsed),
+                remedy: "check that an agent with the same list of endpoints runs at each of them",
+            });
+        }
+        if reminder.is_due(elapsed) {
+            let left = timeout.saturating_sub(elapsed).as_secs();
+            tracing::warn!(
+                target: reminder::TARGET,
+                left,
+                "waiting until all voters are there and have elected a coordinator ({what}); {left} s left"
+            );
+        }
+        std::thread::sleep(again);
+        again = (again * 2).min(AGAIN_AT_MOST);
+    }
+}
+
+/// Takes part at the coordinator.
+fn meet(
+    places: &[Endpoint],
+    located: &Located,
+    options: &Options,
+    recorder: Option<&Recorder>,
+) -> Result<Native, RendezvousError> {
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let (timeout, port) = (options.read_timeout, located.address.port());
+    let reached = Endpoint {
+        host: located.address.ip().to_string(),
+        port,
+    };
+    let store = call(&reached, port, timeout, &options.policy).map_err(explain)?;
+    store.set_timeout(timeout);
+    let store = Arc::new(store);
+    let host = places.get(located.place).map(|place| place.host.as_str());
+    let own = node::advertised(options.local_addr.as_deref(), host, store.local_address());
+    let native = Native::connect(
+        NativeOptions {
+            store: Arc::clone(&store),
+            run_id: options.run_id.clone(),
+            settings: options.settings,
+            node: node::describe(own),
+            policy: options.policy.clone(),
+            program: options.program.clone(),
+            kept: options.kept.clone(),
+            voters: places.to_vec(),
+            recorder: recorder.cloned(),
+        },
+        timeout,
+    )?;
+    native.ok_or_else(|| RendezvousError::Unreachable {
+        what: "there is a store that is no voter".to_owned(),
+        place: options.place(),
+        elapsed: None,
+        remedy: "check that an agent with the same list of endpoints runs at each of them",
+    })
+}
+
+/// The server of this agent, if it gets one of the places. Several places may be on one machine; the agents there get
+/// one each.
+fn serve(
+    places: &[Endpoint],
+    options: &Options,
+) -> Result<Option<TcpStoreServer>, RendezvousError> {
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let kept = match &options.kept {
+        Some(kept) => kept
+            .listeners()
+            .map_err(|source| explain(listen_error(options, source)))?,
+        None => Vec::new(),
+    };
+    if !kept.is_empty() {
+        // The agent before this one was killed; the other voters connect to its sockets.
+        let mut all = places.iter();
+        let own = all.position(|place| kept.iter().any(|socket| is_at(socket, place)));
+        if let Some(own) = own {
+            return start(places, own, kept, options).map(Some).map_err(explain);
+        }
+    }
+    let timeout = options.read_timeout;
+    let here = |place: &Endpoint| node::is_this_machine(&place.host, timeout);
+    for (own, place) in places.iter().enumerate().filter(|(_, place)| here(place)) {
+        match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
+            Ok(listeners) => {
+                if let Some(kept) = &options.kept {
+                    // Before anybody is accepted.
+                    let keeps = kept.keep_listeners(&listeners);
+                    keeps.map_err(|source| explain(listen_error(options, source)))?;
+                }
+                return start(places, own, listeners, options)
+                    .map(Some)
+                    .map_err(explain);
+            }
+            Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                tracing::info!("another process has the port of {place}");
+            }
+            Err(error) => {
+                tracing::warn!("this node cannot listen at {place} ({error}), so it is no voter");
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn listen_error(options: &Options, source: io::Error) -> StoreError {
+    StoreError::Listen {
+        address: options.place(),
+        source,
+    }
+}
+
+/// Whether a socket listens at a place of this machine.
+fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
+    let Ok(bound) = socket.local_addr() else {
+        return false;
+    };
+    if bound.port() != place.port {
+        return false;
+    }
+    match loopback(&place.host) {
+        Some(address) => address == bound.ip().to_canonical().to_string(),
+        None => {
+            bound.ip().is_unspecified() || {
+                let named = resolve(&place.host, place.port, None).unwrap_or_default();
+                named.iter().any(|named| named.ip() == bound.ip())
+            }
+        }
+    }
+}
+
+fn start(
+    places: &[Endpoint],
+    own: usize,
+    listeners: Vec<TcpListener>,
+    options: &Options,
+) -> Result<TcpStoreServer, StoreError> {
+    let place = &places[own];
+    let extension = native::voter(VoterOptions {
+        places: places.to_vec(),
+        own,
+        timeout: options.coordinator_timeout,
+        credentials: options.policy.credentials.clone(),
+    });
+    let mut server = options.policy.server(loopback(&place.host), place.port);
+    server.limits.max_extension_bytes = FRAME_BOUND;
+    server.extension = Some(extension.map_err(|source| listen_error(options, source))?);
+    server.listeners = listeners;
+    TcpStoreServer::start(server)
+}

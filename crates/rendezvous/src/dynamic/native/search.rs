@@ -1,0 +1,151 @@
+//! Finding the coordinator among the places of the voters.
+
+use std::io::{self, ErrorKind, Write as _};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_rendezvous_proto::voter::{Frame, SearchOrder};
+use rdzv_store::resolve;
+use rdzv_trust::{Channel, Credentials};
+use socket2::{SockRef, TcpKeepalive};
+
+use super::probe::{Found, probe, read_exact};
+
+/// The time for one attempt to connect to a place, and for a voter to name the coordinator: while one is elected, it
+/// answers as soon as that is over.
+pub(super) const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// The time after which the kernel gives a connection up whose other machine is silent: less than the time that a new
+/// coordinator gives the members of a round to come back.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The kernel asks a silent machine after so long, and again and again.
+const ASK: Duration = Duration::from_secs(1);
+
+/// The longest answer to the question for the coordinator, in bytes.
+const LONGEST_ANSWER: u64 = 1024;
+
+/// The places at which the coordinator may be.
+#[derive(Debug)]
+pub struct Search {
+    places: Vec<Endpoint>,
+    order: SearchOrder,
+}
+
+/// The coordinator.
+pub struct Located {
+    /// Its place, by its index.
+    pub place: usize,
+    /// The address at which it was reached.
+    pub address: SocketAddr,
+    /// A connection to it that can be used for native rendezvous.
+    pub(super) channel: Channel,
+}
+
+impl Search {
+    /// Among these places.
+    pub fn new(places: Vec<Endpoint>) -> Self {
+        let order = SearchOrder::new(places.iter().map(Endpoint::to_string).collect());
+        Self { places, order }
+    }
+
+    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names.
+    ///
+    /// # Errors
+    ///
+    /// The answer of each place, if none of them is.
+    pub fn find(&mut self, credentials: &Credentials) -> Result<Located, String> {
+        let mut answers = Vec::new();
+        for _ in 0..=self.order.len() {
+            let place = self.order.advance();
+            let Some(endpoint) = self.places.get(place).cloned() else {
+                break;
+            };
+            match ask(&endpoint, credentials) {
+                Ok(Answer::Coordinator(address, channel)) => {
+                    self.order.found(place);
+                    return Ok(Located {
+                        place,
+                        address,
+                        channel,
+                    });
+                }
+                Ok(Answer::Voter(Some(coordinator))) => {
+                    self.order.elsewhere(&coordinator);
+                    answers.push((endpoint, format!("names {coordinator}")));
+                }
+                Ok(Answer::Voter(None)) => {
+                    answers.push((endpoint, "knows no coordinator".to_owned()));
+                    // It was waited for already.
+                    break;
+                }
+                Err(why) => answers.push((endpoint, why)),
+            }
+        }
+        answers.sort();
+        answers.dedup();
+        let answers = answers.iter().map(|(place, why)| format!("{place}: {why}"));
+        Err(answers.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// The answer of a place.
+enum Answer {
+    Coordinator(SocketAddr, Channel),
+    /// Another voter, which names the endpoint of the coordinator, if it knows one in time.
+    Voter(Option<String>),
+}
+
+fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, String> {
+    let addresses = resolve(&endpoint.host, endpoint.port, Some(ATTEMPT));
+    let mut why = "its name has no address".to_owned();
+    for address in addresses.map_err(|error| error.to_string())? {
+        match probe(address, ATTEMPT, credentials) {
+            Ok(Found::Coordinator(channel)) => {
+                watch_closely(&channel).map_err(|error| error.to_string())?;
+                return Ok(Answer::Coordinator(address, channel));
+            }
+            Ok(Found::Voter(channel)) => {
+                let named = who_coordinates(channel);
+                return named.map(Answer::Voter).map_err(|error| error.to_string());
+            }
+            Ok(Found::Store) => why = "there is a store that is no voter".to_owned(),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+fn who_coordinates(mut channel: Channel) -> io::Result<Option<String>> {
+    let mut question = Vec::new();
+    Frame::WhoCoordinates.write(&mut question);
+    channel.write_all(&question)?;
+    let mut head = [0; 9];
+    match read_exact(&mut channel, &mut head, ATTEMPT) {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Ok(None);
+        }
+        read => read?,
+    }
+    let [opcode, length @ ..] = head;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_ANSWER {
+        return Err(io::Error::other("its answer is too long"));
+    }
+    let mut body = vec![0; length as usize];
+    read_exact(&mut channel, &mut body, ATTEMPT)?;
+    match Frame::read(opcode, &body) {
+        Ok(Frame::Elsewhere { address, .. }) => Ok(Some(address)),
+        Ok(_) => Err(io::Error::other("its answer is about something else")),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+/// Has the kernel end a connection soon whose other machine is gone or cut off. A process that is stopped is not: its
+/// kernel answers for it.
+pub(super) fn watch_closely(channel: &Channel) -> io::Result<()> {
+    let socket = SockRef::from(channel.stream());
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(ASK).with_interval(ASK))?;
+    socket.set_tcp_user_timeout(Some(SILENCE))
+}
