@@ -117,7 +117,7 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
             with pytest.raises(rpc.RpcError) as raised:
                 agent._native.call_sync("w1", "rpc.served:echo", body, [], [], 10, None)
             assert raised.value.kind == "Protocol", (what, raised.value)
-            with pytest.raises(rpc.RpcError):
+            with pytest.raises(rpc.PeerLost, match="does not admit|closed the connection"):
                 other.wait(timeout=30)
             # As the call for a value that is kept.
             until(connected, "there is no other connection")
