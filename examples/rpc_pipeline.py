@@ -19,7 +19,7 @@ WIDTH, BATCH, MICRO_BATCHES = 64, 256, 8
 
 def layer(number: int) -> numpy.ndarray:
     """The weights of a stage; the driver knows them too, to check the results."""
-    return numpy.random.default_rng(number).normal(size=(WIDTH, WIDTH)) / numpy.sqrt(WIDTH)
+    return numpy.random.default_rng(number).normal(scale=WIDTH**-0.5, size=(WIDTH, WIDTH))
 
 
 @rpc.function
@@ -37,7 +37,8 @@ class Stage:
             values = values.to_here()
         with self._lock:
             self.done += 1
-            return numpy.tanh(values @ self.weights)
+            result: numpy.ndarray = numpy.tanh(values @ self.weights)
+            return result
 
     def count(self) -> int:
         return self.done
@@ -46,11 +47,13 @@ class Stage:
 def drive(stages: int) -> None:
     held = [rpc.remote(f"stage-{number}", Stage, args=(number,)) for number in range(1, stages + 1)]
     batch = numpy.random.default_rng(0).normal(size=(BATCH, WIDTH))
-    ends = []
+    first, *others = held
+    ends: list[rpc.RRef[numpy.ndarray]] = []
     for values in numpy.split(batch, MICRO_BATCHES):
-        for stage in held:
-            values = stage.remote().forward(values)
-        ends.append(values)
+        end: rpc.RRef[numpy.ndarray] = first.remote().forward(values)
+        for stage in others:
+            end = stage.remote().forward(end)
+        ends.append(end)
     result = numpy.concatenate([end.to_here() for end in ends])
     expected = batch
     for number in range(1, stages + 1):

@@ -10,6 +10,7 @@ mod lines;
 mod pool;
 mod python;
 mod slurm;
+mod slurm_events;
 mod test;
 mod tidy;
 mod venv;
@@ -40,6 +41,7 @@ usage: cargo xtask <task>
   bench store [...]      the TCP store server, against PyTorch's
   bench terminal [...]   start, throughput, lag and idling of the view on a terminal
   accidents              make docs/accidents.md: screens after usual accidents, under torchrun and rdzv
+  slurm-events           make the table of docs/slurm.md: events in the life of a job, under torchrun and rdzv
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest
   wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
@@ -71,6 +73,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
         "accidents" => accidents::run(),
+        "slurm-events" => slurm_events::run(),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
         "python" => python::run(rest),

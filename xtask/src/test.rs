@@ -41,11 +41,14 @@ const WITH_PYTORCH: &str = " with PyTorch";
 /// The folder of the tests with a real Slurm.
 const SLURM: &str = "interop/slurm";
 
+/// Those without PyTorch.
+const WITHOUT_TRAINING: &str = "interop/slurm/test_slurm.py";
+
 /// The jobs that take longest, the longest first; they begin first.
 const LONGEST: [&str; 25] = [
     "python/tests/upstream/test_distributed.py",
     "interop/slurm cgroup",
-    "interop/slurm linuxproc",
+    "interop/slurm/test_slurm.py linuxproc",
     "interop/test_mixed_fleet.py",
     "interop/test_ddp.py",
     "rdzv-rendezvous contract",
@@ -268,11 +271,10 @@ pub(crate) fn manifests() -> anyhow::Result<Job> {
     })
 }
 
-/// Holds PyTorch against the programs that [`build`] compiled: a job for each file, or one of all files
-/// with extra arguments for pytest.
-pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
+/// What the interop suite runs with: an interpreter with PyTorch, and the variables that name the programs that [`build`]
+/// compiled.
+pub(crate) fn interop_setting() -> anyhow::Result<(PathBuf, Vec<(&'static str, PathBuf)>)> {
     let python = venv::torch_python()?;
-    let server = etcd::server()?;
     let built = target_folder()?.join("debug");
     let names = PROGRAMS.map(|(_, name)| name);
     let paths = programs(&built.join("rdzv-test-programs"), &names)?;
@@ -283,6 +285,14 @@ pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
         ensure!(path.is_file(), "{} was not built", path.display());
         programs.push((variable, path));
     }
+    Ok((python, programs))
+}
+
+/// Holds PyTorch against the programs that [`build`] compiled: a job for each file, or one of all files
+/// with extra arguments for pytest.
+pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
+    let (python, programs) = interop_setting()?;
+    let server = etcd::server()?;
     // A real Slurm follows processes in one of two ways, each in a job of its own.
     let mut files = match arguments {
         [] => interop_files()?
@@ -294,7 +304,10 @@ pub(crate) fn interop(arguments: &[String]) -> anyhow::Result<Vec<Job>> {
     let proctracks = slurm::proctracks();
     let (without_slurm, all) = (proctracks.is_empty(), proctracks.join(" "));
     if arguments.is_empty() {
-        files.extend(proctracks.iter().map(|name| (SLURM.to_owned(), *name)));
+        // Training takes long, and once is enough.
+        let paths = std::iter::once(SLURM).chain(std::iter::repeat(WITHOUT_TRAINING));
+        let each = proctracks.iter().zip(paths);
+        files.extend(each.map(|(name, path)| (path.to_owned(), *name)));
     }
     let job = |(file, proctrack): (String, &'static str)| {
         let (python, server, programs) = (python.clone(), server.clone(), programs.clone());

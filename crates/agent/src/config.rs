@@ -72,6 +72,8 @@ settings! {
     preemption: Option<PreemptionPlan> = None;
     /// The command that has to succeed before this node joins a round; none.
     node_check: Option<NodeCheckPlan> = None;
+    /// Whether the job cannot do without this node, so that a run that ends without it is that of another job; false.
+    is_needed: bool = false;
     /// How long the node rests between the end of its workers and the next rendezvous; not at all.
     settle_delay: Duration = Duration::ZERO;
     /// The exit codes (minus the numbers of signals) of failures after which no restart is tried;

@@ -77,6 +77,15 @@ pub enum RendezvousError {
         /// The run.
         run_id: String,
     },
+    /// The run ended without this node, which its own job needs: it is the run of another job.
+    #[error(
+        "the job of run '{run_id}' has ended without this node, which its own job needs: another job has the same \
+         run id. Give each job its own --rdzv-id"
+    )]
+    OtherJob {
+        /// The run.
+        run_id: String,
+    },
     /// Too few nodes came in time.
     #[error(
         "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
@@ -164,7 +173,7 @@ impl RendezvousError {
     pub fn class(&self) -> &'static str {
         match self {
             Self::Argument(_) => "ValueError",
-            Self::Closed { .. } => "RendezvousClosedError",
+            Self::Closed { .. } | Self::OtherJob { .. } => "RendezvousClosedError",
             Self::JoinTimeout { .. } | Self::SilentLeader { .. } => "RendezvousTimeoutError",
             Self::Unreachable { .. } => "RendezvousConnectionError",
             Self::Corrupt { .. } => "RendezvousStateError",

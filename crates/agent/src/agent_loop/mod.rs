@@ -22,7 +22,7 @@ use rdzv_agent_proto::group::{
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
-use rdzv_rendezvous::{AgentNote, Change, RendezvousEvent};
+use rdzv_rendezvous::{AgentNote, Change, RendezvousError, RendezvousEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
@@ -456,6 +456,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                     self.rendezvous.join();
                 }
                 return None;
+            }
+            Answer::NotNeeded(_) if self.config.is_needed => {
+                let run_id = self.config.run_id.as_str().to_owned();
+                self.broken(RendezvousError::OtherJob { run_id }.into())
             }
             Answer::NotNeeded(reason) => {
                 warn!("[{}] {reason}", self.config.role);

@@ -186,6 +186,11 @@ pub(crate) fn resolve(
         logs,
         preemption,
         node_check,
+        is_needed: arguments
+            .scheduled
+            .place
+            .as_ref()
+            .is_some_and(|place| nodes.are_all_needed_of(place.names.len())),
         settle_delay: restarts.settle_delay,
         non_retryable: restarts.non_retryable,
         capture_stderr: !arguments.report.bare_stderr,

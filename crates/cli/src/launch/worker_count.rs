@@ -50,6 +50,11 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
+    /// Whether a job of these nodes cannot do without any of so many.
+    pub(super) fn are_all_needed_of(&self, there: usize) -> bool {
+        usize::try_from(self.most).is_ok_and(|most| most >= there)
+    }
+
     /// The nodes that have workers, if so many of all are in reserve.
     pub(super) fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
         if spares == 0 {

@@ -210,3 +210,25 @@ fn a_check_of_all_nodes_says_which_it_waits_for() {
         ended.stdout
     );
 }
+
+#[test]
+fn a_job_with_the_run_id_of_another_one_has_not_succeeded() {
+    let script = r#"
+    echo 'touch on$RANK; until [ -e go ]; do sleep 0.02; done' > wait.py
+    same="--nnodes 2 --rdzv-id same --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:$PORT"
+    SLURM_JOB_ID=1 srun "$RDZV" run $same wait.py &
+    first=$!
+    until [ -e on0 -a -e on1 ]; do sleep 0.02; done
+    SLURM_JOB_ID=2 srun "$RDZV" run $same wait.py 2> second &
+    second=$!
+    until [ "$(grep -c 'in reserve' second)" = 2 ]; do sleep 0.02; done
+    touch go
+    wait $first && echo the first: $?
+    wait $second || echo the second: $?
+    cat second >&2
+    "#;
+    let ended = sbatch(script).run().expect(0);
+    assert_eq!(ended.stdout, "the first: 0\nthe second: 1\n");
+    let line = "the job of run 'same' has ended without this node, which its own job needs: another job has the same";
+    assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
+}

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::restarts::restartable;
+use super::restarts::{restartable, restartable_with};
 use super::{PRINT_ROUND, Place, first_agent, kill_node, printed, store};
-use crate::harness::{DEADLINE, Running, ends_within};
+use crate::harness::{DEADLINE, Running, ends_within, kill};
 
 // SCN-A45
 #[test]
@@ -18,6 +18,38 @@ fn a_node_that_fails_for_good_ends_the_one_that_has_succeeded() {
 #[test]
 fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
     one_fails_after_the_other_has_succeeded(first_agent());
+}
+
+// A store that agents reattach to has the barrier of the end; without it nobody says that the others have succeeded.
+#[test]
+fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
+    let place = restartable_with(&["--coordinator-timeout", "1"]);
+    let flags = ["--nnodes=2"];
+    let job = place.node(&flags, "echo started; cat go").pipe("go");
+    let runs = job.start();
+    super::await_participants(&place.endpoint, 1, |_| true);
+    let succeeds = place.node(&flags, "echo done").start();
+    runs.stdout.await_text("started\n", 1);
+    succeeds.stdout.await_text("done\n", 1);
+    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    succeeds.stderr.await_text(line, 1);
+    for (pid, _) in place.store.as_ref().unwrap().processes() {
+        kill(pid, Signal::KILL);
+    }
+    let before = Instant::now();
+    let ended = succeeds.wait().expect(0);
+    // The barrier alone would have gone on for 300 s.
+    assert!(
+        before.elapsed() < Duration::from_secs(100),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        ended.stderr.contains("Error waiting on exit barrier. "),
+        "{}",
+        ended.stderr
+    );
+    runs.wait().expect(1);
 }
 
 fn one_fails_after_the_other_has_succeeded(place: Place) {

@@ -10,8 +10,12 @@ use crate::harness::{DEADLINE, Running, rdzv};
 
 /// A store that is started again as often as it is killed here.
 pub(super) fn restartable(restarts: &str) -> Place {
+    restartable_with(&["--restarts", restarts])
+}
+
+pub(super) fn restartable_with(flags: &[&str]) -> Place {
     let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
-        .args(["--restarts", restarts])
+        .args(flags)
         .start();
     running.stdout.await_text("\n", 1);
     let line = running.stdout.so_far();

@@ -369,7 +369,13 @@ impl ConnectionThread {
                     let _ = barrier.send(());
                 }
             }
-            Output::Changed(change) => self.observe(change),
+            Output::Changed(change) => {
+                if matches!(change, native_client::Change::Lost { .. }) {
+                    // Nobody will say any more that the others have succeeded.
+                    self.barrier = None;
+                }
+                self.observe(change);
+            }
             Output::Closed => self.answer_close(Ok(())),
             Output::NotClosed(failure) => self.answer_close(Err(failure)),
             Output::Status { closed, waiting } => {
