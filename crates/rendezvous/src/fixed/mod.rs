@@ -280,7 +280,7 @@ impl StaticRendezvous {
             policy: own.policy.clone(),
             program: None,
             kept: None,
-            voters: Vec::new(),
+            voters: None,
             recorder: None,
         }
     }

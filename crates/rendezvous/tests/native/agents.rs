@@ -48,7 +48,7 @@ impl Agent {
             },
             program: None,
             kept: None,
-            voters: Vec::new(),
+            voters: None,
             recorder: None,
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();

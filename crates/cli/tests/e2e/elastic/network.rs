@@ -4,6 +4,7 @@
 //! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them the test fails
 //! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -146,4 +147,75 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     );
     second.end();
     first.end();
+}
+
+/// Three machines at one switch, which is in the first one's hands.
+fn three_machines() -> Option<(Machine, [Machine; 3])> {
+    let (switch, cable) = machines_if_possible()?;
+    cable.end();
+    switch.run("ip link add sw0 type bridge; ip link set sw0 up");
+    let machines = [1, 2, 3].map(|number| {
+        let machine = Machine::new(&format!("{} unshare -n", switch.enter())).unwrap();
+        switch.run(&format!(
+            "ip link add port{number} type veth peer name cable netns {}; \
+             ip link set port{number} master sw0 up",
+            machine.0.pid()
+        ));
+        machine.run(&format!(
+            "ip addr add 10.9.1.{number}/24 dev cable; ip link set cable up"
+        ));
+        machine
+    });
+    Some((switch, machines))
+}
+
+#[test]
+fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_do() {
+    let Some((switch, machines)) = three_machines() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = format!(
+        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let endpoints = "10.9.1.1:29400,10.9.1.2,10.9.1.3";
+    let conf = "last_call_timeout=1,coordinator_timeout=8";
+    let start = |number: usize| {
+        let agent = format!(
+            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 1:3 --rdzv-backend c10d --rdzv-endpoint {endpoints} \
+             --rdzv-id job --local-addr 10.9.1.{number} --rdzv-conf {conf} --no-python sh -c '{script}'",
+            machines[number - 1].enter()
+        );
+        shell(&agent).env("LOGLEVEL", "INFO").start()
+    };
+    let mut nodes = Vec::from([1, 2, 3].map(|number| (number, start(number))));
+    for (_, node) in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let coordinates = |node: &Running| {
+        let said = node.stderr.so_far();
+        said.contains("this agent coordinates the rendezvous")
+    };
+    let first = nodes.iter().rposition(|(_, node)| coordinates(node));
+    let (number, cut_off) = nodes.remove(first.unwrap());
+    switch.run(&format!("ip link set port{number} down"));
+    for (_, node) in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    // It has no majority, and ends when it has waited for one.
+    let ended = cut_off.wait().expect(1);
+    assert_eq!(ended.stdout.matches("rank ").count(), 1, "{}", ended.stdout);
+    assert!(
+        ended.stderr.contains("knows no coordinator"),
+        "{}",
+        ended.stderr
+    );
+    fs::write(&go, "").unwrap();
+    for (_, node) in nodes {
+        node.wait().expect(0);
+    }
+    machines.into_iter().for_each(Machine::end);
+    switch.end();
 }

@@ -31,7 +31,9 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | types |
-//! | `machine.rs` | the machine: which input goes where, and who leads |
+//! | `machine.rs` | the machine: which input goes where |
+//! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
+//! | `machine/leading.rs` | what the group has decided, and the coordinator at its leader |
 //! | `peers.rs` | the processes at the other places |
 //! | `gate.rs` | the coordinator's outputs, which wait for the commit of its note |
 //! | `command.rs` | a note of a run as a command of the log |

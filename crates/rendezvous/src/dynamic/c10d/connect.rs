@@ -84,7 +84,7 @@ fn meet(
             policy: options.policy.clone(),
             program: options.program.clone(),
             kept: options.kept.clone(),
-            voters: Vec::new(),
+            voters: None,
             recorder: recorder.cloned(),
         },
         options.read_timeout,

@@ -100,7 +100,7 @@ fn meet(
             policy: options.policy.clone(),
             program: options.program.clone(),
             kept: options.kept.clone(),
-            voters: places.to_vec(),
+            voters: Some(Search::new(places.to_vec()).beginning_at(located.place)),
             recorder: recorder.cloned(),
         },
         timeout,

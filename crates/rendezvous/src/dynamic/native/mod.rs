@@ -31,7 +31,6 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Now;
@@ -74,8 +73,8 @@ pub struct NativeOptions {
     pub program: Option<Program>,
     /// The sockets and notes that outlive this agent, where another one is started in place of it then.
     pub kept: Option<Kept>,
-    /// The places of the voters, if the coordinator is one of them. It may then be at another place later on.
-    pub voters: Vec<Endpoint>,
+    /// The places of the voters, if the coordinator is at one of them. It may be at another place later on.
+    pub voters: Option<Search>,
     /// Where to record that the connection to the coordinator is lost, and is there again.
     pub recorder: Option<Recorder>,
 }
@@ -132,7 +131,7 @@ impl Native {
             policy,
             program,
             kept,
-            voters,
+            voters: search,
             recorder,
         } = options;
         let address = store.peer();
@@ -146,7 +145,6 @@ impl Native {
             }
             Err(what) => return Err(unreachable(place, what, None)),
         };
-        let search = (!voters.is_empty()).then(|| Search::new(voters));
         if search.is_some() {
             search::watch_closely(&channel)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;

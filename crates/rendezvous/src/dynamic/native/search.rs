@@ -50,6 +50,12 @@ impl Search {
         Self { places, order }
     }
 
+    /// The coordinator was found at this place.
+    pub fn beginning_at(mut self, place: usize) -> Self {
+        self.order.found(place);
+        self
+    }
+
     /// Asks the places until one of them is the coordinator, each at most once beside the one that another names.
     ///
     /// # Errors

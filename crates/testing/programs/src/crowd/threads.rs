@@ -38,7 +38,7 @@ pub(crate) fn run(
             },
             program: None,
             kept: None,
-            voters: Vec::new(),
+            voters: None,
             recorder: None,
         };
         crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);

@@ -1,0 +1,245 @@
+//! The outputs of the group: what is committed, who leads, and the coordinator at the leader.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rdzv_consensus::{self as consensus, Configuration, Role};
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Now;
+
+use super::{Group, Voter};
+use crate::coordinator::note::{read_runs, write_runs};
+use crate::coordinator::wire::Authority;
+use crate::coordinator::{Coordinator, Note, Origin};
+use crate::slot::Bytes;
+use crate::voter::command;
+use crate::voter::{Fact, Output};
+
+/// The time in which a coordinator that ends in order hands over.
+const HAND_OVER_WITHIN: Duration = Duration::from_millis(300);
+
+/// An input for the group that follows from one of its outputs.
+enum Then {
+    Confirm(u64),
+    Snapshot,
+}
+
+impl Voter {
+    /// Hands something to the group, and does what follows.
+    pub(super) fn consent(&mut self, now: Now, input: consensus::Input<'_>) {
+        let Some(mut group) = self.group.take() else {
+            return;
+        };
+        group.consensus.handle(now, input);
+        let mut next = VecDeque::new();
+        loop {
+            while let Some(output) = group.consensus.poll_output() {
+                self.of_group(now, &mut group, output, &mut next);
+            }
+            match next.pop_front() {
+                Some(Then::Confirm(term)) => {
+                    group.consensus.handle(now, consensus::Input::Confirm(term));
+                }
+                Some(Then::Snapshot) => {
+                    let mut state = Vec::new();
+                    write_runs(&group.runs, &mut state);
+                    group
+                        .consensus
+                        .handle(now, consensus::Input::Snapshot(&state));
+                }
+                None => break,
+            }
+        }
+        self.group = Some(group);
+    }
+
+    fn of_group(
+        &mut self,
+        now: Now,
+        group: &mut Group,
+        output: consensus::Output,
+        next: &mut VecDeque<Then>,
+    ) {
+        match output {
+            consensus::Output::Send { to, frame } => {
+                if let Some(place) = self.peers.place(to) {
+                    self.outbox.push(Output::ToPeer { place, frame });
+                }
+            }
+            consensus::Output::Apply { command, .. } => {
+                let Some(command) = command::read(&command) else {
+                    return;
+                };
+                match command.note {
+                    Some(note) => drop(group.runs.insert(command.run, note)),
+                    None => drop(group.runs.remove(&command.run)),
+                }
+                if command.proposer == self.id.number() {
+                    self.gate.committed(command.token);
+                }
+            }
+            consensus::Output::Restore { state, .. } => {
+                group.runs = read_runs(Bytes(&state)).unwrap_or_default();
+            }
+            consensus::Output::TakeSnapshot => next.push_back(Then::Snapshot),
+            consensus::Output::Configuration(configuration) => self.in_force(group, &configuration),
+            consensus::Output::Role(role) => {
+                if !role.leads {
+                    self.step_down(role.term);
+                } else if self.coordinator.is_none() {
+                    next.push_back(Then::Confirm(role.term));
+                }
+                self.announce_leader(group, &role);
+            }
+            consensus::Output::Confirmed(term) => {
+                let role = group.consensus.role();
+                if role.leads && role.term == term && self.coordinator.is_none() {
+                    self.begin(now, group, term);
+                }
+            }
+            consensus::Output::Dropped(token) => self.gate.refused(token),
+            consensus::Output::Close { peer, reason } => {
+                let place = self.peers.place(peer);
+                let peer = place.and_then(|place| self.peers.present(place));
+                if let Some(connection) = peer.and_then(|peer| peer.connection) {
+                    self.close(connection, reason);
+                }
+            }
+            // Nothing is kept on disk. An unconfirmed leader does not lead any more; a change is tried again.
+            consensus::Output::Note(_)
+            | consensus::Output::Unconfirmed(_)
+            | consensus::Output::Unchanged(_) => {}
+        }
+    }
+
+    fn in_force(&mut self, group: &mut Group, configuration: &Configuration) {
+        for voter in configuration.voters.difference(&group.voters) {
+            if let Some(place) = self.peers.place(*voter) {
+                let place = self.endpoint(place);
+                self.log(group, Fact::Replaced { place });
+            }
+        }
+        group.voters.clone_from(&configuration.voters);
+    }
+
+    /// Tells people where the coordinator is, if that has changed.
+    fn announce_leader(&mut self, group: &mut Group, role: &Role) {
+        let place = match role.leader {
+            // It is announced when it has the coordinator.
+            Some(leader) if leader == self.id => return,
+            Some(leader) => self.peers.place(leader),
+            None => None,
+        };
+        let was = std::mem::replace(&mut group.leader, place);
+        match place {
+            Some(_) if place == group.announced => {}
+            Some(at) => {
+                let before = self.announced_before(group, at);
+                self.log(
+                    group,
+                    Fact::Follows {
+                        coordinator: self.endpoint(at),
+                        before,
+                        term: role.term,
+                    },
+                );
+            }
+            None => {
+                if let Some(was) = was {
+                    let coordinator = self.endpoint(was);
+                    self.log(group, Fact::Leaderless { coordinator });
+                }
+            }
+        }
+    }
+
+    /// The endpoint of the coordinator that people know, now that they are told of another one.
+    fn announced_before(&self, group: &mut Group, place: usize) -> Option<String> {
+        let before = group.announced.replace(place);
+        before.map(|before| self.endpoint(before))
+    }
+
+    pub(super) fn endpoint(&self, place: usize) -> String {
+        let endpoint = self.settings.places.get(place).cloned();
+        endpoint.unwrap_or_default()
+    }
+
+    /// Logs something about the group, unless everything it was there for is over.
+    fn log(&mut self, group: &Group, fact: Fact) {
+        let mut runs = group.runs.values();
+        let is_over = !group.runs.is_empty() && runs.all(|note| note.closed);
+        if !is_over && !self.has_retired {
+            self.outbox.push(Output::Log(fact));
+        }
+    }
+
+    /// This voter leads, and has everything that was committed before.
+    fn begin(&mut self, now: Now, group: &mut Group, term: u64) {
+        let authority = Authority {
+            cluster: group.cluster,
+            epoch: u32::try_from(term).unwrap_or(u32::MAX),
+            timeout: self.settings.timeout,
+        };
+        let note = Note {
+            authority,
+            is_partial: false,
+            runs: group.runs.clone(),
+        };
+        // Of coordinators of this group everything is known, so there is nothing to take over.
+        let origin = Origin {
+            forgotten: self.epoch,
+            ..Origin::default()
+        };
+        self.coordinator = Some(Coordinator::restartable(now, note, origin));
+        group.leader = Some(self.settings.own);
+        if group.announced != group.leader {
+            let before = self.announced_before(group, self.settings.own);
+            self.log(group, Fact::Coordinates { before, term });
+        }
+    }
+
+    /// Another voter leads, or nobody: nothing that was not sent yet is sent.
+    pub(super) fn step_down(&mut self, term: u64) {
+        if self.coordinator.take().is_some() {
+            self.gate.clear();
+            for agent in std::mem::take(&mut self.agents) {
+                self.dismiss(
+                    agent,
+                    format!("this is not the coordinator any more (term {term})"),
+                );
+            }
+            self.outbox.push(Output::SteppedDown);
+        }
+        if self.ending.is_some() {
+            self.retire();
+        }
+    }
+
+    /// The process is about to end, by its own decision.
+    pub(super) fn end(&mut self, now: Now) {
+        let coordinator = self.coordinator.as_ref();
+        if coordinator.is_some_and(|coordinator| !coordinator.is_over()) {
+            self.ending = Some(now.mono + HAND_OVER_WITHIN);
+            self.consent(now, consensus::Input::Transfer(None));
+        } else {
+            self.retire();
+        }
+    }
+
+    /// Takes no part in the group any more.
+    fn retire(&mut self) {
+        if std::mem::replace(&mut self.has_retired, true) {
+            return;
+        }
+        self.ending = None;
+        self.gate.open();
+        self.outbox.push(Output::Retire);
+        let connections = self
+            .peers
+            .all_present()
+            .filter_map(|(_, peer)| peer.connection);
+        for connection in connections.collect::<Vec<_>>() {
+            self.dismiss(connection, "this voter ends");
+        }
+    }
+}

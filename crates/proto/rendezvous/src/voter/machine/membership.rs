@@ -1,0 +1,253 @@
+//! The processes of a group: it is founded, a process is invited, votes in place of one that has ended, and leaves a group
+//! that is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rdzv_consensus::membership::{self, Next as NextChange, View};
+use rdzv_consensus::wire::Frame;
+use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
+use rdzv_core::ident::ConnId;
+use rdzv_core::time::Now;
+
+use super::{Group, Voter, draw};
+use crate::voter::{Fact, Output};
+
+/// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
+/// not know of, it would have elected a leader by then.
+const LOST_AFTER: Duration = Duration::from_millis(1500);
+
+impl Voter {
+    /// The process at another place has said who it is.
+    pub(super) fn introduced(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        (cluster, epoch): (u64, u32),
+        voter: VoterId,
+        address: &str,
+    ) {
+        let mut places = self.settings.places.iter();
+        let place = places.position(|place| place == address);
+        let Some(place) = place.filter(|place| *place != self.settings.own) else {
+            let why =
+                "its endpoint is none of the other voters'; start all agents with the same list";
+            self.unsuitable(address, why);
+            return self.close(from, why);
+        };
+        let introduction = (voter, cluster, epoch);
+        let new = (self.peers).introduce(now.mono, place, from, introduction);
+        if let Some(old) = new.replaced {
+            self.dismiss(old, "the process at its place has another connection");
+        }
+        if let Some(ended) = new.ended {
+            self.consent(now, consensus::Input::PeerDown(ended));
+        }
+        if cluster != 0 && cluster == self.cluster() {
+            if new.is_new {
+                self.consent(now, consensus::Input::PeerUp(voter));
+            }
+        } else if cluster != 0 && self.group.is_some() {
+            self.unsuitable(address, "it is in another group");
+        }
+        self.found_if_all_are_here(now);
+    }
+
+    fn unsuitable(&mut self, address: &str, why: &'static str) {
+        self.outbox.push(Output::Log(Fact::Unsuitable {
+            place: address.to_owned(),
+            why,
+        }));
+    }
+
+    /// Founds a group, if this is the process to do so, and every other place has said that it is in none.
+    fn found_if_all_are_here(&mut self, now: Now) {
+        if self.group.is_some() || self.settings.own != 0 || self.has_retired {
+            return;
+        }
+        let mut voters = vec![self.id];
+        for place in 1..self.settings.places.len() {
+            let peer = self.peers.present(place).filter(|peer| peer.cluster == 0);
+            let Some(peer) = peer else {
+                return;
+            };
+            self.epoch = self.epoch.max(peer.epoch);
+            voters.push(peer.voter);
+        }
+        let cluster = self.random.u64(1..);
+        self.bootstrap(now, cluster, voters);
+    }
+
+    /// This process is a voter of a new group.
+    fn bootstrap(&mut self, now: Now, cluster: u64, voters: Vec<VoterId>) {
+        let (id, settings) = (self.id, consensus::Settings::default());
+        let consensus = Consensus::bootstrap(now, settings, id, &voters, &[]);
+        self.outbox.push(Output::Log(Fact::Founded {
+            voters: self.settings.places.clone(),
+        }));
+        self.enter(cluster, consensus, voters);
+    }
+
+    fn enter(&mut self, cluster: u64, consensus: Consensus, founders: Vec<VoterId>) {
+        self.group = Some(Group {
+            cluster,
+            voters: consensus.configuration().voters.clone(),
+            consensus,
+            founders,
+            runs: BTreeMap::new(),
+            announced: None,
+            leader: None,
+        });
+        self.greet();
+    }
+
+    /// Another voter has this process take part in a group.
+    pub(super) fn invited(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        (cluster, epoch): (u64, u32),
+        place: u8,
+        voters: &[VoterId],
+    ) {
+        let Some(peer) = self.peers.at(from) else {
+            return self.close(from, "it sent an invitation before it said who it is");
+        };
+        if self.group.is_some() || self.has_retired || cluster == 0 || peer.cluster != cluster {
+            return;
+        }
+        self.epoch = epoch;
+        if !voters.contains(&self.id) {
+            let settings = consensus::Settings::default();
+            let consensus = Consensus::join(now, settings, self.id, place);
+            self.enter(cluster, consensus, Vec::new());
+            return self.consent(now, consensus::Input::PeerUp(peer.voter));
+        }
+        let is_own = voters.get(self.settings.own) == Some(&self.id);
+        if !is_own || voters.len() != self.settings.places.len() {
+            let address = self.endpoint(self.peers.place(peer.voter).unwrap_or(0));
+            return self.unsuitable(
+                &address,
+                "it has the voters in another order; start all agents with the same list",
+            );
+        }
+        self.bootstrap(now, cluster, voters.to_vec());
+        self.consent(now, consensus::Input::PeerUp(peer.voter));
+    }
+
+    /// Invites those who are in no group and belong to this one.
+    pub(super) fn invite(&mut self) {
+        let Some(group) = &self.group else {
+            return;
+        };
+        let (leads, configuration) = (group.consensus.role().leads, group.consensus.appended());
+        let mut invitations = Vec::new();
+        for (at, peer) in self
+            .peers
+            .all_present()
+            .filter(|(_, peer)| peer.cluster == 0)
+        {
+            let founder = group
+                .founders
+                .iter()
+                .position(|founder| *founder == peer.voter);
+            let place = configuration.places.get(&peer.voter).filter(|_| leads);
+            let (place, voters) = match (founder, place) {
+                (Some(place), _) => (place as u8, group.founders.clone()),
+                (None, Some(place)) => {
+                    let voters = group.voters.iter().copied();
+                    (
+                        *place,
+                        voters.filter(|voter| *voter != peer.voter).collect(),
+                    )
+                }
+                (None, None) => continue,
+            };
+            let mut frame = Vec::new();
+            let invite = Frame::Invite {
+                cluster: u128::from(group.cluster),
+                epoch: u64::from(self.epoch),
+                place,
+                voters,
+            };
+            invite.write(&mut frame);
+            invitations.push((at, frame));
+        }
+        for (place, frame) in invitations {
+            self.outbox.push(Output::ToPeer { place, frame });
+        }
+    }
+
+    /// Has a new process vote in place of one that has ended, if there is one; at the leader.
+    pub(super) fn replace_ended(&mut self, now: Now) {
+        let Some(group) = self.group.as_ref().filter(|_| self.coordinator.is_some()) else {
+            return;
+        };
+        let configuration = group.consensus.configuration();
+        let own = (self.settings.own, self.id);
+        let places = self.settings.places.len();
+        let present: Vec<VoterId> = (self.peers.all_present())
+            .map(|(_, peer)| peer.voter)
+            .collect();
+        let is_settled = configuration.learners.is_empty()
+            && (present.iter()).all(|peer| configuration.voters.contains(peer));
+        if is_settled || group.consensus.is_changing() || self.ending.is_some() {
+            return;
+        }
+        let members = configuration.members();
+        let candidates = (self.peers).candidates(group.cluster, own, &members, places);
+        // One that has acknowledged nothing yet could not help to elect the next leader.
+        let (last, committed) = (group.consensus.last().0, group.consensus.committed());
+        let has_all = |member: &VoterId| {
+            let lag = group.consensus.lag(*member);
+            lag.is_some_and(|lag| last.saturating_sub(lag) >= committed)
+        };
+        let caught_up = members.iter().copied().filter(has_all);
+        let next = membership::next(&View {
+            leader: self.id,
+            leader_ends: false,
+            configuration,
+            candidates: &candidates,
+            caught_up: &caught_up.collect(),
+            most: places,
+        });
+        if let NextChange::Change(change) = next {
+            self.consent(now, consensus::Input::Change(&change));
+        }
+    }
+
+    /// Leaves a group that can never decide again, to found another one with the others. It is as if this process had been
+    /// started anew.
+    pub(super) fn give_up_if_lost(&mut self, now: Now) {
+        let Some(group) = &self.group else {
+            return;
+        };
+        let mut alive: BTreeSet<VoterId> = [self.id].into();
+        alive.extend(self.peers.all_present().map(|(_, peer)| peer.voter));
+        let is_lost = alive.len() == self.settings.places.len()
+            && group.consensus.role().leader.is_none()
+            && !has_majority(group.consensus.configuration(), &alive);
+        self.lost_since = match is_lost && self.ending.is_none() {
+            true => self.lost_since.or(Some(now.mono)),
+            false => None,
+        };
+        let Some(since) = self.lost_since else {
+            return;
+        };
+        if now.mono.since(since) >= LOST_AFTER {
+            let role = group.consensus.role();
+            self.step_down(role.term);
+            (self.group, self.lost_since) = (None, None);
+            self.id = draw(&mut self.random);
+            self.epoch = self.epoch.saturating_add(1);
+            self.outbox.push(Output::Log(Fact::GaveUp));
+            self.greet();
+            self.found_if_all_are_here(now);
+        }
+    }
+}
+
+/// Whether these could elect a leader. A member that has not been told of any voter cannot know.
+fn has_majority(configuration: &Configuration, alive: &BTreeSet<VoterId>) -> bool {
+    !configuration.voters.is_empty() && configuration.is_majority(alive)
+}
