@@ -177,7 +177,7 @@ class Cluster:
         (folder / "cgroup.conf").write_text(CGROUPS)
         munge = folder / "munge"
         start = f"""
-            munged -F --force --socket={munge}/socket --key-file={key} --pid-file={munge}/pid \
+            munged -F --force --num-threads=10 --socket={munge}/socket --key-file={key} --pid-file={munge}/pid \
                 --log-file={munge}/log --seed-file={munge}/seed &
             exec slurmctld -D
         """
