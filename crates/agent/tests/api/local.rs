@@ -63,7 +63,13 @@ fn a_command_that_succeeds_leaves_a_full_snapshot() {
 fn failures_come_by_global_rank_with_the_first_one_named() {
     let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
-    let script = "echo x >> $DIR/attempts; test $RANK = 1 && exit 7; exec sleep 1000";
+    // The one that fails waits for the other, which would be stopped before it has said anything.
+    let script = "
+echo x >> $DIR/attempts
+other=$DIR/on$TORCHELASTIC_RESTART_COUNT
+test $RANK = 1 || { touch $other; exec sleep 1000; }
+until [ -e $other ]; do sleep 0.01; done
+exit 7";
     let builder = shell(script, &directory)
         .local_world_size(2)
         .max_restarts(1);
