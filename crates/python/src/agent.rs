@@ -29,6 +29,7 @@ use rdzv_core::time::Wall;
 use rdzv_store::Store;
 
 use crate::errors::exception;
+use crate::interrupt::detach;
 use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
 
@@ -162,7 +163,7 @@ impl Agent {
         let mut raised = None;
         loop {
             let next = &mut calls;
-            match py.detach(move || next.recv_timeout(SLICE)) {
+            match detach(py, move || next.recv_timeout(SLICE)) {
                 Ok((call, reply)) => {
                     let answer = answer(py, methods, call).map_err(|error| {
                         let text = error.to_string();
@@ -181,7 +182,7 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        let ended = py.detach(|| running.join());
+        let ended = detach(py, || running.join());
         if let Some(error) = raised {
             return Err(error);
         }

@@ -20,6 +20,9 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 /// Longest time that the end of the interpreter waits for what other threads run in it.
 const LEAVING: Duration = Duration::from_millis(500);
 
+/// Time that threads have at the end of the interpreter to come to the end of a short call.
+const GRACE: Duration = Duration::from_millis(20);
+
 /// The interpreter ends: no call may wait any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
@@ -82,13 +85,9 @@ pub(crate) fn attached<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     result
 }
 
-/// Runs `call` without the interpreter. A `check` inside of it (see [`is_to_end`]) that says yes leaves an
-/// exception, which is then the result.
-pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
-    if ENDING.load(Ordering::SeqCst) && !must_stay() {
-        return Err(ended());
-    }
-    let result = py.detach(|| {
+/// Runs `call` without the interpreter, for a moment.
+pub(crate) fn detach<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
         if must_stay() {
             stay();
         }
@@ -97,7 +96,16 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
             stay();
         }
         result
-    });
+    })
+}
+
+/// Runs `call` without the interpreter. A `check` inside of it (see [`is_to_end`]) that says yes leaves an
+/// exception, which is then the result.
+pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+    if ENDING.load(Ordering::SeqCst) && !must_stay() {
+        return Err(ended());
+    }
+    let result = detach(py, call);
     match RAISED.take() {
         Some(error) => Err(error),
         None => Ok(result),
@@ -161,13 +169,24 @@ pub(crate) fn wait_in_slices<T: Send>(
 pub(crate) fn end_all(py: Python<'_>) {
     RETURNS.set(true);
     ENDING.store(true, Ordering::SeqCst);
+    let others = has_other_threads(py).unwrap_or(true);
     py.detach(|| {
         let start = Instant::now();
         // A thread says so while it has the interpreter, which it then uses further: there is no event to wait for.
         while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
             std::thread::sleep(Duration::from_millis(1));
         }
+        if others {
+            // Those in a call that only has the interpreter come to its end.
+            std::thread::sleep(GRACE);
+        }
     });
+}
+
+/// Whether there are threads of Python's beside this one.
+fn has_other_threads(py: Python<'_>) -> PyResult<bool> {
+    let frames = py.import("sys")?.call_method0("_current_frames")?;
+    Ok(frames.len()? > 1)
 }
 
 /// After a fork only the forking thread is there.

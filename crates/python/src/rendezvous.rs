@@ -16,7 +16,7 @@ use rdzv_rendezvous::{
 use crate::credentials::credentials;
 use crate::errors::exception;
 use crate::handle::{Handle, end_with_interpreter, ended};
-use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::interrupt::{SLICE, detach, detached, is_to_end};
 use crate::store::{Kind, StoreObject};
 
 /// No round.
@@ -156,7 +156,7 @@ impl Rendezvous {
         );
         inner.seen.round.store(info.round, Ordering::Release);
         let former = inner.info.lock().replace(info);
-        py.detach(|| drop(former));
+        detach(py, || drop(former));
         Ok(round)
     }
 

@@ -39,7 +39,7 @@ use self::turn::Turn;
 pub(crate) use self::work::NativeWork;
 use self::work::Outcome;
 use crate::handle::Origin;
-use crate::interrupt::SLICE;
+use crate::interrupt::{SLICE, detach};
 use crate::store::StoreObject;
 use crate::timeout::timeout;
 
@@ -151,7 +151,7 @@ impl NativeGroup {
         let Some(queue) = queue.as_mut() else {
             return Err(self.closed());
         };
-        let work = py.detach(|| queue.submit(act));
+        let work = detach(py, || queue.submit(act));
         let work = work.map_err(|error| self.failed(py, &error, operation))?;
         let Shared { rank, number, .. } = &*self.0;
         Ok(NativeWork::new(work, operation, *rank, *number))

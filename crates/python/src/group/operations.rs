@@ -10,6 +10,7 @@ use super::arguments::{
 };
 use super::work::{AnyWork, Outcome, as_bytes, finish};
 use super::{NativeGroup, NativeWork, callbacks, rank_argument};
+use crate::interrupt::detach;
 use crate::memory::{Access, Argument, Memory, typed};
 
 impl NativeGroup {
@@ -103,13 +104,13 @@ impl NativeGroup {
             return;
         }
         self.0.closed.lock().get_or_insert(place);
-        py.detach(|| self.0.close());
+        detach(py, || self.0.close());
     }
 
     /// Ends operations in progress, here and at the other ranks; the group is broken.
     fn abort(&self, py: Python<'_>) {
         if !self.0.origin.is_foreign() {
-            py.detach(|| (self.0.breaker)());
+            detach(py, || (self.0.breaker)());
         }
     }
 

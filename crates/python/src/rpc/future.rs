@@ -16,7 +16,7 @@ use super::message::Reply;
 use super::queue::Queue;
 use super::reference::{Content, incoming};
 use crate::handle::Origin;
-use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::interrupt::{SLICE, detach, detached, is_to_end};
 use crate::timeout::{FOREVER, timeout};
 
 /// Threads that wait until less is in flight.
@@ -220,7 +220,7 @@ impl RpcFuture {
     /// Gives the call up.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let pending = Arc::clone(self.pending()?);
-        py.detach(|| {
+        detach(py, || {
             let taken = pending.state.lock().call.take();
             if let Some(call) = taken {
                 call.cancel();

@@ -45,7 +45,7 @@ use self::queue::Queue;
 use self::reference::{Content, RpcReference, incoming, outgoing};
 use self::request::{RpcRequest, Work};
 use crate::handle::{Handle, end_with_interpreter, ended};
-use crate::interrupt::{SLICE, detached, is_to_end};
+use crate::interrupt::{SLICE, detach, detached, is_to_end};
 use crate::memory::{ArenaBlock, Received, TensorMemory};
 use crate::store::StoreObject;
 use crate::timeout::{FOREVER, timeout};
@@ -333,9 +333,9 @@ impl AgentObject {
         let begun = detached(py, || inner.begin(context.as_ref(), &to, &call, timeout))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
         let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
-        Ok(RpcFuture::new(
-            py.detach(|| Pending::start(begun, room, done)),
-        ))
+        Ok(RpcFuture::new(detach(py, || {
+            Pending::start(begun, room, done)
+        })))
     }
 
     /// Has a function called, and its result kept.
@@ -447,7 +447,7 @@ impl AgentObject {
     /// Counters, and the connections.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.open()?;
-        let traffic = py.detach(|| inner.agent.traffic());
+        let traffic = detach(py, || inner.agent.traffic());
         let references = inner.agent.references();
         let dict = PyDict::new(py);
         for (key, value) in [
@@ -509,7 +509,7 @@ impl AgentObject {
                 }
             }
         });
-        py.detach(|| inner.stop());
+        detach(py, || inner.stop());
         ended(self.live);
         drop(self.handle.close(py));
         match ended_so? {

@@ -12,6 +12,7 @@ use super::errors::{failure, kept_failure};
 use super::message::{Kept, Reply};
 use super::one_time::Sender;
 use super::reference::{Content, RpcReference, incoming, outgoing};
+use crate::interrupt::detach;
 
 /// The thing that is to be done.
 pub(super) enum Work {
@@ -130,8 +131,8 @@ impl RpcRequest {
         let reply = outgoing(body, &parts, &references)?;
         self.answer(|caller| {
             match caller {
-                Caller::Call(responder) => py.detach(|| responder.respond(Ok(reply))),
-                Caller::Send(sender) => py.detach(|| sender.send(Ok(reply))),
+                Caller::Call(responder) => detach(py, || responder.respond(Ok(reply))),
+                Caller::Send(sender) => detach(py, || sender.send(Ok(reply))),
                 Caller::Keep(_) => return Err(other()),
             }
             Ok(())
@@ -140,14 +141,14 @@ impl RpcRequest {
 
     /// Ends the connection of the caller.
     fn hang_up(&self, py: Python<'_>, reason: &str) {
-        py.detach(|| self.context.hang_up(reason));
+        detach(py, || self.context.hang_up(reason));
     }
 
     /// Keeps the result.
     fn keep(&self, py: Python<'_>, value: Py<PyAny>) -> PyResult<()> {
         self.answer(|caller| match caller {
             Caller::Keep(sender) => {
-                py.detach(|| sender.send(Ok(Kept(value))));
+                detach(py, || sender.send(Ok(Kept(value))));
                 Ok(())
             }
             _ => Err(other()),
@@ -173,7 +174,7 @@ impl RpcRequest {
             details,
         };
         self.answer(|caller| {
-            py.detach(|| match caller {
+            detach(py, || match caller {
                 Caller::Call(responder) => responder.respond(Err(failure(kind, remote))),
                 Caller::Keep(sender) => sender.send(Err(kept_failure(kind, remote))),
                 Caller::Send(sender) => sender.send(Err(kept_failure(kind, remote))),

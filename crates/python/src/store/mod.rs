@@ -24,7 +24,7 @@ use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 use crate::argument::{integer, keys, value};
 use crate::errors::of_store;
 use crate::handle::Handle;
-use crate::interrupt::{detached, is_to_end};
+use crate::interrupt::{detach, detached, is_to_end};
 use crate::timeout::{timedelta, timeout};
 
 /// The classes of this folder.
@@ -630,7 +630,7 @@ impl StoreObject {
     ///     >>> rdzv.HashStore().close()
     fn close(&self, py: Python<'_>) {
         if let Some(store) = self.handle.close(py) {
-            py.detach(|| {
+            detach(py, || {
                 // A prefix store has the connection of another one, which goes on.
                 if let (Some(breaker), None) = (store.breaker(), &self.under) {
                     breaker();

@@ -15,6 +15,7 @@ use crate::argument::integer;
 use crate::credentials::credentials;
 use crate::errors::of_store;
 use crate::handle::{Handle, end_with_interpreter, ended};
+use crate::interrupt::detach;
 
 /// The state of a server object, until it is closed.
 #[derive(Debug)]
@@ -113,9 +114,8 @@ impl StoreServer {
             admission,
             ..ServerOptions::default()
         };
-        let server = py
-            .detach(|| TcpStoreServer::start(options))
-            .map_err(|error| of_store(py, &error))?;
+        let server =
+            detach(py, || TcpStoreServer::start(options)).map_err(|error| of_store(py, &error))?;
         let port = server.port();
         let fd = server.listener().as_raw_fd();
         let serving = Arc::new_cyclic(|serving: &std::sync::Weak<Serving>| {
@@ -175,7 +175,7 @@ impl StoreServer {
     ///     >>> server.close()
     fn close(&self, py: Python<'_>) {
         if let Some(serving) = self.handle.close(py) {
-            py.detach(|| drop(serving));
+            detach(py, || drop(serving));
         }
     }
 
