@@ -2,12 +2,13 @@
 
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
+// would find threads in it that it has not.
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 use rdzv_rpc::{RpcError, RpcFuture as Call};
 
@@ -31,7 +32,7 @@ impl Room {
     /// A call has ended.
     pub(super) fn notify(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
-            drop(self.lock.lock());
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.freed.notify_all();
         }
     }
@@ -39,9 +40,9 @@ impl Room {
     /// Waits until a call has ended, at most so long.
     pub(super) fn wait(&self, at_most: Duration) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        let mut lock = self.lock.lock();
-        self.freed.wait_for(&mut lock, at_most);
-        drop(lock);
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Woken or not, the caller looks.
+        drop(self.freed.wait_timeout(lock, at_most));
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -60,11 +61,18 @@ struct State {
     result: Option<Result<Reply, RpcError>>,
     is_done: bool,
     has_failed: bool,
+    /// Number of threads that wait.
+    waiting: usize,
     /// Put into the queue when it is done.
     watcher: Option<Py<PyAny>>,
 }
 
 impl Pending {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole at any time.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn start(
         call: Call<Reply>,
         room: Arc<Room>,
@@ -75,6 +83,7 @@ impl Pending {
             result: None,
             is_done: false,
             has_failed: false,
+            waiting: 0,
             watcher: None,
         };
         let pending = Arc::new(Self {
@@ -90,7 +99,7 @@ impl Pending {
     /// Takes the result, or asks to be woken.
     fn look(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(call) = &mut state.call else {
             return;
         };
@@ -102,9 +111,12 @@ impl Pending {
         state.result = Some(result);
         state.is_done = true;
         let watcher = state.watcher.take();
+        let is_awaited = state.waiting > 0;
         drop(state);
         drop(call);
-        self.arrived.notify_all();
+        if is_awaited {
+            self.arrived.notify_all();
+        }
         self.room.notify();
         // Without the interpreter; a queue that is closed drops it later.
         if let Some(watcher) = watcher {
@@ -114,14 +126,17 @@ impl Pending {
 
     /// Whether it is done before `until`. Ends early with the wait of the thread.
     fn wait(&self, until: Option<Instant>) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         while !state.is_done {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return false;
             }
-            self.arrived
-                .wait_for(&mut state, left.unwrap_or(SLICE).min(SLICE));
+            state.waiting += 1;
+            let slice = left.unwrap_or(SLICE).min(SLICE);
+            let woken = self.arrived.wait_timeout(state, slice);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
             if state.is_done {
                 break;
             }
@@ -129,7 +144,7 @@ impl Pending {
             if is_to_end() {
                 return false;
             }
-            state = self.state.lock();
+            state = self.lock();
         }
         true
     }
@@ -178,7 +193,7 @@ impl RpcFuture {
     fn wait_py(&self, py: Python<'_>, within: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER);
         let pending = self.pending()?;
-        if pending.state.lock().is_done {
+        if pending.lock().is_done {
             return Ok(true);
         }
         detached(py, || pending.wait(Instant::now().checked_add(within)))
@@ -186,17 +201,17 @@ impl RpcFuture {
 
     #[getter]
     fn is_done(&self) -> PyResult<bool> {
-        Ok(self.pending()?.state.lock().is_done)
+        Ok(self.pending()?.lock().is_done)
     }
 
     #[getter]
     fn has_failed(&self) -> PyResult<bool> {
-        Ok(self.pending()?.state.lock().has_failed)
+        Ok(self.pending()?.lock().has_failed)
     }
 
     /// Pickle, memory and references of the result. None if it is not there, or was taken.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Content<'py>>> {
-        let result = self.pending()?.state.lock().result.take();
+        let result = self.pending()?.lock().result.take();
         match result {
             None => Ok(None),
             Some(Ok(reply)) => incoming(py, reply).map(Some),
@@ -207,7 +222,7 @@ impl RpcFuture {
     /// Has `watcher` put into the queue of the agent as soon as the call is over.
     fn watch(&self, watcher: Py<PyAny>) -> PyResult<()> {
         let pending = self.pending()?;
-        let mut state = pending.state.lock();
+        let mut state = pending.lock();
         if !state.is_done {
             state.watcher = Some(watcher);
             return Ok(());
@@ -221,10 +236,10 @@ impl RpcFuture {
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let pending = Arc::clone(self.pending()?);
         detach(py, || {
-            let taken = pending.state.lock().call.take();
+            let taken = pending.lock().call.take();
             if let Some(call) = taken {
                 call.cancel();
-                let mut state = pending.state.lock();
+                let mut state = pending.lock();
                 state.call = Some(call);
                 drop(state);
                 // It was woken meanwhile, and had no call.

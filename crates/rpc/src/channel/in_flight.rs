@@ -1,11 +1,11 @@
 //! The calls of an agent that are in flight, and its life: it runs, drains (its calls are waited for), and
 //! is stopped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
+// would find threads in it that it has not.
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
-
-use parking_lot::{Condvar, Mutex};
 
 const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
@@ -47,13 +47,17 @@ impl InFlight {
     pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
         self.begin_to_drain();
         let (lock, idle) = &self.idle;
-        let mut guard = lock.lock();
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.calls() > 0 {
-            match until {
-                Some(until) if until <= Instant::now() => return false,
-                Some(until) => drop(idle.wait_until(&mut guard, until)),
-                None => idle.wait(&mut guard),
-            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            guard = match left {
+                Some(left) if left.is_zero() => return false,
+                Some(left) => {
+                    let woken = idle.wait_timeout(guard, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => idle.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            };
         }
         true
     }
@@ -76,8 +80,9 @@ impl Drop for CountedCall {
     fn drop(&mut self) {
         let all = &self.0;
         if all.calls.fetch_sub(1, Ordering::SeqCst) == 1 && !all.is_running() {
-            let _lock = all.idle.0.lock();
-            all.idle.1.notify_all();
+            let (lock, idle) = &all.idle;
+            let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.notify_all();
         }
     }
 }

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rdzv_testing::pids::kill;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PRINT_ROUND, Place, printed};
 use crate::harness::{DEADLINE, Running, free_port};
@@ -60,7 +59,8 @@ fn coordinator(nodes: &[Running]) -> usize {
 /// Kills everything on the machine of a node at once.
 fn kill_machine(node: Running) {
     for (pid, _) in node.processes() {
-        kill(pid, Signal::KILL);
+        // One may have ended meanwhile, because another one did.
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
     }
     assert!(node.all_gone_within(Duration::from_secs(20)));
     node.wait().expect(-9);
