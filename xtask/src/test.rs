@@ -271,7 +271,7 @@ pub(crate) fn manifests() -> anyhow::Result<Job> {
     })
 }
 
-/// What the interop suite runs with: an interpreter with PyTorch, and the variables that name the programs that [`build`]
+/// The environment of the interop suite: an interpreter with PyTorch, and the variables that name the programs that [`build`]
 /// compiled.
 pub(crate) fn interop_setting() -> anyhow::Result<(PathBuf, Vec<(&'static str, PathBuf)>)> {
     let python = venv::torch_python()?;

@@ -112,7 +112,7 @@ pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
 pub struct Member {
     /// The role of its workers.
     pub role: String,
-    /// How many workers it starts. 0: not known here, so the agents of the round exchange their ranks in its store.
+    /// The number of workers that it starts. 0: not known here, so the agents of the round exchange their ranks in its store.
     pub local_world_size: u32,
     /// Whether an agent hosts the store that the workers meet at; if not, the worker with rank 0
     /// does, at a port that is free now.

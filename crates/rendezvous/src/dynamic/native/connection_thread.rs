@@ -56,7 +56,7 @@ pub(super) enum Command {
     End,
 }
 
-/// How a join ended: with what this node hosts for the workers, if it does, and with the address of the coordinator.
+/// The end of a join: with what this node hosts for the workers, if it does, and with the address of the coordinator.
 pub(super) type JoinAnswer = Result<(Joined, Option<Master>, SocketAddr), NotJoined>;
 
 /// Why a join failed.

@@ -116,7 +116,7 @@ pub struct Join {
     pub settings: Settings,
     /// The role of its workers.
     pub role: String,
-    /// How many workers it starts. 0: it does not know yet, so the agents of the round tell one another in its store.
+    /// The number of workers that it starts. 0: it does not know yet, so the agents of the round tell one another in its store.
     pub local_world_size: u32,
     /// Their program; agents of version 0.1 do not say it.
     pub program: Option<Program>,
