@@ -141,6 +141,13 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
     let wrong = |what: String| RendezvousError::Argument(what);
     let mut places: Vec<Endpoint> = Vec::new();
     for text in parameters.endpoint.split(',') {
+        // An endpoint alone may be empty, as PyTorch's: this host.
+        if text.trim().is_empty() && parameters.endpoint.contains(',') {
+            return Err(wrong(format!(
+                "the list of endpoints '{}' has an empty place: list them as a:29400,b,c",
+                parameters.endpoint
+            )));
+        }
         // The port of the first holds where none is given.
         let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
         let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
@@ -232,6 +239,11 @@ mod tests {
                 "a,b,a:29400",
                 "",
                 "the endpoint a:29400 is in the list twice",
+            ),
+            (
+                "a,,c",
+                "",
+                "the list of endpoints 'a,,c' has an empty place: list them as a:29400,b,c",
             ),
             (
                 "a,b:0,c",
