@@ -358,11 +358,13 @@ class Job:
     def kill_launcher(self, node: str):
         found = self.launchers(node)
         assert found, f"no launcher on {node}"
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        # None of them sees another one end.
+        for signum in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                try:
+                    os.kill(pid, signum)
+                except ProcessLookupError:
+                    pass
 
 
 # The job is over, and Slurm has cleared its nodes.

@@ -214,17 +214,28 @@ def lost_agent(cluster, launcher):
 def lost_head(cluster, launcher):
     job = begun(three(cluster, launcher, nodes="2:3"))
     job.kill_launcher("n1")
-    return ending(job, good=("COMPLETED", "FAILED"), limit=90)
+    state, took = over(job, 90)
+    return Seen(f"{state} after {took:.1f} s", state in ("COMPLETED", "FAILED") and -took)
 
 
-def spare(cluster, launcher):
+def spare(cluster, launcher, first=False):
     script = documented("slurm.md", "--spares 1")
     if launcher == "torchrun":
         rendezvous = f"--rdzv-id 1 --rdzv-backend c10d --rdzv-endpoint n1:{next(PORTS)} --max-restarts 3"
         script = f"srun --no-kill --kill-on-bad-exit=0 torchrun --nnodes 3 {rendezvous} train.py\n"
-    job = begun(submit(cluster, script, "-N4"), 3)
-    lost = ({line["host"] for line in job.said("start")} - {"n1"}).pop()
-    return went_on(job, next_round(job, 3, lambda: job.kill_launcher(lost)))
+    while True:
+        job = begun(submit(cluster, script, "-N4"), 3)
+        hosts = {line["host"] for line in job.said("start")}
+        if not first:
+            lost = (hosts - {"n1"}).pop()
+        elif "n1" in hosts:
+            lost = "n1"
+        else:
+            # The node in reserve is the last that came; here it is a node with workers that is lost.
+            job.finish()
+            over(job)
+            continue
+        return went_on(job, next_round(job, 3, lambda: job.kill_launcher(lost)))
 
 
 def power(cluster, launcher, keep: bool):
@@ -310,6 +321,7 @@ BESIDE = {
     "a launcher of three killed, `2:3`": lost_agent,
     "the launcher of the first node killed, `2:3`": lost_head,
     "a launcher killed, one node in reserve": spare,
+    "the launcher of the first node killed, one node in reserve": lambda cluster, launcher: spare(cluster, launcher, True),
 }
 ALONE = {
     "two jobs, one port of the first node, own run ids": lambda cluster, launcher: one_port(cluster, launcher, "$SLURM_JOB_ID"),

@@ -230,19 +230,22 @@ def test_one_node_says_what_failed_and_the_others_name_it(cluster):
     assert not [line for line in lines if line.startswith("rdzv: ")]
 
 
-def test_a_node_in_reserve_saves_the_job_and_the_verdict_says_so(cluster):
+@pytest.mark.parametrize("first", [False, True])
+def test_a_node_in_reserve_saves_the_job_and_the_verdict_says_so(cluster, first):
     job = batch(cluster, documented("slurm.md", "--spares 1"))
     said = job.await_said("start", 3)
     assert [line["world"] for line in said] == [3] * 3
     hosts = {line["host"] for line in said}
-    assert "n1" in hosts
-    lost = (hosts - {"n1"}).pop()
+    # Three agents can elect a coordinator, and the first node may be lost like any other, whether it has workers or not.
+    lost = "n1" if first else (hosts - {"n1"}).pop()
     began = time.time()
     job.kill_launcher(lost)
-    job.await_said("start", 6)
+    rounds = 6 if lost in hosts else 3
+    job.await_said("start", rounds)
     again = [line for line in job.said("start") if line["time"] > began]
-    assert {line["host"] for line in again} == set(NODES) - {lost}
-    print(f"{max(line['time'] for line in again) - began:.3f} s to the last worker of the next round")
+    if again:
+        assert {line["host"] for line in again} == set(NODES) - {lost}
+        print(f"{max(line['time'] for line in again) - began:.3f} s to the last worker of the next round")
     job.finish()
     output = job.completed()
     assert f"run slurm-{job.id}.0.0 succeeded on 3 nodes with 0 restarts" in output
@@ -348,14 +351,15 @@ Rendezvous
   endpoint                         n1:PORT                                  SLURM_STEP_NODELIST
   run id                           slurm-JOB.0.0                              SLURM_JOB_ID
   this node's rank                 not known yet                             decided by the rendezvous, in every round anew
-  settings                         is_host=0, last_call_timeout=2            SLURMD_NODENAME last_call_timeout=2,is_host=0
-  who hosts it                     whoever is at n1:PORT                    --rdzv-conf is_host says that it is not this node
+  settings                         coordinator_timeout=5, is_host=0, last_call_timeout=2            SLURMD_NODENAME last_call_timeout=2,coordinator_timeout=5,is_host=0
+  coordinator                      the agent or store at n1:PORT                    --rdzv-conf is_host says that it is not this node
 """
 
 
 def test_check_tells_what_is_wrong_with_the_nodes_of_a_step(cluster):
     job = batch(cluster, "srun rdzv check --min-free 1MiB\n", "-N4")
-    lines = job.completed().splitlines()
+    # On a busy machine it also says which node it waits for.
+    lines = [line for line in job.completed().splitlines() if not line.startswith("rdzv")]
     assert lines[-1] == "4 of 4 nodes are fit"
     assert [line.split(":")[0] for line in lines[:4]] == list(NODES)
     assert all("rdzv 0." in line and "PyTorch 2." in line for line in lines[:4]), lines

@@ -37,7 +37,7 @@ pub(super) fn explain(
     draft.mention(&["standalone", "node_rank"]);
     settings(draft, plan);
     let (coordinator, reason) = coordinator(plan, machine);
-    draft.line("who hosts it", coordinator, Provenance::decided(reason));
+    draft.line("coordinator", coordinator, Provenance::decided(reason));
     master(draft, plan, reasons);
 }
 
@@ -78,7 +78,7 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     };
     match parameters.backend.as_str() {
         "c10d" if parameters.config.get("store_type") == Some("file") => {
-            ("nobody".to_owned(), "it is a file".to_owned())
+            ("none".to_owned(), "the rendezvous is a file".to_owned())
         }
         "c10d" => match &places(parameters)[..] {
             [place] => at_one_place(place, parameters, machine),
@@ -100,7 +100,7 @@ fn at_one_place(
     match parameters.config.get_as_bool("is_host") {
         Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host says so".to_owned()),
         Ok(Some(false)) => (
-            format!("whoever is at {place}"),
+            format!("the agent or store at {place}"),
             "--rdzv-conf is_host says that it is not this node".to_owned(),
         ),
         _ if machine.is_called(&place.host) => (
@@ -108,7 +108,7 @@ fn at_one_place(
             format!("{} is this machine", place.host),
         ),
         _ => (
-            format!("whoever is at {place}"),
+            format!("the agent or store at {place}"),
             format!("{} is not this machine", place.host),
         ),
     }

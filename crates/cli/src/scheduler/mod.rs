@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, TORCHELASTIC_RUN_ID};
 
@@ -33,6 +34,9 @@ const OF_WORKERS: [&str; 2] = [TORCHELASTIC_RUN_ID, LOCAL_RANK];
 
 /// Ports of jobs begin here and end below the ports that the system gives out by itself.
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
+
+/// Nothing starts a task of a step again that was killed, so its coordinator comes back from its keeper or never.
+const COORDINATOR_TIMEOUT: &str = "coordinator_timeout=5";
 
 /// The settings of a launch that a scheduler gives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -275,23 +279,53 @@ impl Step {
             {
                 add("rdzv_id", self.run_id(variables), "SLURM_JOB_ID");
             }
+            if given("rdzv_backend").as_deref() == Some("c10d") {
+                add("rdzv_conf", COORDINATOR_TIMEOUT.to_owned(), "SLURM_STEP_ID");
+            }
             scheduled.not_taken = "flags say how the nodes meet";
             scheduled
                 .warnings
                 .extend(given("nnodes").and_then(|text| self.disagrees(&text)));
             return Ok(scheduled);
         }
-        let first = &self.names[0];
         add("nnodes", nodes.to_string(), "SLURM_STEP_NUM_NODES");
         add("rdzv_backend", "c10d".to_owned(), "SLURM_STEP_ID");
-        let endpoint = format!("{first}:{}", self.port());
+        let voters = self.voters(&given);
+        // The port of the first holds for all.
+        let mut endpoint = format!("{}:{}", voters[0], self.port());
+        for voter in &voters[1..] {
+            let _ = write!(endpoint, ",{voter}");
+        }
         add("rdzv_endpoint", endpoint, "SLURM_STEP_NODELIST");
         add("rdzv_id", self.run_id(variables), "SLURM_JOB_ID");
         // All nodes start at once: a round need not wait long for more of them.
-        let is_host = u8::from(*first == self.own);
-        let options = format!("last_call_timeout=2,is_host={is_host}");
+        let mut options = format!("last_call_timeout=2,{COORDINATOR_TIMEOUT}");
+        if let [first] = voters {
+            let is_host = u8::from(*first == self.own);
+            let _ = write!(options, ",is_host={is_host}");
+        }
         add("rdzv_conf", options, "SLURMD_NODENAME");
         Ok(scheduled)
+    }
+
+    /// The nodes at which the coordinator may be: several, so that the first one can be lost, if a node in reserve can
+    /// take its place.
+    ///
+    /// A group of voters begins when all of them are there. A node whose check fails never is, and must not keep the
+    /// others waiting.
+    fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
+        let asked = given("rdzv_conf").and_then(|options| {
+            let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));
+            let voters = pairs.find(|(name, _)| name.trim() == "voters");
+            voters.and_then(|(_, number)| number.trim().parse().ok())
+        });
+        let has_spares = given("spares").is_some_and(|number| number != "0");
+        let count = match asked {
+            Some(count) => usize::max(count, 1),
+            None if has_spares && given("node_check").is_none() => 3,
+            None => 1,
+        };
+        self.names.get(..count).unwrap_or(&self.names[..1])
     }
 
     /// Each task would start all workers of its node.

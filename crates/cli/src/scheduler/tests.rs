@@ -57,7 +57,7 @@ fn a_step_of_several_nodes_needs_no_flags() {
     assert_eq!(value(&found, "rdzv_id"), Some("slurm-55.2.0"));
     assert_eq!(
         value(&found, "rdzv_conf"),
-        Some("last_call_timeout=2,is_host=0")
+        Some("last_call_timeout=2,coordinator_timeout=5,is_host=0")
     );
     assert_eq!(value(&found, "nproc_per_node"), None);
     assert_eq!(found.warnings, Vec::<String>::new());
@@ -75,7 +75,7 @@ fn a_step_of_several_nodes_needs_no_flags() {
     );
     assert_eq!(
         value(&first, "rdzv_conf"),
-        Some("last_call_timeout=2,is_host=1")
+        Some("last_call_timeout=2,coordinator_timeout=5,is_host=1")
     );
     let again = of(&[("SLURM_RESTART_COUNT", "1")], &[]);
     assert_ne!(
@@ -104,6 +104,58 @@ fn flags_win_and_how_the_nodes_meet_is_one_matter() {
     assert_eq!(endpoint.values.len(), 1);
     let alone = of(&[], &[("standalone", "yes")]);
     assert_eq!(alone.values, []);
+}
+
+#[test]
+fn nodes_in_reserve_make_voters_of_the_first_three() {
+    let endpoint = |flags: &[(&str, &str)]| {
+        let found = of(&[], flags);
+        let text = value(&found, "rdzv_endpoint").unwrap().to_owned();
+        let (first, rest) = text.split_once(':').unwrap();
+        let others = rest.split_once(',').map(|(_, others)| others.to_owned());
+        let options = value(&found, "rdzv_conf").map(str::to_owned);
+        (first.to_owned(), others, options)
+    };
+    let several = Some("n2,n3".to_owned());
+    let options = Some("last_call_timeout=2,coordinator_timeout=5".to_owned());
+    let first = "n1".to_owned();
+    assert_eq!(
+        endpoint(&[("spares", "1")]),
+        (first, several.clone(), options)
+    );
+    // A node whose check fails would never be there.
+    assert_eq!(endpoint(&[("spares", "1"), ("node_check", "true")]).1, None);
+    assert_eq!(endpoint(&[("spares", "0")]).1, None);
+    // The user's settings are all of them.
+    for (settings, others) in [
+        ("voters=3", several),
+        ("join_timeout=9, voters=1", None),
+        ("voters=0", None),
+        ("voters=5", None),
+    ] {
+        let flags = [("spares", "1"), ("rdzv_conf", settings)];
+        assert_eq!(
+            endpoint(&flags),
+            ("n1".to_owned(), others, None),
+            "{settings}"
+        );
+    }
+}
+
+#[test]
+fn agents_do_not_wait_for_a_task_that_nothing_starts_again() {
+    let meets = [("nnodes", "2:3"), ("rdzv_endpoint", "n1:1")];
+    let c10d = [meets[0], meets[1], ("rdzv_backend", "c10d")];
+    let found = of(&[], &c10d);
+    assert_eq!(value(&found, "rdzv_conf"), Some("coordinator_timeout=5"));
+    let own = [
+        c10d[0],
+        c10d[1],
+        c10d[2],
+        ("rdzv_conf", "coordinator_timeout=60"),
+    ];
+    assert_eq!(value(&of(&[], &own), "rdzv_conf"), None);
+    assert_eq!(value(&of(&[], &meets), "rdzv_conf"), None);
 }
 
 #[test]

@@ -232,3 +232,25 @@ fn a_job_with_the_run_id_of_another_one_has_not_succeeded() {
     let line = "the job of run 'same' has ended without this node, which its own job needs: another job has the same";
     assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
 }
+
+#[test]
+fn a_job_at_the_port_of_another_one_is_warned_of_its_store() {
+    let script = r#"
+    echo 'touch on$RUN$RANK; until [ -e go ]; do sleep 0.02; done' > wait.py
+    here="--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:$PORT"
+    RUN=a SLURM_JOB_ID=1 srun "$RDZV" run $here wait.py 2> first &
+    first=$!
+    until [ -e ona0 -a -e ona1 ]; do sleep 0.02; done
+    RUN=b SLURM_JOB_ID=2 srun "$RDZV" run $here wait.py &
+    second=$!
+    until [ -e onb0 -a -e onb1 ]; do sleep 0.02; done
+    touch go
+    wait $first && wait $second || echo a job has failed
+    grep -c 'is hosted by an agent' first
+    "#;
+    let ended = sbatch(script).run().expect(1);
+    assert_eq!(ended.stdout, "0\n", "{}", ended.stderr);
+    let line = "is hosted by an agent of run 'slurm-1.0.0', and is gone soon after that run ends: give run 'slurm-2.0.0' a port \
+                of its own";
+    assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
+}

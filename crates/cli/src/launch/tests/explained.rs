@@ -121,20 +121,26 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
             settings,
             "s.py",
         ];
-        value(&explained(&case(&line)), "who hosts it")
+        value(&explained(&case(&line)), "coordinator")
     };
     assert_eq!(
         shown("this-node", ""),
         "this node's agent, unless a store is at this-node:29400 already"
     );
-    assert_eq!(shown("that-node:77", ""), "whoever is at that-node:77");
+    assert_eq!(
+        shown("that-node:77", ""),
+        "the agent or store at that-node:77"
+    );
     assert_eq!(shown("that-node:77", "is_host=1"), "this node's agent");
     let list = "that-node:77,this-node,third";
     assert_eq!(
         shown(list, ""),
         "the agent that is elected of those at that-node:77, this-node:77, third:77"
     );
-    assert_eq!(shown(list, "voters=1"), "whoever is at that-node:77");
+    assert_eq!(
+        shown(list, "voters=1"),
+        "the agent or store at that-node:77"
+    );
     let fixed = |rank: &'static str| {
         let line = [
             "--nnodes=2",
@@ -143,7 +149,7 @@ fn who_hosts_the_rendezvous_follows_from_the_endpoint() {
             rank,
             "s.py",
         ];
-        value(&explained(&case(&line)), "who hosts it")
+        value(&explained(&case(&line)), "coordinator")
     };
     assert_eq!(fixed("0"), "this node's agent");
     assert_eq!(fixed("1"), "the agent with --node-rank 0");

@@ -26,6 +26,9 @@ use crate::{NodeState, Recorder, RendezvousBackend, RendezvousError, RendezvousE
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
+/// The key under which an agent that hosts a store says for which run it does.
+const HOSTED_FOR: &str = "rdzv.hosted_for";
+
 /// Again if the store's host ends just after it was reached: another agent may take its place.
 pub(super) fn at_tcp(
     endpoint: &Endpoint,
@@ -36,10 +39,15 @@ pub(super) fn at_tcp(
     let mut again = 0;
     loop {
         let (server, store) = reach(endpoint, is_host, options)?;
-        if server.is_some() {
-            say_who_hosts(recorder);
-        }
-        match meet(server, store, endpoint, options, recorder) {
+        let met = match server.is_some() {
+            true => {
+                say_who_hosts(recorder);
+                store.set(HOSTED_FOR, options.run_id.as_str().as_bytes())
+            }
+            false => warn_of_another_run(&store, endpoint, options),
+        };
+        let met = met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()));
+        match met.and_then(|()| meet(server, store, endpoint, options, recorder)) {
             Err(error) if again < MOST_AGAIN => {
                 tracing::debug!(%error, "lost the c10d store at once; looking for it again");
                 again += 1;
@@ -58,6 +66,27 @@ pub(super) fn say_who_hosts(recorder: Option<&Recorder>) {
     if let Some(record) = recorder {
         record(RendezvousEvent::new(NodeState::Init, message));
     }
+}
+
+/// The agent that hosts a store for another run ends with that one, and this run then has no store.
+fn warn_of_another_run(
+    store: &TcpStore,
+    endpoint: &Endpoint,
+    options: &Options,
+) -> Result<(), StoreError> {
+    if !store.check(&[HOSTED_FOR])? {
+        return Ok(());
+    }
+    let hosted_for = store.get(HOSTED_FOR)?;
+    if *hosted_for != *options.run_id.as_str().as_bytes() {
+        tracing::warn!(
+            "the store at {endpoint} is hosted by an agent of run '{}', and is gone soon after that run ends: give run \
+             '{}' a port of its own",
+            String::from_utf8_lossy(&hosted_for),
+            options.run_id
+        );
+    }
+    Ok(())
 }
 
 /// A store server of ours runs the rendezvous itself; with any other, the state is shared under a key
