@@ -5,6 +5,7 @@ mod confirm;
 mod drain;
 mod election;
 mod snapshot;
+mod ticks;
 
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ use snapshot::{Assemblies, Transfers};
 /// long steps down.
 const ELECTION_TICKS: usize = 10;
 
-/// Ticks between heartbeats.
-const HEARTBEAT_TICKS: usize = 2;
+/// Ticks between heartbeats. A follower that misses one does not stand for election yet.
+const HEARTBEAT_TICKS: usize = 4;
 
 /// The most bytes of entries in one message.
 const MESSAGE_BOUND: u64 = 512 << 10;
@@ -51,7 +52,7 @@ const CAUGHT_UP: u64 = 64;
 /// The settings of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The time of a tick. A leader says that it lives every 2 ticks; without one, a member stands for election
+    /// The time of a tick. A leader says that it lives every 4 ticks; without one, a member stands for election
     /// after `10 + place` ticks.
     pub tick: Duration,
     /// Truncate the log when so many commands have been applied since the last snapshot.
@@ -86,7 +87,8 @@ pub struct Consensus {
     /// The newest configuration in the log.
     appended: Configuration,
     now: Now,
-    next_tick: Mono,
+    /// Up to when ticks have been counted.
+    ticked: Mono,
     role: Role,
     election: Election,
     clock: GroupClock,
@@ -180,7 +182,7 @@ impl Consensus {
             appended: configuration.clone(),
             configuration,
             now,
-            next_tick: now.mono + settings.tick,
+            ticked: now.mono,
             election: Election::new(place),
             clock: GroupClock::default(),
             questions: Questions::default(),
@@ -242,11 +244,13 @@ impl Consensus {
         Some(self.node.store().last() - progress.matched)
     }
 
-    /// At the leader: whether a member lacks so little that it may vote.
+    /// At the leader: whether a member lacks so little that it may vote. One that has acknowledged nothing yet lacks
+    /// everything, however short the log is.
     pub fn is_caught_up(&self, member: VoterId) -> bool {
         let promotes = is_broken!(self.settings, PromotesEmptyLearner);
+        let last = self.node.store().last();
         self.lag(member)
-            .is_some_and(|lag| lag <= CAUGHT_UP || promotes)
+            .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
     }
 
     /// At the leader: whether a change of members is not over.
@@ -347,6 +351,10 @@ impl Consensus {
         if self.node.raft.state == StateRole::Leader {
             self.node.report_unreachable(peer.number());
             self.snapshot_failed(peer);
+            if is_up {
+                // Its answer says what it lacks.
+                self.node.ping();
+            }
         } else if !is_up
             && self.node.raft.leader_id == peer.number()
             && !is_broken!(self.settings, RemembersLeader)
@@ -448,31 +456,6 @@ impl Consensus {
         }
     }
 
-    fn tick(&mut self) {
-        let now = self.now.mono;
-        if self.election.is_due(now) {
-            self.campaign();
-        }
-        if now < self.next_tick {
-            return;
-        }
-        let late = now - self.next_tick;
-        // After a standstill time goes on as if there had been none: what came meanwhile is to be read first.
-        self.next_tick = match late < self.settings.tick {
-            true => self.next_tick + self.settings.tick,
-            false => now + self.settings.tick,
-        };
-        self.node.tick();
-        if self.node.raft.state == StateRole::Leader {
-            let progress = self.node.raft.prs().iter();
-            let waiting = progress.filter(|(_, it)| it.state == ProgressState::Snapshot);
-            let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
-            for peer in self.transfers.overdue(&waiting) {
-                self.snapshot_failed(peer);
-            }
-        }
-    }
-
     fn snapshot_failed(&mut self, peer: VoterId) {
         if !is_broken!(self.settings, SnapshotOnce) {
             let failed = raft::SnapshotStatus::Failure;
@@ -536,6 +519,9 @@ impl Machine for Consensus {
     fn handle(&mut self, now: Now, input: Input<'_>) {
         self.outbox.assert_drained();
         self.now = now;
+        if !matches!(input, Input::Tick) {
+            self.count_ticks();
+        }
         match input {
             Input::Propose { token, command } => self.propose(token, command),
             Input::Received {
@@ -559,8 +545,8 @@ impl Machine for Consensus {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let election = self.election.due();
-        Some(election.map_or(self.next_tick, |due| due.min(self.next_tick)))
+        let due = [self.election.due(), self.tick_due()];
+        due.into_iter().flatten().min()
     }
 }
 

@@ -25,7 +25,7 @@ const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 const WAITS: &str = "echo up; read go < go";
 
 /// A folder with a token file.
-fn token_file(text: &str) -> (TempDir, PathBuf) {
+pub(super) fn token_file(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     fs::write(&path, text).unwrap();

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rdzv_testing::Authority;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::secret::token_file;
 use super::{PRINT_ROUND, Place, printed};
 use crate::harness::{DEADLINE, Running, free_port};
 
@@ -24,11 +26,17 @@ fn places(count: usize) -> Place {
 
 /// A node whose worker says where it is, and ends when it is told to.
 fn node(place: &Place, go: &Path) -> Running {
+    node_with(place, go, &[])
+}
+
+/// The same with more flags.
+fn node_with(place: &Place, go: &Path, more: &[&str]) -> Running {
     let script = format!(
         "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
         go.display()
     );
     let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
+    let flags = [&flags, more].concat();
     place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
 }
 
@@ -163,4 +171,72 @@ fn a_job_does_not_begin_before_every_voter_is_there() {
         node.wait().expect(0);
     }
     last.wait().expect(0);
+}
+
+#[test]
+fn voters_with_a_token_and_tls_outlive_their_coordinator_too() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.files("node");
+    let ca = authority.file();
+    let (_folder, token) = token_file("the token of this job, which is long");
+    let [token, certificate, key, ca] =
+        [&token, &certificate, &key, &ca].map(|path| path.to_str().unwrap());
+    let flags = ["--token-file", token, "--tls-cert", certificate];
+    let flags = [&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat();
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node_with(&place, &go, &flags)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    kill_machine(nodes.remove(coordinator(&nodes)));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
+    let place = places(3);
+    let (_ours, right) = token_file("the token of this job, which is long");
+    let (_theirs, wrong) = token_file("the token of another job, not this");
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let with = |token: &Path| {
+        let flags = ["--token-file", token.to_str().unwrap()];
+        node_with(&place, &go, &flags)
+    };
+    let others = [with(&right), with(&right)];
+    for node in &others {
+        node.stderr
+            .await_text("waiting until all voters are there", 1);
+    }
+    let began = Instant::now();
+    let ended = with(&wrong).wait().expect(1);
+    // It waits for voters for a minute.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    for endpoint in &endpoints[..2] {
+        let why = format!("{endpoint}: it has proven another job token");
+        assert!(ended.stderr.contains(&why), "{}", ended.stderr);
+    }
+    assert!(ended.stderr.contains("--token-file"), "{}", ended.stderr);
+    let named = format!(
+        "the process at {} is one of the voters and cannot be talked to",
+        endpoints[2]
+    );
+    for node in &others {
+        node.stderr.await_text(&named, 1);
+    }
+    // With the right one, the job begins.
+    fs::write(&go, "").unwrap();
+    with(&right).wait().expect(0);
+    for node in others {
+        node.wait().expect(0);
+    }
 }

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
+use raft::{ProgressState, StateRole};
 use rdzv_core::time::Now;
 
-use super::clock;
+use super::{Consensus, clock};
 use crate::configuration::{Configuration, PLACES};
 use crate::voter::VoterId;
 use crate::wire::SNAPSHOT_BOUND;
@@ -94,18 +95,33 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Another tick has passed; the members whose snapshots are overdue.
-    pub(super) fn overdue(&mut self, waiting: &[u64]) -> Vec<VoterId> {
+    /// So many more ticks have passed; the members whose snapshots are overdue.
+    pub(super) fn overdue(&mut self, passed: u32, waiting: &[u64]) -> Vec<VoterId> {
         self.ticks.retain(|peer, _| waiting.contains(peer));
         let mut overdue = Vec::new();
         for peer in waiting {
             let ticks = self.ticks.entry(*peer).or_default();
-            *ticks += 1;
+            *ticks += passed;
             if *ticks >= OVERDUE_TICKS {
                 *ticks = 0;
                 overdue.extend(VoterId::new(*peer));
             }
         }
         overdue
+    }
+}
+
+impl Consensus {
+    /// Sends snapshots again that were not acknowledged for long; so many ticks more have passed.
+    pub(super) fn send_lost_snapshots(&mut self, passed: u32) {
+        if self.node.raft.state != StateRole::Leader {
+            return;
+        }
+        let progress = self.node.raft.prs().iter();
+        let waiting = progress.filter(|(_, it)| it.state == ProgressState::Snapshot);
+        let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        for peer in self.transfers.overdue(passed, &waiting) {
+            self.snapshot_failed(peer);
+        }
     }
 }

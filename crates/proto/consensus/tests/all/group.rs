@@ -184,6 +184,47 @@ fn a_group_grows_from_one_to_three_in_a_joint_change_and_shrinks_again() {
 }
 
 #[test]
+fn a_learner_that_has_said_nothing_may_not_vote_however_short_the_log_is() {
+    let mut group = Group::of(3);
+    group.cut = vec![(id(1), id(4)), (id(4), id(1))];
+    group.join(4, 3);
+    group.change(&[(4, Kind::Learner, 3)]);
+    let lag = group.members[&id(1)].lag(id(4)).unwrap();
+    assert!(lag < 64, "{lag}");
+    assert!(!group.members[&id(1)].is_caught_up(id(4)));
+    group.change(&[(4, Kind::Voter, 3)]);
+    let fault = "the voter-to-be does not have the log yet";
+    assert!(group.said(1, &Output::Unchanged(fault)));
+    group.cut.clear();
+    group.pass(Duration::from_secs(1));
+    assert!(group.members[&id(1)].is_caught_up(id(4)));
+    group.change(&[(4, Kind::Voter, 3)]);
+    assert!(group.configuration(1).voters.contains(&id(4)));
+}
+
+#[test]
+fn a_member_at_rest_is_woken_for_heartbeats_only() {
+    let mut group = Group::of(3);
+    let mut wakes = 0;
+    let end = group.now.mono + Duration::from_secs(10);
+    while let Some(due) = group.members.values().filter_map(Consensus::deadline).min()
+        && due <= end
+    {
+        group.now.mono = due;
+        for it in [1, 2, 3].map(id) {
+            if group.members[&it].deadline().is_some_and(|at| at <= due) {
+                assert_eq!(it, id(1), "a follower that hears its leader waits for nothing");
+                group.handle(it, Input::Tick);
+                wakes += 1;
+            }
+        }
+        group.settle();
+    }
+    // Every 200 ms, and every 500 ms a look for the majority.
+    assert!((50..=75).contains(&wakes), "{wakes}");
+}
+
+#[test]
 fn a_voter_is_replaced_in_one_step() {
     let mut group = Group::of(3);
     group.members.remove(&id(3));

@@ -88,6 +88,10 @@ impl Gate {
         }
     }
 
+    pub(super) fn is_refused(&self) -> bool {
+        self.state == State::Refused
+    }
+
     pub(super) fn retry(&mut self) {
         if self.state == State::Refused {
             self.state = State::Free;

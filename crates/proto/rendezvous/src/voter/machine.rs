@@ -4,6 +4,7 @@ mod leading;
 mod membership;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rdzv_consensus::wire::{Frame, opcode};
 use rdzv_consensus::{self as consensus, Consensus, Role, VoterId};
@@ -16,6 +17,9 @@ use super::gate::{Gate, Next};
 use super::peers::Peers;
 use super::{Output, Settings};
 use crate::coordinator::{self, Coordinator, Input, RunNote};
+
+/// The time after which a voter looks at its group again, as long as something is to be done about it.
+const REVIEW: Duration = Duration::from_millis(50);
 
 /// A voter.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub struct Voter {
     ending: Option<Mono>,
     /// Since when its group looks as if it could never decide again.
     lost_since: Option<Mono>,
+    /// When it looks at its group again, if something is to be done about that.
+    review: Option<Mono>,
     has_retired: bool,
     outbox: Outbox<Output>,
 }
@@ -76,6 +82,7 @@ impl Voter {
             asking: BTreeSet::new(),
             ending: None,
             lost_since: None,
+            review: None,
             has_retired: false,
             outbox: Outbox::default(),
         };
@@ -259,6 +266,9 @@ impl Voter {
         let due = group.and_then(|group| group.consensus.deadline());
         if due.is_some_and(|due| due <= now.mono) {
             self.consent(now, consensus::Input::Tick);
+        }
+        if self.review.is_some_and(|due| due <= now.mono) {
+            self.review = None;
             self.gate.retry();
             self.invite();
             self.replace_ended(now);
@@ -335,6 +345,7 @@ impl Machine for Voter {
         if !self.asking.is_empty() {
             self.answer();
         }
+        self.plan_review(now);
     }
 
     fn poll_output(&mut self) -> Option<Output> {
@@ -345,7 +356,7 @@ impl Machine for Voter {
         let group = self.group.as_ref().filter(|_| !self.has_retired);
         let group = group.and_then(|group| group.consensus.deadline());
         let coordinator = self.coordinator.as_ref().and_then(Coordinator::deadline);
-        [group, coordinator, self.ending]
+        [group, coordinator, self.ending, self.review]
             .into_iter()
             .flatten()
             .min()

@@ -216,6 +216,7 @@ impl ServerMachine {
                 return self.step(id, Unfinished::ListKeys(Listed::default()));
             }
             Request::Extension { opcode, payload } => {
+                self.extension_requests += 1;
                 self.make_room_for_request(id, payload.len() + 2 * ENTRY_OVERHEAD)?;
                 self.extend(|extension, now, reach| {
                     extension.request(now, id, opcode, payload, reach);

@@ -167,6 +167,8 @@ pub struct ServerMachine {
     serial: u64,
     purging: bool,
     requests: u64,
+    /// Those of them that were for the extension.
+    extension_requests: u64,
     outbox: Outbox<Output>,
     /// The time of the input that is being handled.
     now: Now,
@@ -250,6 +252,7 @@ impl ServerMachine {
             serial: 0,
             purging: false,
             requests: 0,
+            extension_requests: 0,
             outbox: Outbox::default(),
             now: Now::default(),
             extension: None,
@@ -315,6 +318,12 @@ impl ServerMachine {
             refused: self.refused,
             refused_for_descriptors: self.descriptors.closed,
         }
+    }
+
+    /// Requests executed since the start: those of the store, and those of the extension.
+    pub fn requests(&self) -> (u64, u64) {
+        let own = self.requests - self.extension_requests;
+        (own, self.extension_requests)
     }
 
     /// The addresses with the most connections, at most so many, and how many each has. Of an IPv6

@@ -52,6 +52,14 @@ pub(super) fn connect(
             Err(why) => why,
         };
         let elapsed = started.elapsed();
+        if let Some(refusals) = search.refusals() {
+            return Err(RendezvousError::Unreachable {
+                what: format!("more than half of the voters cannot be talked to ({refusals})"),
+                place: options.place(),
+                elapsed: Some(elapsed),
+                remedy: "give this agent the --token-file and the --tls-* files that the others have",
+            });
+        }
         if elapsed >= timeout {
             return Err(RendezvousError::Unreachable {
                 what,

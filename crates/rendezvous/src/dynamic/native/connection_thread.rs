@@ -396,15 +396,16 @@ impl ConnectionThread {
                 self.address = located.address;
                 located.channel
             }
-            None => match probe(self.address, ONE_ATTEMPT, credentials)? {
-                Found::Coordinator(channel) => channel,
-                Found::Voter(_) => {
+            None => match probe(self.address, ONE_ATTEMPT, credentials) {
+                Ok(Found::Coordinator(channel)) => channel,
+                Ok(Found::Voter(_)) => {
                     return Err("there is a voter that is not the coordinator".to_owned());
                 }
-                Found::Store => {
+                Ok(Found::Store) => {
                     let what = "there is another store now, which hosts no rendezvous";
                     return Err(what.to_owned());
                 }
+                Err(why) => return Err(why.to_string()),
             },
         };
         let set = channel.stream().set_nonblocking(true);

@@ -1,10 +1,10 @@
-//! The coordinator as an extension of a store server.
+//! A machine that takes the inputs of a coordinator, as an extension of a store server; and the coordinator as one.
 
-use std::io;
+use std::{fmt, io};
 
 use rdzv_core::escape::escape;
 use rdzv_core::ident::ConnId;
-use rdzv_core::machine::Machine as _;
+use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Origin, Output, PREFIX};
@@ -15,69 +15,79 @@ use super::NoteFile;
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
 pub fn extension() -> Box<dyn Extension> {
-    Box::new(CoordinatorExtension::default())
+    beside(CoordinatorHost::default())
 }
 
 /// The same for a server that is started again if it is killed, with the note of the one before, which was
 /// [reopened](NoteFile::reopen).
 pub fn restartable(note: NoteFile, origin: Origin) -> Box<dyn Extension> {
-    Box::new(CoordinatorExtension {
+    beside(CoordinatorHost {
         coordinator: Coordinator::restartable(Now::default(), note.note().clone(), origin),
         note: Some(note),
+    })
+}
+
+/// A machine of the rendezvous, and what is beside it apart from the store.
+pub(super) trait Host: fmt::Debug + Send + 'static {
+    type Machine: for<'a> Machine<Input<'a> = Input<'a>>;
+
+    fn machine(&self) -> &Self::Machine;
+
+    fn machine_mut(&mut self) -> &mut Self::Machine;
+
+    /// Applies an output of the machine. Returns what is to be done about the store and the connections of agents.
+    fn apply(
+        &mut self,
+        output: <Self::Machine as Machine>::Output,
+        reach: &mut Reach<'_>,
+    ) -> Option<Output>;
+
+    /// The answer to the probe.
+    fn probe_answer(&self) -> u32;
+
+    /// Whether what happens to keys concerns the machine.
+    fn is_active(&self) -> bool;
+
+    /// Whether a connection is that of an agent that has joined, or of a peer of the machine.
+    fn has_joined(&self, connection: ConnId) -> bool;
+}
+
+/// A host as an extension.
+pub(super) fn beside(host: impl Host) -> Box<dyn Extension> {
+    Box::new(Beside {
+        host,
         scratch: Vec::new(),
     })
 }
 
-/// A longer value is no state of a run: it would be some ten thousand nodes.
-const LONGEST_STATE: usize = 1 << 20;
-
-/// A coordinator beside a store.
-#[derive(Debug, Default)]
-struct CoordinatorExtension {
-    coordinator: Coordinator,
-    /// The note for the next one, in case this process is killed.
-    note: Option<NoteFile>,
+#[derive(Debug)]
+struct Beside<H> {
+    host: H,
     /// Where an event is written before it is sent.
     scratch: Vec<u8>,
 }
 
-impl CoordinatorExtension {
+impl<H: Host> Beside<H> {
     fn handle(&mut self, now: Now, input: Input<'_>, reach: &mut Reach<'_>) {
-        self.coordinator.handle(now, input);
+        self.host.machine_mut().handle(now, input);
         let mut reads = self.apply(reach);
         // A value may lead to more keys to read.
         while let Some(key) = reads.pop() {
             let value = state(&key, reach);
             let value = value.as_deref();
-            self.coordinator
-                .handle(now, Input::Found { key: &key, value });
+            let found = Input::Found { key: &key, value };
+            self.host.machine_mut().handle(now, found);
             let more = self.apply(reach);
             reads.splice(0..0, more);
-        }
-    }
-
-    fn note(&mut self, write: impl FnOnce(&mut NoteFile) -> io::Result<()>) {
-        if let Some(file) = &mut self.note
-            && let Err(error) = write(file)
-        {
-            error!("the note for the next coordinator cannot be written: {error}");
         }
     }
 
     /// Returns the keys to read, the first at the end.
     fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
         let mut reads = Vec::new();
-        while let Some(output) = self.coordinator.poll_output() {
-            match output {
-                Output::Note { run, note } => self.note(|file| file.update(run, note)),
-                Output::Adopt(authority) => {
-                    info!(
-                        "this coordinator takes over from one that has ended without a note; it is number {} now",
-                        authority.epoch
-                    );
-                    self.note(|file| file.adopt(authority));
-                }
-                output => reads.extend(perform(output, reach, &mut self.scratch)),
+        while let Some(output) = self.host.machine_mut().poll_output() {
+            if let Some(output) = self.host.apply(output, reach) {
+                reads.extend(perform(output, reach, &mut self.scratch));
             }
         }
         reads.reverse();
@@ -85,17 +95,17 @@ impl CoordinatorExtension {
     }
 }
 
-impl Extension for CoordinatorExtension {
+impl<H: Host> Extension for Beside<H> {
     fn prefix(&self) -> &[u8] {
         PREFIX.as_bytes()
     }
 
     fn probe(&self) -> (u32, u32) {
-        (PROBE, PROBE_ANSWER)
+        (PROBE, self.host.probe_answer())
     }
 
     fn watches(&self) -> bool {
-        self.coordinator.is_active()
+        self.host.is_active()
     }
 
     fn request(
@@ -112,7 +122,7 @@ impl Extension for CoordinatorExtension {
             payload,
         };
         self.handle(now, request, reach);
-        if self.coordinator.has_joined(from) {
+        if self.host.has_joined(from) {
             reach.join(from);
         }
     }
@@ -136,7 +146,7 @@ impl Extension for CoordinatorExtension {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        self.coordinator.deadline()
+        self.host.machine().deadline()
     }
 
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>) {
@@ -144,12 +154,68 @@ impl Extension for CoordinatorExtension {
     }
 }
 
+/// A longer value is no state of a run: it would be some ten thousand nodes.
+const LONGEST_STATE: usize = 1 << 20;
+
+/// A coordinator beside a store.
+#[derive(Debug, Default)]
+struct CoordinatorHost {
+    coordinator: Coordinator,
+    /// The note for the next one, in case this process is killed.
+    note: Option<NoteFile>,
+}
+
+impl CoordinatorHost {
+    fn note(&mut self, write: impl FnOnce(&mut NoteFile) -> io::Result<()>) {
+        if let Some(file) = &mut self.note
+            && let Err(error) = write(file)
+        {
+            error!("the note for the next coordinator cannot be written: {error}");
+        }
+    }
+}
+
+impl Host for CoordinatorHost {
+    type Machine = Coordinator;
+
+    fn machine(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    fn machine_mut(&mut self) -> &mut Coordinator {
+        &mut self.coordinator
+    }
+
+    fn apply(&mut self, output: Output, _: &mut Reach<'_>) -> Option<Output> {
+        match output {
+            Output::Note { run, note } => self.note(|file| file.update(run, note)),
+            Output::Adopt(authority) => {
+                info!(
+                    "this coordinator takes over from one that has ended without a note; it is number {} now",
+                    authority.epoch
+                );
+                self.note(|file| file.adopt(authority));
+            }
+            output => return Some(output),
+        }
+        None
+    }
+
+    fn probe_answer(&self) -> u32 {
+        PROBE_ANSWER
+    }
+
+    fn is_active(&self) -> bool {
+        self.coordinator.is_active()
+    }
+
+    fn has_joined(&self, connection: ConnId) -> bool {
+        self.coordinator.has_joined(connection)
+    }
+}
+
 /// Applies an output of a coordinator that has nothing to do with its note. Returns the key to read, if it is about one.
-pub(super) fn perform(
-    output: Output,
-    reach: &mut Reach<'_>,
-    scratch: &mut Vec<u8>,
-) -> Option<Vec<u8>> {
+fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Option<Vec<u8>> {
     match output {
         Output::Send(to, event) => {
             scratch.clear();
@@ -171,7 +237,7 @@ pub(super) fn perform(
 }
 
 /// The value of a key; none if it is too long to be one of a run.
-pub(super) fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
+fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
     let value = reach.value(key)?;
     (value.len() <= LONGEST_STATE).then(|| value.to_vec())
 }

@@ -113,7 +113,7 @@ impl fmt::Debug for Native {
 pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
     match probe::probe(address, within, &Credentials::default()) {
         Ok(found) => Ok(matches!(found, Found::Coordinator(_))),
-        Err(what) => Err(unreachable(place(address), what, None)),
+        Err(what) => Err(unreachable(place(address), what.to_string(), None)),
     }
 }
 
@@ -143,7 +143,7 @@ impl Native {
                 let what = "it is a voter that is not the coordinator".to_owned();
                 return Err(unreachable(place, what, None));
             }
-            Err(what) => return Err(unreachable(place, what, None)),
+            Err(what) => return Err(unreachable(place, what.to_string(), None)),
         };
         if search.is_some() {
             search::watch_closely(&channel)

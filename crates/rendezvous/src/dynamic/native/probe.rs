@@ -8,6 +8,7 @@ use rdzv_event::poll;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::handshake::is_refusal;
+use rdzv_trust::channel::OpenError;
 use rdzv_trust::{Channel, Credentials};
 use rustix::event::{PollFd, PollFlags};
 use socket2::{SockRef, TcpKeepalive};
@@ -25,16 +26,40 @@ pub(super) enum Found {
     Store,
 }
 
-/// Connects, proves what there is to prove, and asks. The error says what was found instead of a store.
+/// What was found instead of a store.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// One side refuses the other, for its token or its certificate. Trying again will not change that.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<io::Error> for ProbeError {
+    fn from(error: io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+impl From<OpenError> for ProbeError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Refused(why) => Self::Refused(why),
+            OpenError::Silent(why) => Self::Other(why),
+        }
+    }
+}
+
+/// Connects, proves what there is to prove, and asks.
 pub(super) fn probe(
     address: SocketAddr,
     within: Duration,
     credentials: &Credentials,
-) -> Result<Found, String> {
-    let stream = TcpStream::connect_timeout(&address, within).map_err(|error| error.to_string())?;
-    prepare(&stream, within).map_err(|error| error.to_string())?;
-    let (mut channel, mut preamble) =
-        Channel::open(stream, credentials, within).map_err(|error| error.to_string())?;
+) -> Result<Found, ProbeError> {
+    let stream = TcpStream::connect_timeout(&address, within)?;
+    prepare(&stream, within)?;
+    let (mut channel, mut preamble) = Channel::open(stream, credentials, within)?;
     request::preamble(&mut preamble, PROBE);
     let exchanged = channel
         .write_all(&preamble)
@@ -42,26 +67,28 @@ pub(super) fn probe(
     match exchanged {
         Ok(answer) => match u32::from_le_bytes(answer) {
             PROBE_ANSWER => {
-                channel
-                    .stream()
-                    .set_read_timeout(None)
-                    .map_err(|error| error.to_string())?;
+                channel.stream().set_read_timeout(None)?;
                 Ok(Found::Coordinator(channel))
             }
             PROBE_VOTER => Ok(Found::Voter(channel)),
             PROBE => Ok(Found::Store),
-            _ if is_refusal(&answer) => Err(channel.rest_of_refusal(&answer)),
-            _ => Err(format!(
+            _ if is_refusal(&answer) => {
+                Err(ProbeError::Refused(channel.rest_of_refusal(&answer)))
+            }
+            _ => Err(ProbeError::Other(format!(
                 "something that is no store answered {:?}",
                 String::from_utf8_lossy(&answer)
-            )),
+            ))),
         },
         Err(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Ok(Found::Store),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                Err("something accepted the connection and said nothing".to_owned())
+                let what = "something accepted the connection and said nothing";
+                Err(ProbeError::Other(what.to_owned()))
             }
-            _ => Err(error.to_string()),
+            // The other side looks at our certificate after its own part of the handshake.
+            io::ErrorKind::InvalidData => Err(ProbeError::Refused(format!("TLS failed: {error}"))),
+            _ => Err(error.into()),
         },
     }
 }

@@ -1,5 +1,6 @@
 //! Finding the coordinator among the places of the voters.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::probe::{Found, probe, read_exact};
+use super::probe::{Found, ProbeError, probe, read_exact};
 
 /// The time for one attempt to connect to a place, and for a voter to name the coordinator: while one is elected, it
 /// answers as soon as that is over.
@@ -31,6 +32,8 @@ const LONGEST_ANSWER: u64 = 1024;
 pub struct Search {
     places: Vec<Endpoint>,
     order: SearchOrder,
+    /// The places whose last answer was a refusal, of either side, with the reason.
+    refused: BTreeMap<usize, String>,
 }
 
 /// The coordinator.
@@ -47,7 +50,11 @@ impl Search {
     /// Among these places.
     pub fn new(places: Vec<Endpoint>) -> Self {
         let order = SearchOrder::new(places.iter().map(Endpoint::to_string).collect());
-        Self { places, order }
+        Self {
+            places,
+            order,
+            refused: BTreeMap::new(),
+        }
     }
 
     /// The coordinator was found at this place.
@@ -68,7 +75,12 @@ impl Search {
             let Some(endpoint) = self.places.get(place).cloned() else {
                 break;
             };
-            match ask(&endpoint, credentials) {
+            let answer = ask(&endpoint, credentials);
+            match &answer {
+                Err(ProbeError::Refused(why)) => drop(self.refused.insert(place, why.clone())),
+                _ => drop(self.refused.remove(&place)),
+            }
+            match answer {
                 Ok(Answer::Coordinator(address, channel)) => {
                     self.order.found(place);
                     return Ok(Located {
@@ -86,14 +98,27 @@ impl Search {
                     // It was waited for already.
                     break;
                 }
-                Err(why) => answers.push((endpoint, why)),
+                Err(why) => answers.push((endpoint, why.to_string())),
             }
         }
         answers.sort();
         answers.dedup();
-        let answers = answers.iter().map(|(place, why)| format!("{place}: {why}"));
-        Err(answers.collect::<Vec<_>>().join("; "))
+        Err(listed(answers.iter().map(|(place, why)| (place, &why[..]))))
     }
+
+    /// The refusals, if it was more than half of the places: then this node has the wrong token or certificate. Of fewer,
+    /// they have, and the others may do without them.
+    pub fn refusals(&self) -> Option<String> {
+        let refused = self.refused.iter();
+        let refused = refused.filter_map(|(at, why)| Some((self.places.get(*at)?, &why[..])));
+        (self.refused.len() * 2 > self.places.len()).then(|| listed(refused))
+    }
+}
+
+/// Places with what was found there.
+fn listed<'a>(answers: impl Iterator<Item = (&'a Endpoint, &'a str)>) -> String {
+    let answers = answers.map(|(place, why)| format!("{place}: {why}"));
+    answers.collect::<Vec<_>>().join("; ")
 }
 
 /// The answer of a place.
@@ -103,20 +128,20 @@ enum Answer {
     Voter(Option<String>),
 }
 
-fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, String> {
+fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, ProbeError> {
     let addresses = resolve(&endpoint.host, endpoint.port, Some(ATTEMPT));
-    let mut why = "its name has no address".to_owned();
-    for address in addresses.map_err(|error| error.to_string())? {
+    let addresses = addresses.map_err(|error| ProbeError::Other(error.to_string()))?;
+    let mut why = ProbeError::Other("its name has no address".to_owned());
+    for address in addresses {
         match probe(address, ATTEMPT, credentials) {
             Ok(Found::Coordinator(channel)) => {
-                watch_closely(&channel).map_err(|error| error.to_string())?;
+                watch_closely(&channel)?;
                 return Ok(Answer::Coordinator(address, channel));
             }
-            Ok(Found::Voter(channel)) => {
-                let named = who_coordinates(channel);
-                return named.map(Answer::Voter).map_err(|error| error.to_string());
+            Ok(Found::Voter(channel)) => return Ok(Answer::Voter(who_coordinates(channel)?)),
+            Ok(Found::Store) => {
+                why = ProbeError::Other("there is a store that is no voter".to_owned());
             }
-            Ok(Found::Store) => why = "there is a store that is no voter".to_owned(),
             Err(error) => why = error,
         }
     }

@@ -7,15 +7,14 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::{Mono, Now};
-use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
-use rdzv_rendezvous_proto::coordinator::{self, Input, PREFIX};
+use rdzv_rendezvous_proto::coordinator;
+use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::voter::{Output, Settings, Voter};
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
 use tracing::{info, warn};
 
-use super::extension::{perform, state};
+use super::extension::{Host, beside};
 use super::voter_link::VoterLink;
 
 /// The parts of a [`voter()`].
@@ -62,138 +61,81 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
             links.values().for_each(|link| link.greet(frame.clone()));
         }
     }
-    Ok(Box::new(VoterExtension {
+    Ok(beside(VoterHost {
         voter,
         links,
         stored: BTreeSet::new(),
-        scratch: Vec::new(),
     }))
 }
 
+/// A voter beside a store.
 #[derive(Debug)]
-struct VoterExtension {
+struct VoterHost {
     voter: Voter,
     /// The connections to the other places.
     links: BTreeMap<usize, VoterLink>,
     /// The keys that the coordinator here has stored, which the next one does not know.
     stored: BTreeSet<Vec<u8>>,
-    /// Where an event is written before it is sent.
-    scratch: Vec<u8>,
 }
 
-impl VoterExtension {
-    fn handle(&mut self, now: Now, input: Input<'_>, reach: &mut Reach<'_>) {
-        self.voter.handle(now, input);
-        let mut reads = self.apply(reach);
-        // A value may lead to more keys to read.
-        while let Some(key) = reads.pop() {
-            let value = state(&key, reach);
-            let value = value.as_deref();
-            self.voter.handle(now, Input::Found { key: &key, value });
-            let more = self.apply(reach);
-            reads.splice(0..0, more);
-        }
+impl Host for VoterHost {
+    type Machine = Voter;
+
+    fn machine(&self) -> &Voter {
+        &self.voter
     }
 
-    /// Returns the keys to read, the first at the end.
-    fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
-        let mut reads = Vec::new();
-        while let Some(output) = self.voter.poll_output() {
-            match output {
-                Output::Coordinator(output) => {
-                    match &output {
-                        coordinator::Output::Store { key, .. } => {
-                            self.stored.insert(key.clone());
-                        }
-                        coordinator::Output::Remove(key) => drop(self.stored.remove(key)),
-                        _ => {}
+    fn machine_mut(&mut self) -> &mut Voter {
+        &mut self.voter
+    }
+
+    fn apply(&mut self, output: Output, reach: &mut Reach<'_>) -> Option<coordinator::Output> {
+        match output {
+            Output::Coordinator(output) => {
+                match &output {
+                    coordinator::Output::Store { key, .. } => {
+                        self.stored.insert(key.clone());
                     }
-                    reads.extend(perform(output, reach, &mut self.scratch));
+                    coordinator::Output::Remove(key) => drop(self.stored.remove(key)),
+                    _ => {}
                 }
-                Output::ToPeer { place, frame } => {
-                    if let Some(link) = self.links.get(&place) {
-                        link.send(frame);
-                    }
-                }
-                Output::Dismiss(id, why) => reach.dismiss(id, why),
-                Output::Greet(frame) => {
-                    let links = self.links.values();
-                    links.for_each(|link| link.greet(frame.clone()));
-                }
-                Output::Reply(to, bytes) => reach.send(to, &bytes),
-                Output::SteppedDown => {
-                    for key in std::mem::take(&mut self.stored) {
-                        reach.remove(&key);
-                    }
-                }
-                Output::Retire => self.links.clear(),
-                Output::Log(fact) if fact.is_warning() => warn!("{fact}"),
-                Output::Log(fact) => info!("{fact}"),
+                return Some(output);
             }
+            Output::ToPeer { place, frame } => {
+                if let Some(link) = self.links.get(&place) {
+                    link.send(frame);
+                }
+            }
+            Output::Dismiss(id, why) => reach.dismiss(id, why),
+            Output::Greet(frame) => {
+                let links = self.links.values();
+                links.for_each(|link| link.greet(frame.clone()));
+            }
+            Output::Reply(to, bytes) => reach.send(to, &bytes),
+            Output::SteppedDown => {
+                for key in std::mem::take(&mut self.stored) {
+                    reach.remove(&key);
+                }
+            }
+            Output::Retire => self.links.clear(),
+            Output::Log(fact) if fact.is_warning() => warn!("{fact}"),
+            Output::Log(fact) => info!("{fact}"),
         }
-        reads.reverse();
-        reads
-    }
-}
-
-impl Extension for VoterExtension {
-    fn prefix(&self) -> &[u8] {
-        PREFIX.as_bytes()
+        None
     }
 
-    fn probe(&self) -> (u32, u32) {
+    fn probe_answer(&self) -> u32 {
         match self.voter.coordinates() {
-            true => (PROBE, PROBE_ANSWER),
-            false => (PROBE, PROBE_VOTER),
+            true => PROBE_ANSWER,
+            false => PROBE_VOTER,
         }
     }
 
-    fn watches(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.voter.is_active()
     }
 
-    fn request(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        opcode: u8,
-        payload: &[u8],
-        reach: &mut Reach<'_>,
-    ) {
-        let request = Input::Request {
-            from,
-            opcode,
-            payload,
-        };
-        self.handle(now, request, reach);
-        if self.voter.has_joined(from) {
-            reach.join(from);
-        }
-    }
-
-    fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
-        self.handle(now, Input::Closed(id), reach);
-    }
-
-    fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>) {
-        self.handle(now, Input::Touching { key, writes }, reach);
-    }
-
-    fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>) {
-        let value = state(key, reach);
-        let value = value.as_deref();
-        self.handle(now, Input::Stored { key, value }, reach);
-    }
-
-    fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
-        self.handle(now, Input::Ending, reach);
-    }
-
-    fn deadline(&self) -> Option<Mono> {
-        self.voter.deadline()
-    }
-
-    fn tick(&mut self, now: Now, reach: &mut Reach<'_>) {
-        self.handle(now, Input::Tick, reach);
+    fn has_joined(&self, connection: ConnId) -> bool {
+        self.voter.has_joined(connection)
     }
 }

@@ -14,7 +14,7 @@ use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
 use rustix::event::{PollFd, PollFlags};
 
-use super::probe::{Found, probe, write_all};
+use super::probe::{Found, ProbeError, probe, write_all};
 use super::search::{ATTEMPT, watch_closely};
 
 /// Time between two attempts to connect, at first and at most.
@@ -39,6 +39,7 @@ impl VoterLink {
             credentials,
             commands,
             greeting: Vec::new(),
+            refused: None,
         };
         std::thread::Builder::new()
             .name("rdzv-voter-link".to_owned())
@@ -60,6 +61,8 @@ struct Thread {
     credentials: Credentials,
     commands: Mailbox<Command>,
     greeting: Vec<u8>,
+    /// Why one side refused the other, as people were told last.
+    refused: Option<String>,
 }
 
 /// The other side of the mailbox is gone: the voter has ended.
@@ -86,13 +89,14 @@ impl Thread {
         }
     }
 
-    fn connect(&self) -> Result<Channel, String> {
+    fn connect(&mut self) -> Result<Channel, String> {
         let (host, port) = (&self.peer.host, self.peer.port);
         let addresses = resolve(host, port, Some(ATTEMPT)).map_err(|error| error.to_string())?;
         let mut why = "its name has no address".to_owned();
         for address in addresses {
             match probe(address, ATTEMPT, &self.credentials) {
                 Ok(Found::Voter(channel) | Found::Coordinator(channel)) => {
+                    self.refused = None;
                     let prepared = watch_closely(&channel);
                     let prepared = prepared.and_then(|()| channel.stream().set_nonblocking(true));
                     return prepared
@@ -100,11 +104,26 @@ impl Thread {
                         .map_err(|error| error.to_string());
                 }
                 Ok(Found::Store) => why = "there is a store that is no voter".to_owned(),
-                Err(error) => why = error,
+                Err(ProbeError::Refused(reason)) => {
+                    self.tell_refusal(&reason);
+                    why = reason;
+                }
+                Err(ProbeError::Other(reason)) => why = reason,
             }
         }
         tracing::debug!(peer = %self.peer, why, "no connection to another voter");
         Err(why)
+    }
+
+    /// People are told at once, and again when the reason is another one: nobody else can help.
+    fn tell_refusal(&mut self, why: &str) {
+        if self.refused.as_deref() != Some(why) {
+            tracing::warn!(
+                "the process at {} is one of the voters and cannot be talked to: {why}",
+                self.peer
+            );
+            self.refused = Some(why.to_owned());
+        }
     }
 
     /// Sends until the connection ends.

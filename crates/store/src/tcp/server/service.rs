@@ -47,7 +47,7 @@ const END: u64 = u64::MAX - 1;
 /// The first listening socket, the next, …; connections have small numbers.
 const LISTENERS: u64 = 1 << 32;
 
-/// With at most this many connections, the thread spins for a moment after each iteration.
+/// With at most this many connections, the thread spins for a moment after each iteration in which a client was served.
 const FEW: usize = 32;
 
 /// The time that it spins. A client that asks in a loop, as PyTorch's do (twice for each `get`), comes
@@ -174,7 +174,9 @@ impl Service {
                 rustix::thread::sched_yield();
                 continue;
             }
-            spin_until = (self.sockets.len() <= FEW).then(|| Instant::now() + SPIN);
+            let may_spin = self.sockets.len() <= FEW && !reports.is_empty();
+            spin_until = may_spin.then(|| Instant::now() + SPIN);
+            let before = self.machine.requests();
             self.now = self.read_clock();
             let (again, unsent) = (take(&mut self.again), take(&mut self.unsent));
             for report in &reports {
@@ -193,6 +195,11 @@ impl Service {
             self.make_room();
             self.on_time();
             self.flush_all();
+            let after = self.machine.requests();
+            if after.0 == before.0 && after.1 != before.1 {
+                // Whoever asks the extension for something does other things next.
+                spin_until = None;
+            }
         }
         *self.figures.lock() = (self.machine.stats(), self.traffic);
         self.notices.tell(Mono::MAX);

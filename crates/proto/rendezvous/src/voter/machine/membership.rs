@@ -10,7 +10,7 @@ use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Now;
 
-use super::{Group, Voter, draw};
+use super::{Group, REVIEW, Voter, draw};
 use crate::voter::{Fact, Output};
 
 /// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
@@ -178,6 +178,34 @@ impl Voter {
         }
     }
 
+    /// Whether something is to be done about the group that no input will bring about.
+    fn needs_review(&self) -> bool {
+        let Some(group) = self.group.as_ref().filter(|_| !self.has_retired) else {
+            return false;
+        };
+        // An invitation, a vote or a command may be lost with a connection.
+        self.gate.is_refused()
+            || group.consensus.role().leader.is_none()
+            || self.peers.all_present().any(|(_, peer)| peer.cluster == 0)
+            || self.coordinates() && !self.is_settled(group)
+    }
+
+    /// Sees to it that the group is looked at again, if something is to be done about it.
+    pub(super) fn plan_review(&mut self, now: Now) {
+        self.review = match self.needs_review() {
+            true => self.review.or(Some(now.mono + REVIEW)),
+            false => None,
+        };
+    }
+
+    /// Whether everybody who is there votes.
+    fn is_settled(&self, group: &Group) -> bool {
+        let configuration = group.consensus.configuration();
+        let mut present = self.peers.all_present();
+        configuration.learners.is_empty()
+            && present.all(|(_, peer)| configuration.voters.contains(&peer.voter))
+    }
+
     /// Has a new process vote in place of one that has ended, if there is one; at the leader.
     pub(super) fn replace_ended(&mut self, now: Now) {
         let Some(group) = self.group.as_ref().filter(|_| self.coordinator.is_some()) else {
@@ -186,23 +214,14 @@ impl Voter {
         let configuration = group.consensus.configuration();
         let own = (self.settings.own, self.id);
         let places = self.settings.places.len();
-        let present: Vec<VoterId> = (self.peers.all_present())
-            .map(|(_, peer)| peer.voter)
-            .collect();
-        let is_settled = configuration.learners.is_empty()
-            && (present.iter()).all(|peer| configuration.voters.contains(peer));
-        if is_settled || group.consensus.is_changing() || self.ending.is_some() {
+        let is_changing = group.consensus.is_changing();
+        if is_changing || self.is_settled(group) || self.ending.is_some() {
             return;
         }
         let members = configuration.members();
         let candidates = (self.peers).candidates(group.cluster, own, &members, places);
-        // One that has acknowledged nothing yet could not help to elect the next leader.
-        let (last, committed) = (group.consensus.last().0, group.consensus.committed());
-        let has_all = |member: &VoterId| {
-            let lag = group.consensus.lag(*member);
-            lag.is_some_and(|lag| last.saturating_sub(lag) >= committed)
-        };
-        let caught_up = members.iter().copied().filter(has_all);
+        let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
+        let caught_up = members.iter().copied().filter(is_caught_up);
         let next = membership::next(&View {
             leader: self.id,
             leader_ends: false,
