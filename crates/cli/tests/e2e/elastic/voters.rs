@@ -219,7 +219,11 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     let began = Instant::now();
     let ended = with(&wrong).wait().expect(1);
     // It waits for voters for a minute.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     for endpoint in &endpoints[..2] {
         let why = format!("{endpoint}: it has proven another job token");

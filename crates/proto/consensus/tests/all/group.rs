@@ -213,7 +213,11 @@ fn a_member_at_rest_is_woken_for_heartbeats_only() {
         group.now.mono = due;
         for it in [1, 2, 3].map(id) {
             if group.members[&it].deadline().is_some_and(|at| at <= due) {
-                assert_eq!(it, id(1), "a follower that hears its leader waits for nothing");
+                assert_eq!(
+                    it,
+                    id(1),
+                    "a follower that hears its leader waits for nothing"
+                );
                 group.handle(it, Input::Tick);
                 wakes += 1;
             }

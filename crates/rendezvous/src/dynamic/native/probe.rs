@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rdzv_event::poll;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_store_proto::wire::request;
-use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::channel::OpenError;
+use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
 use rustix::event::{PollFd, PollFlags};
 use socket2::{SockRef, TcpKeepalive};
@@ -72,9 +72,7 @@ pub(super) fn probe(
             }
             PROBE_VOTER => Ok(Found::Voter(channel)),
             PROBE => Ok(Found::Store),
-            _ if is_refusal(&answer) => {
-                Err(ProbeError::Refused(channel.rest_of_refusal(&answer)))
-            }
+            _ if is_refusal(&answer) => Err(ProbeError::Refused(channel.rest_of_refusal(&answer))),
             _ => Err(ProbeError::Other(format!(
                 "something that is no store answered {:?}",
                 String::from_utf8_lossy(&answer)
