@@ -61,7 +61,10 @@ impl Exits {
     /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
         let poller = self.poller.get_ref();
-        poller.add(&pidfd, u64::from(local_rank.0), EventFlags::IN)?;
+        // One event for each change: the descriptor of a process that has ended while a debugger holds it is readable,
+        // but it can only be collected after the debugger has let it go, which is the next change.
+        let changes = EventFlags::IN | EventFlags::ET;
+        poller.add(&pidfd, u64::from(local_rank.0), changes)?;
         self.running.insert(local_rank, pidfd);
         Ok(())
     }
@@ -86,16 +89,20 @@ impl Exits {
     ///
     /// May be dropped while waiting without losing anything.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
-        let events = events(&mut self.poller, BATCH).await?;
-        let mut ends = Vec::with_capacity(events.len());
-        for event in events {
-            let Event { data, .. } = event;
-            let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
-            if let Some(exit) = self.collect(local_rank)? {
-                ends.push((local_rank, exit));
+        loop {
+            let events = events(&mut self.poller, BATCH).await?;
+            let mut ends = Vec::with_capacity(events.len());
+            for event in events {
+                let Event { data, .. } = event;
+                let local_rank = LocalRank(u32::try_from(data.u64()).unwrap_or(u32::MAX));
+                if let Some(exit) = self.collect(local_rank)? {
+                    ends.push((local_rank, exit));
+                }
+            }
+            if !ends.is_empty() {
+                return Ok(ends);
             }
         }
-        Ok(ends)
     }
 
     fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {

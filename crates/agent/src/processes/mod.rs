@@ -4,6 +4,7 @@ mod probes;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -139,7 +140,7 @@ impl ProcessSupervisor {
         environment.extend(self.hang.variables(local_rank));
         if let Some(path) = self.config.worker_socket(local_rank) {
             // A server refuses a path that exists, and a worker that was killed leaves its own.
-            let _ = std::fs::remove_file(&path);
+            let _ = fs::remove_file(&path);
             let path = path.to_string_lossy().into_owned();
             environment.push((env::TORCH_WORKER_SERVER_SOCKET, path));
         }
@@ -472,11 +473,15 @@ impl Supervisor for ProcessSupervisor {
     fn abandon(&mut self, workers: &[LocalRank]) {
         for local_rank in workers {
             if let Some(worker) = self.workers.get(local_rank) {
-                error!(
-                    "Process {} did not exit after SIGKILL; it hangs inside the kernel and is \
-                     given up",
-                    worker.identity.pid
-                );
+                let pid = worker.identity.pid;
+                match tracer(pid) {
+                    Some(tracer) => error!(
+                        "Process {pid} was killed, but process {tracer} traces it and has not let it go; it is given up"
+                    ),
+                    None => error!(
+                        "Process {pid} did not exit after SIGKILL; it hangs inside the kernel and is given up"
+                    ),
+                }
             }
             self.exits.forget(*local_rank);
         }
@@ -622,4 +627,12 @@ impl Supervisor for ProcessSupervisor {
 /// `SIGTERM` and so on; the number for signals without a name.
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
+}
+/// The process that traces another one: a debugger, as a rule.
+fn tracer(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|tracer| *tracer != 0)
 }

@@ -3,6 +3,10 @@
 use std::fs;
 use std::net::TcpListener;
 
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{Pid, gettid};
+
 use crate::job::{Running, run_shell};
 
 fn flags<'a>(backend: &'a str, endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -239,6 +243,72 @@ mkfifo fifo; read go < fifo";
     );
     fs::write(run.path("fifo"), "go\n").unwrap();
     run.lines_of_success();
+}
+
+/// A launch of two workers, of which the first one fails, and a debugger, this thread, holds the second one. The death of a
+/// process is told to its debugger first, and to its parent only when that has let it go.
+fn held_by_a_debugger() -> (Running, Pid) {
+    let script = "
+echo $$$$ > pid$RANK; mv pid$RANK on$RANK
+until [ -e go ]; do sleep 0.01; done
+if [ $RANK = 0 ]; then exit 3; fi
+exec sleep 1000";
+    let flags = ["--nproc-per-node", "2", "--shutdown-timeout", "1"];
+    let run = run_shell(&flags, script).start_on(120, 40);
+    run.wait_for_file("on1");
+    let worker = fs::read_to_string(run.path("on1")).unwrap();
+    let worker = Pid::from_raw(worker.trim().parse().unwrap());
+    ptrace::seize(worker, ptrace::Options::empty()).unwrap();
+    fs::write(run.path("go"), "").unwrap();
+    (run, worker)
+}
+
+/// The debugger takes note of the death of what it holds.
+fn let_go(worker: Pid) {
+    waitpid(worker, Some(WaitPidFlag::__WALL)).unwrap();
+}
+
+#[test]
+fn the_row_says_that_killed_workers_are_awaited() {
+    let (run, worker) = held_by_a_debugger();
+    let row = run.wait_for("the wait for killed workers", |screen| {
+        let row = screen.last();
+        row.is_some_and(|row| row.contains("waiting for rank 1, which have been killed, to end"))
+    });
+    let row = row.last().unwrap();
+    assert!(
+        row.contains(" left \u{b7} then they are given up \u{b7} "),
+        "{row}"
+    );
+    let_go(worker);
+    let (code, lines) = run.end();
+    assert_eq!(code, Some(1));
+    let said = lines.join(" ");
+    assert!(
+        said.contains("1 more: rank 1: exit code -9 (SIGKILL)"),
+        "{said}"
+    );
+    assert!(!said.contains("given up"), "{said}");
+}
+
+#[test]
+fn killed_workers_that_do_not_end_are_given_up() {
+    let (mut run, worker) = held_by_a_debugger();
+    run.wait_for("the wait for what is left", |screen| {
+        let row = screen.last();
+        let wait = "waiting for the end of processes that workers have left behind";
+        row.is_some_and(|row| row.contains(wait))
+    });
+    let status = run.wait();
+    let tracer = gettid();
+    let said = run.lines().join(" ");
+    let line = format!(
+        "Process {worker} was killed, but process {tracer} traces it and has not let it go; it is given up"
+    );
+    assert!(said.contains(&line), "{said}");
+    let_go(worker);
+    let (code, _) = run.end_after(status);
+    assert_eq!(code, Some(1));
 }
 
 #[test]
