@@ -1,4 +1,4 @@
-//! How `rdzv` ends: the published exit codes, and the two ways to refuse a command line.
+//! The end of `rdzv`: the published exit codes, and the two ways to refuse a command line.
 //!
 //! | code | when |
 //! |---|---|

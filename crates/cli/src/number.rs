@@ -27,7 +27,7 @@ pub(crate) fn float(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("invalid float value: '{text}'"))
 }
 
-/// What `int(text)` gives, or nothing where it raises. Numbers beyond 64 bits become the nearest
+/// The result of `int(text)`, or nothing where it raises. Numbers beyond 64 bits become the nearest
 /// one that fits: every use of them is a bound or a count, and both are as absurd.
 pub(crate) fn parse_int(text: &str) -> Option<i64> {
     let trimmed = text.trim();

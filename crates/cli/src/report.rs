@@ -29,7 +29,7 @@ use serde_json::Value;
 pub(crate) use self::document::Document;
 pub(crate) use self::report_file::ReportFile;
 
-/// What the first line says.
+/// The text of the first line.
 const HEADER: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
 
 /// Rules are as wide as the longest line, but not wider than this.
@@ -37,7 +37,7 @@ const WIDEST: usize = 60;
 
 const NOT_AVAILABLE: &str = "<N/A>";
 
-/// What stands for a traceback that nobody recorded.
+/// A stand-in for a traceback that nobody recorded.
 const NO_TRACEBACK: &str =
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 
@@ -105,7 +105,7 @@ fn entry(index: usize, failure: &Failure, zone: &TimeZone) -> String {
     )
 }
 
-/// What the worker recorded, or what its end tells.
+/// The text that the worker recorded, or that its end tells.
 fn traceback(evidence: &Evidence) -> String {
     let from_exit = || match evidence.exit {
         Some(Exit::Signal(number)) => format!(

@@ -25,7 +25,7 @@ impl Launcher {
     }
 }
 
-/// What this process was asked to be.
+/// The command that this process was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// A launcher, with the words that are its own. Nothing is parsed here: the first process of a

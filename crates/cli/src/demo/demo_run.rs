@@ -35,7 +35,7 @@ const DEFAULT_WORKERS: u32 = 4;
 /// what the agent says.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// How many worker processes.
+    /// The number of worker processes.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_WORKERS,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,

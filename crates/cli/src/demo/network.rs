@@ -45,11 +45,11 @@ pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<
 /// The state of a training run: all that a checkpoint must hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Training {
-    /// How many steps have been taken.
+    /// The number of steps taken.
     pub(super) step: u32,
     /// Weights and biases.
     pub(super) parameters: Vec<f32>,
-    /// What the optimizer remembers of earlier gradients.
+    /// The things that the optimizer remembers of earlier gradients.
     pub(super) velocity: Vec<f32>,
 }
 

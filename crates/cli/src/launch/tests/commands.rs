@@ -1,4 +1,4 @@
-//! What workers execute.
+//! The command that workers execute.
 
 use std::ffi::OsString;
 

@@ -23,7 +23,7 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
     }
 }
 
-/// What `GET /` says.
+/// The answer to `GET /`.
 fn health_of(liveness: &Liveness) -> (u16, String) {
     let sources = sources(liveness, None);
     let runtime = Builder::new_current_thread().build().unwrap();

@@ -95,7 +95,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// So many more ticks have passed; the members whose snapshots are overdue.
+    /// Counts further ticks, and returns the members whose snapshots are overdue.
     pub(super) fn overdue(&mut self, passed: u32, waiting: &[u64]) -> Vec<VoterId> {
         self.ticks.retain(|peer, _| waiting.contains(peer));
         let mut overdue = Vec::new();

@@ -1,6 +1,6 @@
 //! The library's ticks, which are counted when something happens: a member at rest is not woken for each of them.
 //!
-//! What a tick may lead to is known beforehand: a heartbeat or a look for the majority at the leader, an election at the
+//! The effects that a tick may have are known beforehand: a heartbeat or a look for the majority at the leader, an election at the
 //! others. The deadline is the tick that does. All ticks before it only count, and are counted
 //! together, at the next input.
 

@@ -26,7 +26,7 @@ pub(super) enum Found {
     Store,
 }
 
-/// What was found instead of a store.
+/// The thing that was found instead of a store.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProbeError {
     /// One side refuses the other, for its token or its certificate. Trying again will not change that.
