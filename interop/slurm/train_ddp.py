@@ -64,6 +64,8 @@ def main() -> None:
         total = loss.detach().clone()
         dist.all_reduce(total)
         say("end", step=step, loss=total.item())
+    # No rank takes its group down while another one is still in an operation.
+    dist.barrier()
     dist.destroy_process_group()
 
 
