@@ -43,8 +43,9 @@ const QUANTITIES: [Quantity; 15] = [
 /// Figures without a counterpart in PyTorch: wake-ups of the system by which `paced_p50` is judged, and tensors
 /// in shared memory that are not copied.
 #[rustfmt::skip]
-const OURS_ALONE: [Quantity; 4] = [
+const OURS_ALONE: [Quantity; 5] = [
     quantity("wake_p50", "two eventfds every 10 ms, median", "us", 1e6, Less, 150.0),
+    quantity("wake_polled_p50", "the same, with a poll before each read", "us", 1e6, Less, 150.0),
     quantity("wake_apart_p50", "two eventfds every 10 ms on two processors, median", "us", 1e6, Less, 150.0),
     quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
     quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
