@@ -7,6 +7,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use rdzv_testing::pids::kill;
 use rustix::process::Signal;
 
 use super::PRINT_ROUND;
@@ -214,6 +215,48 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     );
     fs::write(&go, "").unwrap();
     for (_, node) in nodes {
+        node.wait().expect(0);
+    }
+    machines.into_iter().for_each(Machine::end);
+    switch.end();
+}
+
+#[test]
+fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
+    let Some((switch, machines)) = three_machines() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = format!(
+        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let nodes = [1, 2, 3].map(|number| {
+        // Its sockets are for all addresses, so they do not say which of the places it has.
+        let agent = format!(
+            "exec {} \"$RDZV\" run --nnodes 3 --rdzv-backend c10d --rdzv-endpoint 10.9.1.1:29400,10.9.1.2,10.9.1.3 \
+             --rdzv-id job --local-addr 10.9.1.{number} --no-python sh -c '{script}'",
+            machines[number - 1].enter()
+        );
+        shell(&agent).env("LOGLEVEL", "INFO").start()
+    });
+    for node in &nodes {
+        node.stdout.await_text("round 0\n", 1);
+    }
+    // Without the places of two of three, nobody would decide any more.
+    for (round, killed) in [(1, 2), (2, 1)] {
+        kill(nodes[killed].agent_pid(), Signal::KILL);
+        for (number, node) in nodes.iter().enumerate() {
+            if number != killed {
+                let text = format!("the process at 10.9.1.{}:29400 votes in place", killed + 1);
+                node.stderr.await_text(&text, 1);
+            }
+            node.stdout.await_text(&format!("round {round}\n"), 1);
+        }
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
         node.wait().expect(0);
     }
     machines.into_iter().for_each(Machine::end);

@@ -47,6 +47,8 @@ pub struct Voter {
     /// When it looks at its group again, if something is to be done about that.
     review: Option<Mono>,
     has_retired: bool,
+    /// Endpoints of processes that cannot be voters here, of which people were told.
+    unsuitable: BTreeSet<String>,
     outbox: Outbox<Output>,
 }
 
@@ -84,6 +86,7 @@ impl Voter {
             lost_since: None,
             review: None,
             has_retired: false,
+            unsuitable: BTreeSet::new(),
             outbox: Outbox::default(),
         };
         voter.greet();

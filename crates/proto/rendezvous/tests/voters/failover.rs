@@ -253,9 +253,8 @@ fn lists_in_different_orders_are_named_and_make_one_group() {
     world.pass(SECOND * 5);
     assert!(world.coordinator().is_some());
     let is_named = |fact: &Fact| matches!(fact, Fact::Unsuitable { .. });
-    assert!(
-        world.facts.iter().any(|(_, fact)| is_named(fact)),
-        "{:?}",
-        world.facts
-    );
+    let named = world.facts.iter().filter(|(_, fact)| is_named(fact));
+    // Each of the two says it once about each other, though they connect again and again.
+    let named = named.count();
+    assert!((1..=4).contains(&named), "{named}: {:?}", world.facts);
 }

@@ -134,16 +134,19 @@ fn serve(
             .map_err(|source| explain(listen_error(options, source)))?,
         None => Vec::new(),
     };
+    let timeout = options.read_timeout;
+    let here = |place: &Endpoint| node::is_this_machine(&place.host, timeout);
     if !kept.is_empty() {
         // The agent before this one was killed; the other voters connect to its sockets.
-        let mut all = places.iter();
-        let own = all.position(|place| kept.iter().any(|socket| is_at(socket, place)));
+        let is_own = |place: &Endpoint| {
+            let mut sockets = kept.iter();
+            sockets.any(|socket| is_at(socket, place)) && here(place)
+        };
+        let own = places.iter().position(is_own);
         if let Some(own) = own {
             return start(places, own, kept, options).map(Some).map_err(explain);
         }
     }
-    let timeout = options.read_timeout;
-    let here = |place: &Endpoint| node::is_this_machine(&place.host, timeout);
     for (own, place) in places.iter().enumerate().filter(|(_, place)| here(place)) {
         match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
             Ok(listeners) => {
@@ -174,7 +177,7 @@ fn listen_error(options: &Options, source: io::Error) -> StoreError {
     }
 }
 
-/// Whether a socket listens at a place of this machine.
+/// Whether a socket may be that of a place: one for all addresses does not say which of a port's it has.
 fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
     let Ok(bound) = socket.local_addr() else {
         return false;

@@ -113,6 +113,10 @@ impl Voter {
     }
 
     fn in_force(&mut self, group: &mut Group, configuration: &Configuration) {
+        if configuration.is_joint() {
+            // The voters of before still count, the one that has ended among them.
+            return;
+        }
         for voter in configuration.voters.difference(&group.voters) {
             if let Some(place) = self.peers.place(*voter) {
                 let place = self.endpoint(place);

@@ -17,6 +17,9 @@ use crate::voter::{Fact, Output};
 /// not know of, it would have elected a leader by then.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
+/// The number of endpoints of which people are told that they are unsuitable.
+const MOST_UNSUITABLE: usize = 16;
+
 impl Voter {
     /// The process at another place has said who it is.
     pub(super) fn introduced(
@@ -53,7 +56,13 @@ impl Voter {
         self.found_if_all_are_here(now);
     }
 
+    /// Tells people once: such a process connects again and again.
     fn unsuitable(&mut self, address: &str, why: &'static str) {
+        let is_known = self.unsuitable.contains(address);
+        if is_known || self.unsuitable.len() >= MOST_UNSUITABLE {
+            return;
+        }
+        self.unsuitable.insert(address.to_owned());
         self.outbox.push(Output::Log(Fact::Unsuitable {
             place: address.to_owned(),
             why,
