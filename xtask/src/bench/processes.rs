@@ -21,7 +21,8 @@ pub(super) fn launcher_processes(launcher: u32, workers: &BTreeSet<u32>) -> Vec<
     found
 }
 
-fn children(process: u32) -> Vec<u32> {
+/// The children of a process, by the threads that started them.
+pub(super) fn children(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let threads = threads.into_iter().flatten().flatten();
     threads

@@ -1,0 +1,131 @@
+//! K1: the store in which the agents meet is killed again and again, while the workers train.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use nix::sys::signal::Signal;
+
+use super::draw::Draw;
+use super::figures::Figures;
+use super::job::{Job, LONGEST, Place, Plan, pass};
+use super::{Tools, milliseconds, now};
+use crate::bench::launcher::signal;
+
+/// A life that is shorter than a second is followed by a pause, so each store lives as long as this at least.
+const LIFE: Duration = Duration::from_millis(1_050);
+
+/// The time between two kills varies by so many milliseconds.
+const VARIATION: u64 = 200;
+
+/// As long as the part with kills, for the same chance of a slow step; but not longer than this.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How much longer the slowest step may be than the slowest one without kills, in milliseconds.
+const SLOWER: f64 = 50.0;
+
+/// Most milliseconds until the store answers, and until the agents are connected again.
+const BACK: f64 = 150.0;
+
+pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::Result<()> {
+    let plan = Plan {
+        conf: "voters=1".to_owned(),
+        ..Plan::new(Place::Store)
+    };
+    let mut job = Job::start(tools, plan)?;
+    let round = job.wait_for_steps(4, 50)?;
+    let endpoint: SocketAddr = job.endpoint().parse()?;
+    let mut draw = Draw::new(1);
+
+    let quiet = now();
+    let each = LIFE + Duration::from_millis(VARIATION / 2);
+    let mut end = pass((each * runs as u32).min(QUIET));
+    job.record.read()?;
+    let slowest_before = job.record.slowest_step(quiet, end);
+
+    let began = now();
+    let (mut kills, mut back) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        pass(LIFE + Duration::from_millis(draw.below(VARIATION)));
+        let service = job.service().context("no process of the store serves")?;
+        let killed = now();
+        signal(service, Signal::SIGKILL)?;
+        job.wait_for("answer of the store", LONGEST, |_| {
+            Ok(coordinates(endpoint))
+        })?;
+        end = now();
+        back.push(milliseconds(killed, end));
+        kills.push(killed);
+    }
+    end = end.max(pass(Duration::from_secs(1)));
+    job.record.read()?;
+    let slowest = job.record.slowest_step(began, end);
+
+    let mut connected = Vec::new();
+    for (index, killed) in kills.iter().enumerate() {
+        let next = kills.get(index + 1).copied().unwrap_or(u64::MAX);
+        let mut last = 0.0;
+        for number in job.nodes() {
+            let again = job.events(number)?.into_iter().find(|event| {
+                let message = event.fields["message"].as_str().unwrap_or_default();
+                let is_again = message.starts_with("connected to ") && message.contains(" again ");
+                is_again && event.time > *killed && event.time < next
+            });
+            let again = again.with_context(|| {
+                format!(
+                    "node {number} did not connect again after kill {}",
+                    index + 1
+                )
+            })?;
+            last = f64::max(last, milliseconds(*killed, again.time));
+        }
+        connected.push(last);
+    }
+    let codes = job.end()?;
+    let failed = codes.iter().filter(|code| !code.success()).count();
+    let restarted = job.record.workers().count() - 4;
+    let lost = lost_steps(&job, round);
+    let name = |what: &str| format!("K1, store killed {runs} times: {what}");
+    figures.exactly(name("lost steps"), lost, 0);
+    figures.exactly(name("workers that were started again"), restarted, 0);
+    figures.exactly(name("nodes that did not end with 0"), failed, 0);
+    figures.within(name("slowest step"), slowest, slowest_before + SLOWER);
+    figures.times(&name("answers again"), &back, Some(BACK));
+    figures.times(&name("all agents connected again"), &connected, Some(BACK));
+    Ok(())
+}
+
+/// Steps that are missing in the record of a worker, or were done by somebody else.
+fn lost_steps(job: &Job<'_>, round: u64) -> usize {
+    let workers = job.record.of_round(round);
+    let last = workers.iter().filter_map(|worker| worker.steps.last());
+    let last = last.map(|step| step.number).max().unwrap_or(0) as usize;
+    let done = workers.iter().map(|worker| {
+        let numbers = (1..).zip(&worker.steps);
+        numbers
+            .filter(|(number, step)| *number == step.number)
+            .count()
+    });
+    done.map(|done| last - done).sum()
+}
+
+/// Whether the one at an address answers as a coordinator does.
+pub(super) fn coordinates(endpoint: SocketAddr) -> bool {
+    const ANSWER: &[u8; 4] = b"Rdz1";
+    ask(endpoint).is_ok_and(|answer| &answer == ANSWER)
+}
+
+fn ask(endpoint: SocketAddr) -> anyhow::Result<[u8; 4]> {
+    const LIMIT: Duration = Duration::from_secs(1);
+    // The store's greeting, and its ping, with a number of which a coordinator knows the answer.
+    const GREETING: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
+    const PING: [u8; 5] = [13, b'R', b'd', b'z', b'v'];
+    let mut stream = TcpStream::connect_timeout(&endpoint, LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(&[GREETING, PING].concat())?;
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer)?;
+    ensure!(answer != PING[1..], "a store that is no coordinator");
+    Ok(answer)
+}
