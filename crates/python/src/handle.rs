@@ -4,9 +4,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use rdzv_lock::{Mutex, RwLock};
 
 use crate::interrupt;
 
@@ -61,6 +61,11 @@ impl Origin {
             ))),
         }
     }
+}
+
+/// Leaves a value alone for good, which is the parent's.
+pub(crate) fn leave<T>(value: T) {
+    let _left = ManuallyDrop::new(value);
 }
 
 /// Something that can be closed, and that belongs to one process. In a forked child it is left alone, also

@@ -39,6 +39,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView};
 use rdzv_collective::{Element, ElementType, ReceiveBuffer, ReduceOp, SendBuffer};
 use rdzv_rpc::{Arena, Block, is_leased};
+use rdzv_shm::PooledBuffer;
+
+use crate::handle::{Origin, leave};
 
 /// The use that an operation makes of the memory of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -649,30 +652,59 @@ impl AsRef<[u8]> for Shared {
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
-    bytes: Bytes,
+    origin: Origin,
+    memory: Arrived,
     read_only: bool,
 }
 
+enum Arrived {
+    /// Nobody else has it.
+    Alone(PooledBuffer),
+    Shared(Bytes),
+}
+
+impl AsRef<[u8]> for Arrived {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Alone(buffer) => buffer.as_ref(),
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
 impl Received {
-    /// M5: memory may be written if nobody else has it. Bytes that are unique have no other owner; what they were
-    /// received into is memory of this process, unless it is in an arena.
+    /// M5: memory may be written if nobody else has it. That is so of a buffer of a pool, and of bytes that are unique; what
+    /// they were received into is memory of this process, unless it is in an arena.
     pub(crate) fn new(bytes: Bytes) -> Self {
         /// Elements of every type are aligned so.
         const ALIGN: usize = 16;
         if is_leased(&bytes) || Arena::of(&bytes).is_some() {
             return Self {
-                bytes,
+                origin: Origin::here(),
+                memory: Arrived::Shared(bytes),
                 read_only: true,
             };
         }
-        let good = bytes.is_unique() && bytes.as_ptr().addr().is_multiple_of(ALIGN);
-        let bytes = match good {
-            true => bytes,
-            false => Bytes::from(bytes.to_vec()),
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGN);
+        let memory = match PooledBuffer::thaw(bytes) {
+            Ok(buffer) if is_aligned => Arrived::Alone(buffer),
+            Ok(buffer) => Arrived::Shared(Bytes::copy_from_slice(buffer.as_ref())),
+            Err(bytes) if is_aligned && bytes.is_unique() => Arrived::Shared(bytes),
+            Err(bytes) => Arrived::Shared(Bytes::copy_from_slice(&bytes)),
         };
         Self {
-            bytes,
+            origin: Origin::here(),
+            memory,
             read_only: false,
+        }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if self.origin.is_foreign() {
+            let nothing = Arrived::Shared(Bytes::new());
+            leave(std::mem::replace(&mut self.memory, nothing));
         }
     }
 }
@@ -680,7 +712,7 @@ impl Received {
 #[pymethods]
 impl Received {
     fn __len__(&self) -> usize {
-        self.bytes.len()
+        self.memory.as_ref().len()
     }
 
     // SAFETY: Python calls it with a view to be filled in.
@@ -690,7 +722,8 @@ impl Received {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        let (start, length) = (this.bytes.as_ptr(), this.bytes.len());
+        let bytes = this.memory.as_ref();
+        let (start, length) = (bytes.as_ptr(), bytes.len());
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
         unsafe { fill(slf.as_any(), view, flags, start, length, this.read_only) }
     }
@@ -737,11 +770,20 @@ impl TensorMemory {
 
 /// A block of an arena, with the buffer protocol. Its owner writes it, and others read it.
 #[pyclass(frozen, name = "ArenaBlock", module = "rdzv._rdzv")]
-pub(crate) struct ArenaBlock(Bytes);
+pub(crate) struct ArenaBlock(Bytes, Origin);
 
 impl ArenaBlock {
     pub(crate) fn new(block: Block) -> Self {
-        Self(block.freeze())
+        Self(block.freeze(), Origin::here())
+    }
+}
+
+impl Drop for ArenaBlock {
+    fn drop(&mut self) {
+        // Whoever has it is told so by the parent.
+        if self.1.is_foreign() {
+            leave(self.0.clone());
+        }
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use rdzv_lock::Mutex;
 use rdzv_rendezvous::{
     BackendRegistry, Change, Interrupter, Member, RendezvousBackend, RendezvousError,
     RendezvousInfo, RendezvousParameters,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use rdzv_lock::RwLock;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 use serde::de::DeserializeOwned;

@@ -3,7 +3,7 @@
 //! [`RpcAgentBuilder::connect`] makes any number of agents; this makes one of them the agent of the process,
 //! found with [`current`] until it has shut down.
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 
 use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 

@@ -8,12 +8,12 @@
 //! the beginning, but its memory [grows](PooledBuffer::grow) with what has come, unless there is a large one that
 //! is used again.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions};
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 
 /// Shorter ones come from the allocator, which keeps such memory by itself.
 const SMALLEST: usize = 64 << 10;
@@ -241,10 +241,45 @@ impl PooledBuffer {
         match &mut self.memory {
             // Nothing is to be given back.
             Memory::Allocated(bytes) => std::mem::take(bytes).into(),
-            Memory::Mapped(_) => Bytes::from_owner(self),
+            Memory::Mapped(map) => {
+                let start = map.as_ptr().addr();
+                let frozen = Arc::new(self);
+                FROZEN.lock().insert(start, Arc::downgrade(&frozen));
+                Bytes::from_owner(Frozen(frozen))
+            }
         }
     }
+
+    /// The buffer that these bytes were frozen from, if nobody else has them.
+    ///
+    /// # Errors
+    ///
+    /// The bytes, if somebody has, or they are others.
+    pub fn thaw(bytes: Bytes) -> Result<Self, Bytes> {
+        let found = FROZEN.lock().get(&bytes.as_ptr().addr()).cloned();
+        let Some(frozen) = found.and_then(|weak| weak.upgrade()) else {
+            return Err(bytes);
+        };
+        if frozen.as_ref().as_ref().len() != bytes.len() {
+            return Err(bytes);
+        }
+        // With its last clone goes what they keep of the buffer.
+        drop(bytes);
+        Arc::try_unwrap(frozen).map_err(|frozen| Bytes::from_owner(Frozen(frozen)))
+    }
 }
+
+/// The share of a buffer that bytes keep.
+struct Frozen(Arc<PooledBuffer>);
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().as_ref()
+    }
+}
+
+/// The buffers that are bytes, by the address of the first one.
+static FROZEN: Mutex<BTreeMap<usize, Weak<PooledBuffer>>> = Mutex::new(BTreeMap::new());
 
 impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
@@ -267,6 +302,11 @@ impl AsMut<[u8]> for PooledBuffer {
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
+        if let Memory::Mapped(map) = &memory {
+            // Before somebody else has the memory.
+            let was = FROZEN.lock().remove(&map.as_ptr().addr());
+            drop(was);
+        }
         // One that did not become as long as it was to be is of no use to the next.
         if let Memory::Mapped(map) = memory
             && self.populated == map.len()
@@ -283,6 +323,32 @@ mod tests {
     use super::*;
 
     const MEBI: usize = 1 << 20;
+
+    #[test]
+    fn bytes_that_one_has_alone_become_their_buffer_again() {
+        let pool = Pool::default();
+        let mut buffer = pool.take(3 * MEBI + 5);
+        buffer.as_mut().fill(9);
+        let bytes = buffer.freeze();
+        let (place, other) = (bytes.as_ptr(), bytes.clone());
+        let bytes = PooledBuffer::thaw(bytes).expect_err("another one has them");
+        assert_eq!((bytes.as_ptr(), bytes.len()), (place, 3 * MEBI + 5));
+        drop(other);
+        let part = PooledBuffer::thaw(bytes.slice(1..)).expect_err("a part of them");
+        assert_eq!(pool.kept(), 0);
+        drop((part, bytes));
+        let bytes = pool.take(3 * MEBI + 5).freeze();
+        assert_eq!(bytes.as_ptr(), place, "it came back");
+        let mut buffer = PooledBuffer::thaw(bytes).expect("nobody else has them");
+        assert!(buffer.as_ref().iter().all(|byte| *byte == 9));
+        buffer.as_mut()[0] = 8;
+        let bytes = buffer.freeze();
+        assert_eq!((bytes.as_ptr(), bytes[0]), (place, 8));
+        drop(bytes);
+        assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
+        let few = pool.take(100).freeze();
+        assert!(PooledBuffer::thaw(few).is_err(), "it is not of a pool");
+    }
 
     #[test]
     fn memory_comes_back_when_the_last_clone_is_dropped() {

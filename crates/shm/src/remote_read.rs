@@ -15,7 +15,7 @@ use std::thread::{self, available_parallelism};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rustix::process::{PTracer, geteuid, set_ptracer};
 
 use crate::error::ShmError;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use rdzv_lock::{Condvar, Mutex};
 use rdzv_store_proto::number;
 
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
@@ -114,19 +114,26 @@ impl HashStore {
             let changed = &self.shared.changed;
             let slept = match interrupt::slice(deadline.remaining()) {
                 None => {
-                    changed.wait(&mut data);
+                    data = changed.wait(data);
                     continue;
                 }
-                Some(left) => changed.wait_for(&mut data, left),
+                Some(left) => changed.wait_timeout(data, left),
             };
-            // The check may take locks of its own, so that of the data is given back for it.
-            if slept.timed_out() && MutexGuard::unlocked(&mut data, interrupt::is_wanted) {
-                return Err(StoreError::Interrupted {
-                    operation,
-                    key: keys.join(", "),
-                    elapsed: deadline.elapsed(),
-                });
-            }
+            data = match slept {
+                (data, false) => data,
+                (data, true) => {
+                    // The check may take locks of its own, so that of the data is given back for it.
+                    drop(data);
+                    if interrupt::is_wanted() {
+                        return Err(StoreError::Interrupted {
+                            operation,
+                            key: keys.join(", "),
+                            elapsed: deadline.elapsed(),
+                        });
+                    }
+                    self.shared.data.lock()
+                }
+            };
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use rdzv_lock::{LimitedGuard, LimitedMutex};
 
 use crate::StoreError;
 
@@ -50,10 +50,10 @@ pub fn is_wanted() -> bool {
 
 /// Locks `mutex`, which another thread may hold for as long as it waits.
 pub(crate) fn lock<'a, T>(
-    mutex: &'a Mutex<T>,
+    mutex: &'a LimitedMutex<T>,
     operation: &'static str,
     key: &str,
-) -> Result<MutexGuard<'a, T>, StoreError> {
+) -> Result<LimitedGuard<'a, T>, StoreError> {
     if CHECK.get().is_none() {
         return Ok(mutex.lock());
     }

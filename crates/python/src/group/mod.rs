@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rdzv_collective::{CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup};
+use rdzv_lock::Mutex;
 use rdzv_store::{Breaker, Store};
 
 use self::errors::of_group;

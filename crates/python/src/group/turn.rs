@@ -1,13 +1,11 @@
 //! Threads that call one group: one after another, in the order of their arrival.
 
 use std::collections::BTreeSet;
-// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
-// would find threads in it that it has not.
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use rdzv_lock::{Condvar, Mutex};
 
 use crate::interrupt::{SLICE, detached, is_to_end};
 
@@ -33,18 +31,13 @@ struct State {
 pub(super) struct Held<'a>(&'a Turn);
 
 impl Turn {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the turn of this thread.
     ///
     /// # Errors
     ///
     /// `RuntimeError` if this thread has it already; what a signal handler raises.
     pub(super) fn enter(&self, py: Python<'_>, operation: &str) -> PyResult<Held<'_>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let own = state.next;
         if state.holder == Some(thread::current().id()) {
             return Err(PyRuntimeError::new_err(format!(
@@ -59,7 +52,7 @@ impl Turn {
         drop(state);
         let waited = detached(py, || self.wait(own));
         waited.map(|()| Held(self)).inspect_err(|_| {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.gone.insert(own);
             self.skip(&mut state);
         })
@@ -67,14 +60,14 @@ impl Turn {
 
     /// Waits for the turn of a number, or until the call has to end.
     fn wait(&self, own: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while state.serving != own {
             drop(self.moved.wait_timeout(state, SLICE));
             // Signal handlers may call this group.
             if is_to_end() {
                 return;
             }
-            state = self.lock();
+            state = self.state.lock();
         }
         state.holder = Some(thread::current().id());
     }
@@ -93,7 +86,7 @@ impl Turn {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         state.holder = None;
         state.serving += 1;
         self.0.skip(&mut state);

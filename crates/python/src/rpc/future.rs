@@ -2,14 +2,13 @@
 
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
-// would find threads in it that it has not.
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use rdzv_lock::{Condvar, Mutex};
 use rdzv_rpc::{RpcError, RpcFuture as Call};
 
 use super::errors::of_rpc;
@@ -32,7 +31,7 @@ impl Room {
     /// A call has ended.
     pub(super) fn notify(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.lock.lock());
             self.freed.notify_all();
         }
     }
@@ -40,7 +39,7 @@ impl Room {
     /// Waits until a call has ended, at most so long.
     pub(super) fn wait(&self, at_most: Duration) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.lock();
         // Woken or not, the caller looks.
         drop(self.freed.wait_timeout(lock, at_most));
         self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -68,11 +67,6 @@ struct State {
 }
 
 impl Pending {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn start(
         call: Call<Reply>,
         room: Arc<Room>,
@@ -99,7 +93,7 @@ impl Pending {
     /// Takes the result, or asks to be woken.
     fn look(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(call) = &mut state.call else {
             return;
         };
@@ -126,7 +120,7 @@ impl Pending {
 
     /// Whether it is done before `until`. Ends early with the wait of the thread.
     fn wait(&self, until: Option<Instant>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.is_done {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -134,8 +128,7 @@ impl Pending {
             }
             state.waiting += 1;
             let slice = left.unwrap_or(SLICE).min(SLICE);
-            let woken = self.arrived.wait_timeout(state, slice);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.arrived.wait_timeout(state, slice).0;
             state.waiting -= 1;
             if state.is_done {
                 break;
@@ -144,7 +137,7 @@ impl Pending {
             if is_to_end() {
                 return false;
             }
-            state = self.lock();
+            state = self.state.lock();
         }
         true
     }
@@ -193,7 +186,7 @@ impl RpcFuture {
     fn wait_py(&self, py: Python<'_>, within: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER);
         let pending = self.pending()?;
-        if pending.lock().is_done {
+        if pending.state.lock().is_done {
             return Ok(true);
         }
         detached(py, || pending.wait(Instant::now().checked_add(within)))
@@ -201,17 +194,17 @@ impl RpcFuture {
 
     #[getter]
     fn is_done(&self) -> PyResult<bool> {
-        Ok(self.pending()?.lock().is_done)
+        Ok(self.pending()?.state.lock().is_done)
     }
 
     #[getter]
     fn has_failed(&self) -> PyResult<bool> {
-        Ok(self.pending()?.lock().has_failed)
+        Ok(self.pending()?.state.lock().has_failed)
     }
 
     /// Pickle, memory and references of the result. None if it is not there, or was taken.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Content<'py>>> {
-        let result = self.pending()?.lock().result.take();
+        let result = self.pending()?.state.lock().result.take();
         match result {
             None => Ok(None),
             Some(Ok(reply)) => incoming(py, reply).map(Some),
@@ -222,7 +215,7 @@ impl RpcFuture {
     /// Has `watcher` put into the queue of the agent as soon as the call is over.
     fn watch(&self, watcher: Py<PyAny>) -> PyResult<()> {
         let pending = self.pending()?;
-        let mut state = pending.lock();
+        let mut state = pending.state.lock();
         if !state.is_done {
             state.watcher = Some(watcher);
             return Ok(());
@@ -236,10 +229,10 @@ impl RpcFuture {
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let pending = Arc::clone(self.pending()?);
         detach(py, || {
-            let taken = pending.lock().call.take();
+            let taken = pending.state.lock().call.take();
             if let Some(call) = taken {
                 call.cancel();
-                let mut state = pending.lock();
+                let mut state = pending.state.lock();
                 state.call = Some(call);
                 drop(state);
                 // It was woken meanwhile, and had no call.

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 
 struct State<T> {
     value: Option<T>,

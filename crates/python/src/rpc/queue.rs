@@ -1,11 +1,9 @@
 //! Things that wait for a thread of Python's.
 
 use std::collections::VecDeque;
-// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
-// would find threads in it that it has not.
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use rdzv_lock::{Condvar, Mutex};
 
 use crate::interrupt::detached;
 
@@ -37,14 +35,9 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Send> Queue<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts something in; gives it back if nobody will take it.
     pub(super) fn push(&self, item: T) -> Result<(), T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(item);
         }
@@ -60,7 +53,7 @@ impl<T: Send> Queue<T> {
             return Ok(Some(taken));
         }
         detached(py, || {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             loop {
                 if let Some(item) = state.items.pop_front() {
                     return Some((item, state.idle == 0));
@@ -69,8 +62,7 @@ impl<T: Send> Queue<T> {
                     return None;
                 }
                 state.idle += 1;
-                let woken = self.changed.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state);
                 state.idle -= 1;
             }
         })
@@ -78,14 +70,14 @@ impl<T: Send> Queue<T> {
 
     fn try_next(&self) -> Option<(T, bool)> {
         // With the interpreter held, so only for a moment.
-        let mut state = self.state.try_lock().ok()?;
+        let mut state = self.state.try_lock()?;
         let item = state.items.pop_front()?;
         Some((item, state.idle == 0))
     }
 
     /// Ends all waits. What is in it is dropped.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.closed = true;
         let items = std::mem::take(&mut state.items);
         drop(state);

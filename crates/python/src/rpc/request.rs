@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
+use rdzv_lock::Mutex;
 use rdzv_rpc::{CallContext, RemoteError, Responder};
 
 use super::errors::{failure, kept_failure};
 use super::message::{Kept, Reply};
 use super::one_time::Sender;
 use super::reference::{Content, RpcReference, incoming, outgoing};
+use crate::handle::{Origin, leave};
 use crate::interrupt::detach;
 
 /// The thing that is to be done.
@@ -28,9 +29,10 @@ enum Caller {
     Send(Sender<Result<Reply, RemoteError>>),
 }
 
-/// A call of another worker. Dropped without an answer, it fails.
+/// A call of another worker. Dropped without an answer, it fails; in a forked child it is left alone.
 #[pyclass(frozen, name = "RpcRequest", module = "rdzv._rdzv")]
 pub(crate) struct RpcRequest {
+    origin: Origin,
     context: CallContext,
     /// The name of the function; empty for a value that is to be sent.
     #[pyo3(get)]
@@ -52,6 +54,7 @@ impl RpcRequest {
             Work::Send(value, caller) => (String::new(), None, Some(value), Caller::Send(caller)),
         };
         Self {
+            origin: Origin::here(),
             context,
             function: PyString::new(py, &function).unbind(),
             content: Mutex::new(content),
@@ -65,10 +68,23 @@ impl RpcRequest {
     }
 
     fn answer(&self, answer: impl FnOnce(Caller) -> PyResult<()>) -> PyResult<()> {
+        self.origin.check("call")?;
         let caller = self.caller.lock().take();
         match caller {
             Some(caller) => answer(caller),
             None => Err(PyRuntimeError::new_err("the call was answered before")),
+        }
+    }
+}
+
+impl Drop for RpcRequest {
+    fn drop(&mut self) {
+        if self.origin.is_foreign() {
+            // The connection is the parent's, and it answers.
+            leave(self.content.get_mut().take());
+            leave(self.caller.get_mut().take());
+            leave(self.value.take());
+            leave(self.context.clone());
         }
     }
 }

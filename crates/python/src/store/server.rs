@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use rdzv_lock::Mutex;
 use rdzv_store::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 
 use crate::argument::integer;

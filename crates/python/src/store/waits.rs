@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
+use rdzv_lock::Mutex;
 use rdzv_store::{PendingWait, Store, StoreError, TcpStore, interruptible};
 use rustix::event::{PollFd, PollFlags};
 

@@ -42,7 +42,7 @@ impl RpcAgent {
                 );
                 return Err(RpcError::new(RpcErrorKind::Deadline, text));
             }
-            changed.wait_for(&mut guard, left);
+            guard = changed.wait_timeout(guard, left).0;
         }
     }
 }

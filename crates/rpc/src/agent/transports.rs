@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+    struct Log(Arc<rdzv_lock::Mutex<Vec<u8>>>);
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::frame::release::{self, ReleasedPart};
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartHead, PartLocation};
 use rdzv_shm::{Leases, Location};

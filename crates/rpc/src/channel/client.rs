@@ -12,8 +12,8 @@ pub(crate) mod waiting;
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use rdzv_event::Waker;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rdzv_shm::spin::SpinBudget;

@@ -1,11 +1,11 @@
 //! The calls of an agent that are in flight, and its life: it runs, drains (its calls are waited for), and
 //! is stopped.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
-// would find threads in it that it has not.
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
+
+use rdzv_lock::{Condvar, Mutex};
 
 const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
@@ -47,16 +47,13 @@ impl InFlight {
     pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
         self.begin_to_drain();
         let (lock, idle) = &self.idle;
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock.lock();
         while self.calls() > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             guard = match left {
                 Some(left) if left.is_zero() => return false,
-                Some(left) => {
-                    let woken = idle.wait_timeout(guard, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => idle.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => idle.wait_timeout(guard, left).0,
+                None => idle.wait(guard),
             };
         }
         true
@@ -81,7 +78,7 @@ impl Drop for CountedCall {
         let all = &self.0;
         if all.calls.fetch_sub(1, Ordering::SeqCst) == 1 && !all.is_running() {
             let (lock, idle) = &all.idle;
-            let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _lock = lock.lock();
             idle.notify_all();
         }
     }

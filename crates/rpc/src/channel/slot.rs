@@ -1,11 +1,11 @@
 //! Where the answer of a call arrives: written once, by whoever reads the connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-// Not those of `parking_lot`: they keep waiting threads in a table of the process, and a child that is forked meanwhile
-// would find threads in it that it has not.
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+
+use rdzv_lock::{Condvar, Mutex};
 
 use crate::error::RpcError;
 
@@ -62,11 +62,6 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Slot<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A slot that has its value already.
     pub(crate) fn full(value: T) -> Self {
         let slot = Self::default();
@@ -76,7 +71,7 @@ impl<T> Slot<T> {
 
     /// Brings the value. Only the first one counts; says whether it was this one.
     pub(crate) fn fill(&self, value: T) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State::Empty(waker) = &mut *state else {
             return false;
         };
@@ -101,7 +96,7 @@ impl<T> Slot<T> {
 
     /// Takes the value, if it has arrived and was not taken before.
     pub(crate) fn take(&self) -> Option<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Full(value) => Some(value),
             State::Taken => None,
@@ -114,7 +109,7 @@ impl<T> Slot<T> {
 
     /// Has somebody woken when the value arrives; false if it has arrived.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
-        match &mut *self.lock() {
+        match &mut *self.state.lock() {
             State::Empty(watching) => {
                 *watching = Some(waker.clone());
                 true
@@ -125,7 +120,7 @@ impl<T> Slot<T> {
 
     /// Blocks until the value has arrived or the time is over.
     pub(crate) fn park(&self, until: Option<Instant>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while matches!(*state, State::Empty(_)) {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -133,14 +128,8 @@ impl<T> Slot<T> {
             }
             self.parked.fetch_add(1, Ordering::Relaxed);
             state = match left {
-                Some(left) => {
-                    let woken = self.arrived.wait_timeout(state, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let woken = self.arrived.wait(state);
-                    woken.unwrap_or_else(PoisonError::into_inner)
-                }
+                Some(left) => self.arrived.wait_timeout(state, left).0,
+                None => self.arrived.wait(state),
             };
             self.parked.fetch_sub(1, Ordering::Relaxed);
         }
@@ -152,7 +141,7 @@ impl<T> Slot<T> {
     ///
     /// If the value was taken before: a future is not polled after it was ready.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Full(value) => Poll::Ready(value),
             State::Taken => panic!("a call was asked for its answer after it had given it"),

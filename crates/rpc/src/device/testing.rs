@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::device::Device;
 
 use super::cpu::no_such_device;

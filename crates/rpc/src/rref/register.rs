@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::rref::{
     Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References,
     Settings, UserInfo,

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, RwLock};
+use rdzv_lock::{Condvar, LimitedMutex, Mutex, RwLock};
 use rdzv_rpc_proto::directory::GroupView;
 use rdzv_rpc_proto::frame::Limits;
 use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
@@ -257,7 +257,7 @@ pub(crate) struct Core {
     timeout: AtomicU64,
     next_call: AtomicU64,
     /// Held by the thread that shuts it down.
-    pub(crate) ending: Mutex<()>,
+    pub(crate) ending: LimitedMutex<()>,
     /// Called when the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
     /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
@@ -318,7 +318,7 @@ impl Core {
             group_changed: Default::default(),
             timeout: AtomicU64::new(micros(setup.timeout)),
             next_call: AtomicU64::new(1),
-            ending: Mutex::default(),
+            ending: LimitedMutex::default(),
             on_stop: OnceLock::new(),
             wake_at: AtomicU64::new(u64::MAX),
             check_hosts_at: AtomicU64::new(u64::MAX),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::worker::WorkerId;
 
 use crate::channel::client::Client;

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::watch;
 

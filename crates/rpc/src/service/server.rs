@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::calls::{Share, Window};
 use rdzv_rpc_proto::frame::hello::Hello;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rdzv_event::{EventFlags, Poller, Timer};
+use rdzv_lock::Mutex;
 
 use super::{Carrier, ReadHalf, Readiness, WriteHalf};
 

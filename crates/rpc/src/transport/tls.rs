@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_trust::Session;
 
 use super::socket::{self, Socket};

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_rpc_proto::heartbeat::{Heartbeat, Rhythm};
 
 use crate::transport::tcp_info;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use rdzv_lock::{Mutex, MutexGuard};
 use rdzv_rpc_proto::frame::{Frame, Header, Limits};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Leases;

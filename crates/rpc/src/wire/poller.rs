@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use rdzv_event::{EventFlags, Waker};
+use rdzv_lock::Mutex;
 
 use crate::transport::Readiness;
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::peer::PeerArena;

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use rdzv_lock::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::block::Block;

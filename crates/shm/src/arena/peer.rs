@@ -11,7 +11,7 @@ use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
+use rdzv_lock::RwLock;
 
 use super::Location;
 use crate::error::ShmError;

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_store_proto::journal::{self, CLOSED_COUNT, OPEN_COUNT};
 use rdzv_store_proto::number;
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
+use rdzv_lock::{LimitedGuard, LimitedMutex};
 use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
@@ -44,7 +44,7 @@ const INIT_KEY: &[u8] = b"init/";
 /// `queue_push` have no answer on the wire, so a failure of theirs is reported by the next call.
 /// After the connection has failed once, every call fails.
 pub struct TcpStore {
-    pub(super) link: Mutex<Connected>,
+    pub(super) link: LimitedMutex<Connected>,
     socket: Arc<TcpStream>,
     peer: SocketAddr,
     endpoint: Endpoint,
@@ -131,7 +131,7 @@ impl TcpStore {
         Self {
             socket: link.socket(),
             peer: link.peer(),
-            link: Mutex::new(Connected::new(link)),
+            link: LimitedMutex::new(Connected::new(link)),
             endpoint,
             timeout: SharedTimeout::new(timeout),
             max_reply_bytes,
@@ -260,7 +260,7 @@ impl TcpStore {
         &self,
         operation: &'static str,
         key: &[u8],
-    ) -> Result<MutexGuard<'_, Connected>, StoreError> {
+    ) -> Result<LimitedGuard<'_, Connected>, StoreError> {
         match self.link.try_lock() {
             Some(connected) => Ok(connected),
             None => interrupt::lock(&self.link, operation, &text(key)),

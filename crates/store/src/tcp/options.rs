@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use rdzv_lock::Mutex;
 use rdzv_store_proto::limits::{Limits, MAX_REPLY_BYTES};
 use rdzv_store_proto::server::Extension;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::MutexGuard;
+use rdzv_lock::MutexGuard;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::Client;

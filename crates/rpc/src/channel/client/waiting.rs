@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use rdzv_lock::MutexGuard;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::client::Client;

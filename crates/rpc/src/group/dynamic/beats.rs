@@ -27,11 +27,13 @@ pub(super) fn run(shared: &Shared, store: &dyn Store) {
         if let Err(error) = beat {
             shared.detach(error);
         }
-        let mut state = shared.state.lock();
+        let state = shared.state.lock();
         let is_running = |state: &mut super::State| !state.is_ending && state.detached.is_none();
-        shared
-            .ending
-            .wait_while_for(&mut state, is_running, shared.beat());
+        drop(
+            shared
+                .ending
+                .wait_timeout_while(state, shared.beat(), is_running),
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use rdzv_lock::{Condvar, Mutex, RwLock};
 use rdzv_rpc_proto::directory::{GroupView, Member};
 use rdzv_store::{Breaker, Store};
 

@@ -27,8 +27,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rdzv_event::{Mailbox, Sender, mailbox};
+use rdzv_lock::Mutex;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 

@@ -1,0 +1,167 @@
+//! Locks that do not remember panics: nothing here panics half-way while it holds one.
+//!
+//! Their whole state is in the lock itself, as that of the standard library's is. Locks that keep waiting threads in a
+//! table of the process would leave that table to a forked child, with threads in it that the child has not, and whose
+//! memory it uses anew.
+//!
+//! | type | what |
+//! |---|---|
+//! | [`Mutex`], [`RwLock`], [`Condvar`] | those of the standard library |
+//! | [`LimitedMutex`] | one that a thread waits for with a limit |
+
+mod limited;
+
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
+
+pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+pub use limited::{LimitedGuard, LimitedMutex};
+
+/// A value that one thread at a time has.
+#[derive(Debug, Default)]
+pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked one.
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    /// The value, of a lock that nobody else has.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the value.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value, unless a thread has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The value, of a lock that nobody else can see.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A value that many threads read, or one writes.
+#[derive(Debug, Default)]
+pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An unlocked one.
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until nobody writes the value.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody has the value.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The value, of a lock that nobody else can see.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Threads that wait for a change of what a [`Mutex`] has.
+#[derive(Debug, Default)]
+pub struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    /// One that nobody waits for.
+    pub const fn new() -> Self {
+        Self(std::sync::Condvar::new())
+    }
+
+    /// Gives the value away, and has it again when it may have changed.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for a limited time, and whether that is over.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let woken = self.0.wait_timeout(guard, limit);
+        let (guard, over) = woken.unwrap_or_else(PoisonError::into_inner);
+        (guard, over.timed_out())
+    }
+
+    /// The same for a limited time, for as long as the condition holds, and whether it holds still.
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let woken = self.0.wait_timeout_while(guard, limit, condition);
+        let (guard, over) = woken.unwrap_or_else(PoisonError::into_inner);
+        (guard, over.timed_out())
+    }
+
+    /// Wakes one thread.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all threads.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_leaves_the_value_to_others() {
+        let mutex = Mutex::new(1);
+        let lock = RwLock::new(1);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _both = (mutex.lock(), lock.write());
+            panic!("while they are held");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!((*mutex.lock(), *lock.read()), (1, 1));
+        assert_eq!(mutex.try_lock().as_deref(), Some(&1));
+        assert_eq!(mutex.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_value_that_is_held_is_not_given_twice() {
+        let mutex = Mutex::new(1);
+        let held = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        drop(held);
+        assert!(mutex.try_lock().is_some());
+    }
+}

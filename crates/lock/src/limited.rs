@@ -1,0 +1,166 @@
+//! A mutex that a thread waits for with a limit.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use crate::{Condvar, Mutex, MutexGuard};
+
+/// A value that one thread at a time has, and that others wait for as long as they like.
+#[derive(Debug, Default)]
+pub struct LimitedMutex<T> {
+    value: Mutex<T>,
+    /// Number of threads that wait with a limit.
+    waiting: AtomicUsize,
+    /// Held while a thread that waits looks for the last time, and by whoever wakes it.
+    gate: Mutex<()>,
+    given_back: Condvar,
+}
+
+impl<T> LimitedMutex<T> {
+    /// An unlocked one.
+    pub const fn new(value: T) -> Self {
+        Self {
+            value: Mutex::new(value),
+            waiting: AtomicUsize::new(0),
+            gate: Mutex::new(()),
+            given_back: Condvar::new(),
+        }
+    }
+
+    /// Waits for the value.
+    pub fn lock(&self) -> LimitedGuard<'_, T> {
+        self.guard(self.value.lock())
+    }
+
+    /// The value, unless a thread has it.
+    pub fn try_lock(&self) -> Option<LimitedGuard<'_, T>> {
+        Some(self.guard(self.value.try_lock()?))
+    }
+
+    /// Waits for the value, at most so long.
+    pub fn try_lock_for(&self, limit: Duration) -> Option<LimitedGuard<'_, T>> {
+        match self.try_lock() {
+            Some(guard) => Some(guard),
+            None => self.wait_until(Instant::now().checked_add(limit)),
+        }
+    }
+
+    /// Waits for the value, at most until then.
+    pub fn try_lock_until(&self, until: Instant) -> Option<LimitedGuard<'_, T>> {
+        match self.try_lock() {
+            Some(guard) => Some(guard),
+            None => self.wait_until(Some(until)),
+        }
+    }
+
+    /// None: as long as it takes.
+    fn wait_until(&self, until: Option<Instant>) -> Option<LimitedGuard<'_, T>> {
+        let Some(until) = until else {
+            return Some(self.lock());
+        };
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // Whoever gives the value back from here on sees that somebody waits, or has given it back before this look.
+        fence(Ordering::SeqCst);
+        let mut gate = self.gate.lock();
+        let guard = loop {
+            if let Some(guard) = self.try_lock() {
+                break Some(guard);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break None;
+            }
+            gate = self.given_back.wait_timeout(gate, left).0;
+        };
+        drop(gate);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        guard
+    }
+
+    fn guard<'a>(&'a self, value: MutexGuard<'a, T>) -> LimitedGuard<'a, T> {
+        LimitedGuard {
+            mutex: self,
+            value: Some(value),
+        }
+    }
+}
+
+/// The value, until it is dropped.
+#[derive(Debug)]
+pub struct LimitedGuard<'a, T> {
+    mutex: &'a LimitedMutex<T>,
+    /// None only while it is dropped.
+    value: Option<MutexGuard<'a, T>>,
+}
+
+impl<T> Deref for LimitedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("the value is held")
+    }
+}
+
+impl<T> DerefMut for LimitedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("the value is held")
+    }
+}
+
+impl<T> Drop for LimitedGuard<'_, T> {
+    fn drop(&mut self) {
+        drop(self.value.take());
+        fence(Ordering::SeqCst);
+        if self.mutex.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.mutex.gate.lock());
+            self.mutex.given_back.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_wait_has_a_limit() {
+        let mutex = LimitedMutex::new(1);
+        let held = mutex.lock();
+        let begun = Instant::now();
+        assert!(mutex.try_lock_for(Duration::from_millis(20)).is_none());
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        drop(held);
+        assert_eq!(mutex.try_lock_for(LONG).as_deref(), Some(&1));
+        assert_eq!(mutex.waiting.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn who_waits_gets_the_value_when_it_is_given_back() {
+        let mutex = Arc::new(LimitedMutex::new(0));
+        let (sender, done) = mpsc::channel();
+        let threads = (0..4).map(|_| {
+            let (mutex, sender) = (Arc::clone(&mutex), sender.clone());
+            thread::spawn(move || {
+                for _ in 0..2000 {
+                    *mutex.try_lock_for(LONG).expect("the others give it back") += 1;
+                }
+                sender.send(()).unwrap();
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        for _ in &threads {
+            done.recv_timeout(LONG).expect("no wake-up is lost");
+        }
+        assert_eq!(*mutex.lock(), 8000);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    }
+}
