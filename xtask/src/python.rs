@@ -18,11 +18,16 @@ use crate::{venv, wheel};
 /// Begins the names of the environments.
 const ENVIRONMENT: &str = "python-";
 
-/// `cargo xtask python`: the tests of the Python package alone. The arguments go to pytest: files from
-/// `python/tests` on, or `-k` with words.
+/// `cargo xtask python`: the tests of the Python package alone. After `--release`, with a wheel of that profile: for tests that are
+/// made long. The other arguments go to pytest: files from `python/tests` on, or `-k` with words.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    wheel::build_launcher()?;
-    let python = installed(&[])?;
+    let (python, arguments) = match arguments {
+        [first, rest @ ..] if first == "--release" => (environment(&wheel::release()?)?, rest),
+        all => {
+            wheel::build_launcher()?;
+            (installed(&[])?, all)
+        }
+    };
     step(
         "tests of the Python package",
         pytest(&python).args(arguments),

@@ -396,9 +396,12 @@ class RdzvAgent(Agent):
                 self._answer(request, request.value)
                 return
             entry = _functions.resolve(request.function) if request.function else None
+            if entry is not None and entry.is_raw:
+                request.reply(*entry.call(*request.take()))
+                return
             content = request.take()
             if not content[0]:
-                args, kwargs = (), {}
+                message: list[Any] = [(), {}]
             else:
                 try:
                     loaded = _values.load(*content)
@@ -408,29 +411,35 @@ class RdzvAgent(Agent):
                     _logger.warning("a call of %s was refused: %s", request.caller[0], error)
                     raise _errors.Refused("Protocol", str(error)) from None
                 if entry is None:
-                    call, args, kwargs = loaded
+                    call, *message = loaded
                     if _values.policy.mode != "any" or not callable(call):
                         raise _errors.Refused("NoSuchMethod", "only the policy any admits callables that have no name")
                     entry = _functions.Entry(call)
                 else:
-                    args, kwargs = loaded
+                    message = list(loaded)
+                del loaded
+            del content
             if entry is None:
                 raise _errors.Refused("NoSuchMethod", "the call names no function")
             if entry.is_coroutine:
-                self._run_coroutine(request, entry, args, kwargs)
+                self._run_coroutine(request, entry, *message)
                 return
             if not entry.blocking:
-                self._event_loop().call_soon_threadsafe(self._run, request, entry, args, kwargs)
+                self._event_loop().call_soon_threadsafe(self._run, request, entry, message)
                 return
-            self._run(request, entry, args, kwargs)
+            self._run(request, entry, message)
         except BaseException as error:  # noqa: BLE001, it is the result
             _errors.fail(request, error)
         finally:
             _request.reset(before)
 
-    def _run(self, request: RpcRequest, entry: _functions.Entry, args: Any, kwargs: Any) -> None:
+    def _run(self, request: RpcRequest, entry: _functions.Entry, message: list[Any]) -> None:
         try:
+            # Nobody has the arguments any more when the caller has its answer: the next call's need memory.
+            args, kwargs = message
+            message.clear()
             result = entry.call(*args, **kwargs)
+            del args, kwargs
             if _functions.is_async_execution(entry.call):
                 self._answer_later(request, result)
             else:
@@ -506,10 +515,19 @@ class RdzvAgent(Agent):
 
     def call_sync(self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None) -> Any:
         name, body, parts, references = self._outgoing(func, args, kwargs)
-        content = self._native.call_sync(
-            self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
-        )
-        return _values.load(*content)
+        return _values.load(*self.call_raw(to, name, body, parts, references, _timeout(timeout)))
+
+    def call_raw(
+        self,
+        to: str | int | WorkerInfo,
+        name: str,
+        body: bytes,
+        parts: list[Any],
+        references: list[RpcReference],
+        timeout: float | None,
+    ) -> tuple[Any, list[Any], list[RpcReference]]:
+        """Sends a message to a function of this name, and waits for the message of its result."""
+        return self._native.call_sync(self._to(to), name, body, parts, references, timeout, _request.get())
 
     def call_async(
         self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None

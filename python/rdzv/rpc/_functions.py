@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Entry:
     """A function, and how it is run."""
 
-    __slots__ = ("call", "is_coroutine", "blocking")
+    __slots__ = ("call", "is_coroutine", "blocking", "is_raw")
 
-    def __init__(self, call: Callable[..., Any], blocking: bool = True) -> None:
+    def __init__(self, call: Callable[..., Any], blocking: bool = True, is_raw: bool = False) -> None:
         self.call = call
         self.blocking = blocking
         self.is_coroutine = inspect.iscoroutinefunction(call)
+        # It reads the message of the call, and writes that of its result, by itself.
+        self.is_raw = is_raw
 
 
 _entries: dict[str, Entry] = {}
@@ -89,6 +91,11 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
     if isinstance(f, type):
         _classes.add((f.__module__, f.__qualname__))
     return f
+
+
+def raw(name: str, f: Callable[[Any, list[Any], list[Any]], tuple[bytes, list[Any], list[Any]]]) -> None:
+    """Has calls of this name answered by a function that reads and writes messages."""
+    _entries[name] = Entry(f, is_raw=True)
 
 
 def name_of(f: Any) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,6 +26,7 @@ from torch.distributed.rpc import api, backend_registry, internal
 import rdzv
 from rdzv.rpc import _agent, _functions, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
+from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ _API = (
     "_invoke_remote_builtin",
     "_invoke_remote_python_udf",
     "_invoke_remote_torchscript",
+    "_invoke_rpc",
     "_invoke_rpc_builtin",
     "_invoke_rpc_python_udf",
     "_invoke_rpc_torchscript",
@@ -68,7 +71,11 @@ _PACKAGE = (
 _AUTOGRAD = ("_new_context", "backward", "get_gradients")
 _NEEDED = (
     (autograd, "torch.distributed.autograd", _AUTOGRAD),
-    (api, "torch.distributed.rpc.api", (*_API, "WorkerInfo", "_init_rpc_states", "_require_initialized")),
+    (
+        api,
+        "torch.distributed.rpc.api",
+        (*_API, "RPCExecMode", "WorkerInfo", "_default_pickler", "_init_rpc_states", "_require_initialized"),
+    ),
     (torch_rpc, "torch.distributed.rpc", (*_PACKAGE, "TensorPipeRpcBackendOptions", "RpcBackendOptions")),
     (internal, "torch.distributed.rpc.internal", ("_get_current_rpc_agent", "_internal_rpc_pickler", "_run_function", "_handle_exception", "RemoteException")),
     (backend_registry, "torch.distributed.rpc.backend_registry", ("BackendType", "register_backend")),
@@ -395,7 +402,14 @@ def _deserialize(pickled: bytes, tensors: list[Any], numbers: list[int], carried
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
+def _check_policy() -> None:
+    """Pickles of torch's name whatever they like, so only the agent that is made here reads them."""
+    if _values.policy.mode != "any":
+        raise Refused("NoSuchMethod", "this worker does not take calls of torch.distributed.rpc")
+
+
 def _run(pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any]) -> Any:
+    _check_policy()
     return internal._run_function(_deserialize(pickled, tensors, numbers, carried))
 
 
@@ -476,7 +490,8 @@ def _nothing(_: object) -> None:
 
 
 @_functions.function(name="rdzv.torch.builtin")
-def _builtin(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _operate(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _check_policy()
     operation, _ = torch._C._jit_get_operation(name)
     return operation(*args, **kwargs)
 
@@ -507,13 +522,116 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
     return _torch_future(future, timeout, read)
 
 
+# Calls that wait. Their thread waits for the result itself, where a future of torch needs another one that tells of it;
+# and their message is one pickle. What needs more of torch (its profiler, another pickler, futures of the callee's), and
+# what our pickler refuses, goes the long way.
+
+_SYNC = api.RPCExecMode.SYNC
+_torch_invoke = _original[api, "_invoke_rpc"]
+_is_profiled = torch.autograd._profiler_enabled
+_CALL = "rdzv.torch.call"
+
+
+class _Arrived:
+    """A result, as `rpc_sync` asks for it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def wait(self) -> Any:
+        return self.value
+
+
+class _Long(tuple):  # type: ignore[type-arg]
+    """A result as torch's pickler has it."""
+
+    __slots__ = ()
+
+
+def _invoke_rpc(
+    to: Any, func: Any, rpc_type: Any, args: Any = None, kwargs: Any = None, rpc_timeout: float = UNSET
+) -> Any:
+    current = _current
+    if current is None or rpc_type is not _SYNC or _needs_torch(func):
+        return _torch_invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
+    args, kwargs = args or (), kwargs or {}
+    operation = torch.jit._builtins._find_builtin(func)
+    message = None if operation is not None else _short(func, args, kwargs)
+    if operation is None and message is None:
+        return _torch_invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
+    if isinstance(to, api.WorkerInfo):
+        to = to.id
+    try:
+        if message is None:
+            return _Arrived(current.inner.call_sync(to, _operate, (operation, args, kwargs), None, _limit(rpc_timeout)))
+        result = _read(*current.inner.call_raw(to, _CALL, *message, _agent._timeout(_limit(rpc_timeout))))
+    except BaseException as error:
+        raised = _error(error, rpc_timeout)
+        if raised is error:
+            raise
+        raise raised from None
+    kind = type(result)
+    if kind is internal.RemoteException:
+        internal._handle_exception(result)
+    return _Arrived(_unpacked(result) if kind is _Long else result)
+
+
+def _needs_torch(func: Any) -> bool:
+    return (
+        not callable(func)
+        or hasattr(func, "_wrapped_async_rpc_function")
+        or isinstance(func, torch.jit.ScriptFunction)
+        or api._default_pickler is not internal._internal_rpc_pickler
+        or _is_profiled()
+    )
+
+
+def _short(func: Any, args: Any, kwargs: Any) -> tuple[bytes, list[Any], list[Any]] | None:
+    """The message of a call; None if torch's pickler has to write it."""
+    try:
+        if not args and not kwargs:
+            return pickle.dumps((func, (), {}), 5), [], []
+        return _values.dump((func, args, kwargs))
+    except Exception:  # noqa: BLE001, torch's pickler may do better, and has words of its own
+        return None
+
+
+def _read(body: Any, parts: list[Any], references: list[Any]) -> Any:
+    try:
+        return _values.load(body, parts, references)
+    except AttributeError as error:
+        # As torch's pickler says it.
+        missing = AttributeError(
+            f"{error} Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller "
+            "and callee modules."
+        )
+        missing.__cause__ = error
+        return missing
+
+
+def _served(body: Any, parts: list[Any], references: list[Any]) -> tuple[bytes, list[Any], list[Any]]:
+    """Answers a call that waits."""
+    _check_policy()
+    call = _read(body, parts, references)
+    result = internal._run_function(call if isinstance(call, AttributeError) else internal.PythonUDF(*call))
+    try:
+        return _values.dump(result)
+    except Exception:  # noqa: BLE001, as for the message of the call
+        return _values.dump(_Long(_packed(result)))
+
+
+_functions.raw(_CALL, _served)
+
+
 def _invoke_rpc_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
     message = (pickled, tensors, *_taken())
     return _call(to, _udf_async if is_async else _udf, message, timeout, _unpacked)
 
 
 def _invoke_rpc_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
-    return _call(to, _builtin, (name, args, kwargs), timeout, lambda result: result)
+    return _call(to, _operate, (name, args, kwargs), timeout, lambda result: result)
 
 
 def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> Any:
@@ -530,7 +648,7 @@ def _invoke_remote_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeo
 
 
 def _invoke_remote_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
-    return _remote(to, _builtin, (name, args, kwargs), timeout)
+    return _remote(to, _operate, (name, args, kwargs), timeout)
 
 
 def _not_offered(what: str) -> NotImplementedError:
@@ -626,7 +744,7 @@ def _dispatcher(name: str, original: Any, ours: Any) -> Any:
 
 
 # These ask for themselves which agent is there.
-_ALWAYS = {"_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
+_ALWAYS = {"_invoke_rpc", "_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
 
 
 def _install() -> None:

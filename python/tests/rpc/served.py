@@ -194,6 +194,22 @@ def die():
 
 
 @rpc.function
+def forks(value):
+    """Its child tries to answer the call. Returns what that came to."""
+    request = rpc._agent._request.get()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            request.reply(b"", [], [])
+        except RuntimeError as error:
+            code = 0 if "does not cross a fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), value
+
+
+@rpc.function
 def pid():
     return os.getpid()
 

@@ -194,6 +194,16 @@ def test_a_forked_child_leaves_the_agent_alone(number):
     group([caller, lambda: None])
 
 
+def test_a_child_that_a_function_forks_answers_no_call():
+    def caller():
+        array = numpy.arange(1 << 17)
+        for _ in range(3):
+            code, back = rpc.rpc_sync("w1", served.forks, args=(array,))
+            assert code == 0 and (back == array).all()
+
+    group([caller, lambda: None])
+
+
 def test_calls_do_not_make_a_worker_grow():
     def caller():
         array = numpy.ones(1 << 10)

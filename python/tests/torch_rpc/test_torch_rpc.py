@@ -95,3 +95,115 @@ def test_distributed_autograd_is_refused_in_words():
         "distributed autograd is not offered by BackendType.RDZV; use BackendType.TENSORPIPE for it",
         "TENSORPIPE [3.0, 3.0]",
     ], finished.stdout + finished.stderr
+
+
+ALONE = """
+    import pickle, tempfile
+    import rdzv.torch.rpc
+    import torch, torch.distributed.rpc as rpc
+    from torch.distributed.rpc import rpc_sync
+    options = rpc.backend_registry.construct_rpc_backend_options(
+        rpc.BackendType.RDZV, init_method=f"file://{tempfile.mktemp()}"
+    )
+    rpc.init_rpc("alone", rank=0, world_size=1, backend=rpc.BackendType.RDZV, rpc_backend_options=options)
+"""
+
+
+def test_calls_that_wait_are_as_torch_has_them():
+    finished = program(ALONE + """
+    class Square(torch.nn.Module):
+        def forward(self, x):
+            return x * x
+
+    class Text:
+        def __init__(self, text):
+            self.text = text
+
+    def scripted():
+        return torch.jit.trace(Square(), torch.ones(1))
+
+    def failing(text):
+        raise KeyError(text)
+
+    def later():
+        import time
+        time.sleep(5)
+
+    def back(*args, **kwargs):
+        return args, kwargs
+
+    assert rpc_sync("alone", back) == ((), {})
+    assert rpc_sync(0, back, args=[1, "a"], kwargs={"b": None}) == ((1, "a"), {"b": None})
+    assert rpc_sync(rpc.get_worker_info("alone"), torch.add, args=(torch.ones(2), 1)).tolist() == [2, 2]
+    (tensor, text), _ = rpc_sync("alone", back, args=(torch.arange(6).view(2, 3).t(), Text("t")))
+    assert tensor.tolist() == [[0, 3], [1, 4], [2, 5]] and text.text == "t"
+    rref = rpc.RRef(torch.ones(1))
+    (other,), _ = rpc_sync("alone", back, args=(rref,))
+    assert other.to_here().item() == 1 and isinstance(other, rpc.RRef)
+    # torch's pickler knows what ours does not.
+    assert rpc_sync("alone", scripted)(torch.tensor([3.0])).item() == 9
+    for call, kind, words in (
+        (lambda: rpc_sync("alone", failing, args=("weights",)), KeyError, "weights"),
+        (lambda: rpc_sync("alone", back, args=(lambda: 0,)), Exception, "lambda"),
+        (lambda: rpc_sync("alone", later, timeout=0.1), RuntimeError, "RPC ran for more than set timeout"),
+        (lambda: rpc_sync("nobody", back), RuntimeError, "nobody"),
+        (lambda: rpc_sync("alone", 5), TypeError, "function should be callable"),
+        (lambda: rpc_sync(None, back), ValueError, "Cannot get WorkerInfo from name None"),
+    ):
+        try:
+            call()
+        except Exception as error:
+            assert type(error) is kind or kind is Exception, (type(error), error)
+            assert words in str(error), (words, error)
+        else:
+            raise AssertionError(words)
+    # What the callee lacks by then.
+    pickled, found = pickle.dumps((back, (), {}), 5), back
+    del back
+    native = rdzv.torch.rpc._agent.current()
+    try:
+        rdzv.torch.rpc.internal._handle_exception(
+            rdzv.torch.rpc._read(*native.call_raw("alone", "rdzv.torch.call", pickled, [], [], None))
+        )
+    except AttributeError as error:
+        assert "RPC pickler does not serialize" in str(error), error
+    else:
+        raise AssertionError("it is not there")
+    rpc.shutdown()
+    print("good")
+    """)
+    assert finished.stdout.strip().endswith("good"), finished.stderr
+
+
+def test_an_agent_of_rdzv_rpc_takes_no_calls_of_torch():
+    """Their pickles may name anything, which its policy does not admit."""
+    finished = program("""
+        import os, pickle
+        import rdzv, rdzv.torch.rpc
+        from rdzv import rpc
+        from rdzv.torch.rpc import _kept_udf, _operate, _udf
+
+        class Worse:
+            def __reduce__(self):
+                return os.write, (1, b"it ran\\n")
+
+        server = rdzv.StoreServer()
+        rpc.init_rpc("alone", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
+        agent, worse = rpc._agent.current(), pickle.dumps((Worse(), (), {}), 5)
+        for call in (
+            lambda: rpc.rpc_sync("alone", _udf, args=(worse, [], [], [])),
+            lambda: rpc.remote("alone", _kept_udf, args=(worse, [], [], [])).to_here(),
+            lambda: rpc.rpc_sync("alone", _operate, args=("aten::add", (1, 2), {})),
+            lambda: agent.call_raw("alone", "rdzv.torch.call", worse, [], [], None),
+        ):
+            try:
+                call()
+            except rdzv.RpcError as error:
+                assert "does not take calls of torch" in str(error), error
+            else:
+                print("admitted", flush=True)
+        rpc.shutdown()
+        server.close()
+        print("good")
+    """)
+    assert finished.stdout.splitlines() == ["good"], finished.stdout + finished.stderr
