@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rdzv_testing::Authority;
+use rdzv_testing::{Authority, pids};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::secret::token_file;
@@ -31,13 +31,16 @@ fn node(place: &Place, go: &Path) -> Running {
 
 /// The same with more flags.
 fn node_with(place: &Place, go: &Path, more: &[&str]) -> Running {
+    let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
+    start(place, go, &[&flags, more].concat())
+}
+
+fn start(place: &Place, go: &Path, flags: &[&str]) -> Running {
     let script = format!(
         "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
         go.display()
     );
-    let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
-    let flags = [&flags, more].concat();
-    place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
+    place.node(flags, &script).env("LOGLEVEL", "INFO").start()
 }
 
 /// Whether an agent has said last that it is the coordinator, and in which term.
@@ -241,6 +244,63 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     fs::write(&go, "").unwrap();
     with(&right).wait().expect(0);
     for node in others {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn two_of_five_voters_may_die() {
+    let place = places(5);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let flags = ["--nnodes=3:5", "--rdzv-conf", CONF, "--max-restarts=1"];
+    let mut nodes = Vec::from([1, 2, 3, 4, 5].map(|_| start(&place, &go, &flags)));
+    for (all, left) in [("/5 at", "/4 at"), ("/4 at", "/3 at")] {
+        for node in &nodes {
+            node.stdout.await_text(all, 1);
+        }
+        kill_machine(nodes.remove(coordinator(&nodes)));
+        for node in &nodes {
+            node.stdout.await_text(left, 1);
+        }
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_coordinator_that_is_stopped_is_replaced_and_is_a_node_again_when_it_goes_on() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    // Its kernel answers for it, so its heartbeats alone tell that it is stopped.
+    let conf = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3";
+    let flags = ["--nnodes=2:3", "--rdzv-conf", conf, "--max-restarts=1"];
+    let nodes = [1, 2, 3].map(|_| start(&place, &go, &flags));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let stopped = coordinator(&nodes);
+    let agent = nodes[stopped].agent_pid();
+    pids::kill(agent, Signal::STOP);
+    pids::wait_for_state(agent, 'T');
+    let others: Vec<&Running> = (0..3)
+        .filter(|node| *node != stopped)
+        .map(|node| &nodes[node])
+        .collect();
+    for node in &others {
+        node.stdout.await_text("/2 at", 1);
+    }
+    assert!(others.iter().any(|node| coordinates_in(node).is_some()));
+    pids::kill(agent, Signal::CONT);
+    for node in &others {
+        node.stdout.await_text("/3 at", 2);
+    }
+    nodes[stopped].stdout.await_text("/3 at", 2);
+    fs::write(&go, "").unwrap();
+    for node in nodes {
         node.wait().expect(0);
     }
 }
