@@ -137,6 +137,31 @@ fn a_machine_that_comes_back_votes_again() {
 }
 
 #[test]
+fn a_node_that_is_started_again_at_once_votes_again() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let dead = nodes.remove(coordinator(&nodes));
+    dead.signal(Signal::KILL);
+    // Its agent ends within a moment, and has its port until then.
+    nodes.push(node(&place, &go));
+    for node in &nodes[..2] {
+        let text = "votes in place of the one that has ended";
+        node.stderr.await_text(text, 1);
+    }
+    assert!(dead.all_gone_within(Duration::from_secs(20)));
+    dead.wait().expect(-9);
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
 fn a_coordinator_that_ends_in_order_hands_over() {
     let place = places(3);
     let directory = tempfile::tempdir().unwrap();

@@ -22,6 +22,9 @@ use crate::{Recorder, RendezvousError};
 const AGAIN: Duration = Duration::from_millis(10);
 const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 
+/// The time in which an agent whose keeper was killed ends, so that the next one gets its port.
+const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
+
 /// Becomes a voter if this is one of the places, and connects to the coordinator, once all voters are there and
 /// have elected one.
 pub(super) fn connect(
@@ -147,27 +150,49 @@ fn serve(
             return start(places, own, kept, options).map(Some).map_err(explain);
         }
     }
-    for (own, place) in places.iter().enumerate().filter(|(_, place)| here(place)) {
-        match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
-            Ok(listeners) => {
-                if let Some(kept) = &options.kept {
-                    // Before anybody is accepted.
-                    let keeps = kept.keep_listeners(&listeners);
-                    keeps.map_err(|source| explain(listen_error(options, source)))?;
+    let mut own: Vec<_> = places
+        .iter()
+        .enumerate()
+        .filter(|(_, place)| here(place))
+        .collect();
+    let until = Instant::now() + RELEASED_WITHIN;
+    loop {
+        let mut in_use = Vec::new();
+        for (own, place) in own {
+            match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
+                Ok(listeners) => {
+                    if let Some(kept) = &options.kept {
+                        // Before anybody is accepted.
+                        let keeps = kept.keep_listeners(&listeners);
+                        keeps.map_err(|source| explain(listen_error(options, source)))?;
+                    }
+                    return start(places, own, listeners, options)
+                        .map(Some)
+                        .map_err(explain);
                 }
-                return start(places, own, listeners, options)
-                    .map(Some)
-                    .map_err(explain);
-            }
-            Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-                tracing::info!("another process has the port of {place}");
-            }
-            Err(error) => {
-                tracing::warn!("this node cannot listen at {place} ({error}), so it is no voter");
+                Err(StoreError::Listen { source, .. })
+                    if source.kind() == io::ErrorKind::AddrInUse =>
+                {
+                    in_use.push((own, place));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "this node cannot listen at {place} ({error}), so it is no voter"
+                    );
+                }
             }
         }
+        if in_use.is_empty() {
+            return Ok(None);
+        }
+        own = in_use;
+        if Instant::now() >= until {
+            tracing::info!("other processes have the ports of this machine's places");
+            return Ok(None);
+        }
+        // Nobody tells when a port is free.
+        std::thread::sleep(AGAIN);
     }
-    Ok(None)
 }
 
 fn listen_error(options: &Options, source: io::Error) -> StoreError {
