@@ -85,8 +85,8 @@ impl Rendezvous {
         backend.set_observer(Box::new(move |change| match change {
             Change::Membership { round, .. } => observed.changed.store(round, Ordering::Release),
             Change::Closed => observed.closed.store(true, Ordering::Release),
-            // Its workers, or the calls of the next round, say so.
-            Change::PeerFailed { .. } | Change::Lost(_) => {}
+            // Its workers, or the calls of the next round, say so. There are no workers here to stand still.
+            Change::PeerFailed { .. } | Change::Lost(_) | Change::Lease { .. } => {}
         }));
         let inner = Arc::new(Inner {
             interrupter: backend.interrupter(),

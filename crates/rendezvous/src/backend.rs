@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank};
+use rdzv_core::time::Mono;
 use rdzv_store::{Pinger, Store, TcpStoreServer};
 
 use crate::RendezvousError;
@@ -141,6 +142,14 @@ pub enum Change {
     },
     /// The run was ended.
     Closed,
+    /// The workers of a round may run until then, and have to stand still after it until another such change comes
+    /// ([`fence`](crate::fence)). Only with a fence; the first is told before the join returns.
+    Lease {
+        /// The round.
+        round: u64,
+        /// The end of the lease, on the clock of [`fence::now`](crate::fence::now).
+        until: Mono,
+    },
     /// What the rendezvous stands on is gone, so that no round can ever be formed again.
     Lost(RendezvousError),
 }

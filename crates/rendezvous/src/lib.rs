@@ -13,6 +13,7 @@ mod environment;
 mod error;
 pub mod etcd;
 mod event;
+pub mod fence;
 mod fixed;
 mod kept;
 mod params;

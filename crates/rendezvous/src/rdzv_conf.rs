@@ -278,6 +278,7 @@ mod tests {
             keep_alive_interval: seconds(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
+            fence: None,
         };
         assert_eq!(read("").unwrap(), defaults);
         assert_eq!(Settings::new(2, 3), defaults);
@@ -303,6 +304,7 @@ mod tests {
                 keep_alive_interval: seconds(6),
                 keep_alive_max_attempt: 7,
                 cas_backoff_max: Duration::from_millis(500),
+                fence: None,
             }
         );
         assert_eq!(

@@ -113,7 +113,7 @@ impl RendezvousBackend for Recorded {
                     recorder(RendezvousEvent::new(NodeState::Running, reason));
                 }
                 // Its reason is in the words of the agents, so they record it.
-                Change::PeerFailed { .. } => {}
+                Change::PeerFailed { .. } | Change::Lease { .. } => {}
                 Change::Closed => recorder(RendezvousEvent::new(
                     NodeState::Running,
                     format!("The rendezvous '{run_id}' was closed."),

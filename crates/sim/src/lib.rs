@@ -1,7 +1,7 @@
 //! Simulated worlds for the protocol machines, each under one seed.
 //!
 //! [`agents`] is the world of agents that find one another at a coordinator or over a shared state,
-//! [`consensus`] that of a group of voters and clients that count with it, [`references`] that of workers that refer to one another's values; the rest is that of the store
+//! [`consensus`] that of a group of voters and clients that count with it, [`fence`] that of nodes that are cut off, [`references`] that of workers that refer to one another's values; the rest is that of the store
 //! server's machine: clients, links and faults.
 //!
 //! ```text
@@ -31,6 +31,7 @@
 pub mod agents;
 pub mod client;
 pub mod consensus;
+pub mod fence;
 pub mod ledger;
 pub mod link;
 pub mod references;

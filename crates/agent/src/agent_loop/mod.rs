@@ -10,6 +10,7 @@
 
 mod awaiting;
 mod ending;
+mod fencing;
 mod preemption;
 
 use std::collections::VecDeque;
@@ -22,12 +23,14 @@ use rdzv_agent_proto::group::{
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
+use rdzv_rendezvous::fence::{self, Fence};
 use rdzv_rendezvous::{AgentNote, Change, RendezvousError, RendezvousEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use tracing::{error, info, warn};
 
 use self::awaiting::Awaiting;
+use self::fencing::patience;
 use self::preemption::Preemption;
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
@@ -67,6 +70,10 @@ pub(crate) struct AgentLoop<'o, S> {
     announced: bool,
     preemption: Preemption,
     awaiting: Awaiting,
+    /// Stops the workers while no coordinator has a majority.
+    fence: Fence,
+    /// The round that this node is in.
+    round: Option<u64>,
 }
 
 impl<'o, S: Supervisor> AgentLoop<'o, S> {
@@ -81,6 +88,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let rendezvous = RendezvousHandle::new(&config, sender);
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
+            fence: Fence::new(patience(&config)),
+            round: None,
             config,
             observer,
             clock: Clock::new(),
@@ -155,7 +164,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let clock = self.clock;
         let deadline = self.group.deadline();
         let watch = Watch {
-            healthy: self.group.state() == GroupState::Healthy,
+            healthy: self.group.state() == GroupState::Healthy && !self.fence.is_closed(),
             within: deadline.map(|at| at.since(clock.now().mono)),
         };
         let at = |deadline: Option<Mono>| async move {
@@ -173,6 +182,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.inputs.extend(input);
             }
             () = at(deadline) => self.inputs.push_back(GroupInput::TimePassed),
+            () = fencing::due(self.fence.deadline()) => self.fence(fence::Input::Tick),
             () = at(self.awaiting.due()) => {
                 let workers = self.supervisor.workers();
                 self.awaiting.remind(clock.now().mono, &workers);
@@ -238,7 +248,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         };
         self.clock.was_stopped_since(since);
         warn!("[{role}] continued");
-        self.supervisor.resume();
+        // The lease may have ended meanwhile.
+        self.fence(fence::Input::Tick);
+        if !self.fence.is_closed() {
+            self.supervisor.resume();
+        }
         input
     }
 
@@ -325,6 +339,14 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let text = self.failures.announcement(now, &exit, &self.supervisor);
                 self.announce(text);
             }
+            // They stand still, and would run again for a signal that they can handle.
+            GroupOutput::Signal { workers, .. } if self.fence.is_closed() => {
+                let kill = rustix::process::Signal::KILL.as_raw();
+                let events = self
+                    .supervisor
+                    .signal(clock, &workers, kill, Duration::ZERO);
+                self.take(events);
+            }
             GroupOutput::Signal { workers, signal } => {
                 let deadline = self.group.deadline();
                 let now = clock.now().mono;
@@ -384,6 +406,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     fn join(&mut self, restart_count: u32) {
         let now = self.clock.now();
         self.step_began = now.mono;
+        self.fence(fence::Input::Gone);
         self.emit(AgentEvent::RendezvousBegan {
             at: now.wall,
             restart_count,
@@ -419,7 +442,13 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let place = request.place;
         let port = self.rendezvous.release_port(&place);
         match self.supervisor.start(self.clock, request, port) {
-            Ok(events) => self.take(events),
+            Ok(events) => {
+                if self.fence.is_closed() {
+                    // The lease has ended since the round was complete.
+                    self.supervisor.suspend();
+                }
+                self.take(events);
+            }
             Err(error) => {
                 let worker = WorkerIdentity::new(&place, 0);
                 self.failures.not_started(worker, &error);
@@ -471,7 +500,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Ok(assignment) => GroupInput::Assigned(assignment),
                 Err(error) => self.broken(error),
             },
-            Answer::Changed(change) => self.changed(change),
+            Answer::Changed(Change::Lease { round, until }) => {
+                self.fence(fence::Input::Lease { round, until });
+                return None;
+            }
+            Answer::Changed(change) => self.changed(change)?,
             Answer::Preempted { signal, by } => {
                 self.preempted_elsewhere(signal, by);
                 return None;
@@ -505,6 +538,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         match joined {
             Ok(joined) => {
                 let round = self.rendezvous.joined(joined);
+                self.round = Some(round.number);
                 self.failures.joined(round.group_rank);
                 GroupInput::Joined(round)
             }
@@ -513,10 +547,14 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     /// Something happened to the other nodes, or to what the nodes meet at.
-    fn changed(&mut self, change: Change) -> GroupInput {
+    fn changed(&mut self, change: Change) -> Option<GroupInput> {
         let now = self.clock.now().wall;
-        match change {
+        Some(match change {
+            Change::Lease { .. } => return None,
             Change::Membership { round, reason } => {
+                if self.round == Some(round) {
+                    self.fence(fence::Input::Over);
+                }
                 let cause = self.failures.membership_changed(now, &reason);
                 GroupInput::MembershipChanged {
                     round,
@@ -531,12 +569,16 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 error!("node {node} has failed for good: {reason}");
                 GroupInput::PeerFailed { node, reason }
             }
-            Change::Closed => GroupInput::RunClosed,
+            Change::Closed => {
+                self.fence(fence::Input::Lifted);
+                GroupInput::RunClosed
+            }
             Change::Lost(error) => {
+                self.fence(fence::Input::Over);
                 self.failures.rendezvous_lost(now, &error);
                 let _ = self.broken(error.into());
                 GroupInput::RendezvousLost
             }
-        }
+        })
     }
 }

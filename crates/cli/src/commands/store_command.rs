@@ -156,7 +156,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             host: None,
             addresses: native::addresses(&options.listeners),
             recover: arguments.recover,
-            forgotten: 0,
+            ..Origin::default()
         };
         options.extension = Some(native::restartable(note, origin));
     }

@@ -15,6 +15,7 @@
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
 //! * [`AgentNote`]: what is known of an agent after its death.
 //! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
 //! * [`participant`]: the machine of one agent over such a store.
@@ -32,6 +33,7 @@ pub mod codec;
 pub mod coordinator;
 pub mod decide;
 pub mod expected;
+pub mod fence;
 pub mod last_call;
 pub mod native_client;
 pub mod participant;

@@ -23,6 +23,8 @@ pub struct Settings {
     pub keep_alive_max_attempt: u32,
     /// Most that is slept after a lost write (0: no sleep).
     pub cas_backoff_max: Duration,
+    /// A node that has heard for so long from no coordinator with a majority stops its workers; `None`: it does not.
+    pub fence: Option<Duration>,
 }
 
 /// One node; those of a run before its first agent has joined.
@@ -45,6 +47,7 @@ impl Settings {
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
+            fence: None,
         }
     }
 

@@ -291,6 +291,7 @@ impl Agent {
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }
             | Output::Missing(_)
+            | Output::Lease { .. }
             | Output::AllSucceeded(_) => {}
         }
     }

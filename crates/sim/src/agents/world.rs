@@ -91,7 +91,7 @@ pub(super) fn origin(host: Option<u64>, recover: bool) -> Origin {
         host,
         addresses: [ADDRESS.to_owned()].into(),
         recover,
-        forgotten: 0,
+        ..Origin::default()
     }
 }
 

@@ -127,6 +127,7 @@ fn shown(change: &Change) -> String {
         Change::Membership { round, reason } => format!("membership {round} {reason}"),
         Change::PeerFailed { node, reason } => format!("peer-failed {node} {reason}"),
         Change::Closed => "closed-by-other".to_owned(),
+        Change::Lease { round, .. } => format!("lease {round}"),
         Change::Lost(error) => format!("lost {error}"),
     }
 }

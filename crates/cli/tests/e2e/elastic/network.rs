@@ -5,13 +5,14 @@
 //! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_testing::pids::kill;
 use rustix::process::Signal;
 
 use super::PRINT_ROUND;
-use crate::harness::{Job, Running, shell};
+use crate::harness::{DEADLINE, Job, Running, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
 
@@ -258,6 +259,119 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
     fs::write(&go, "").unwrap();
     for node in nodes {
         node.wait().expect(0);
+    }
+    machines.into_iter().for_each(Machine::end);
+    switch.end();
+}
+
+/// The times, in nanoseconds, at which a worker ran in a round, as it has written them down itself.
+fn stamps(file: &Path, round: &str) -> Vec<u128> {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let own = lines.filter(|(of, _)| *of == round);
+    own.map(|(_, at)| at.parse().unwrap()).collect()
+}
+
+/// The first of them, once there is one.
+fn first_stamp(file: &Path, round: &str) -> u128 {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(first) = stamps(file, round).first() {
+            return *first;
+        }
+        assert!(Instant::now() < until, "no worker writes in round {round}");
+        // The worker says which round it is in before it writes.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without_it() {
+    let Some((switch, machines)) = three_machines() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let endpoints = "10.9.1.1:29400,10.9.1.2,10.9.1.3";
+    let file = |number: usize| directory.path().join(format!("stamps{number}"));
+    let start = |number: usize| {
+        let script = format!(
+            "{PRINT_ROUND}; until test -e {}; do echo $RDZV_ROUND $(date +%s%N) >> {}; sleep 0.02; done",
+            go.display(),
+            file(number).display()
+        );
+        let agent = format!(
+            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 2:3 --rdzv-backend c10d --rdzv-endpoint {endpoints} \
+             --rdzv-id job --local-addr 10.9.1.{number} --rdzv-conf last_call_timeout=1,fence=auto \
+             --no-python sh -c '{script}'",
+            machines[number - 1].enter()
+        );
+        shell(&agent).env("LOGLEVEL", "INFO").start()
+    };
+    let nodes = [1, 2, 3].map(start);
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    // First one that is not the coordinator, then the one that is.
+    let mut last_round = 0;
+    for of_coordinator in [false, true] {
+        let term = |node: &Running| {
+            let said = node.stderr.so_far();
+            let at = said.rfind("this agent coordinates the rendezvous")?;
+            let (_, term) = said[at..].split_once("(term ")?;
+            term.split(')').next()?.parse::<u64>().ok()
+        };
+        let coordinator = (0..3).max_by_key(|node| term(&nodes[*node])).unwrap();
+        let cut_off = match of_coordinator {
+            true => coordinator,
+            false => (coordinator + 1) % 3,
+        };
+        let others = [(cut_off + 1) % 3, (cut_off + 2) % 3];
+        let round = |node: usize| {
+            let said = nodes[node].stdout.so_far();
+            let (_, round) = said.rsplit_once("round ").unwrap();
+            round.trim().parse::<u64>().unwrap()
+        };
+        let before = round(cut_off);
+        assert!(before > last_round || last_round == 0);
+        let stood = nodes[cut_off].stderr.so_far();
+        let stood = stood.matches("workers stand still").count();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        switch.run(&format!("ip link set port{} down", cut_off + 1));
+        let seen = others.map(|node| nodes[node].stdout.so_far().matches("/2 at").count());
+        for (node, seen) in others.into_iter().zip(seen) {
+            nodes[node].stdout.await_text("/2 at", seen + 1);
+        }
+        let still = "workers stand still";
+        nodes[cut_off].stderr.await_text(still, stood + 1);
+        let after = round(others[0]);
+        let last = stamps(&file(cut_off + 1), &before.to_string());
+        let last = *last.last().unwrap();
+        for node in others {
+            let first = first_stamp(&file(node + 1), &after.to_string());
+            assert!(
+                last < first,
+                "round {before} ran {} ms after round {after} had begun",
+                (last - first) / 1_000_000
+            );
+        }
+        // The lease was renewed before the cut, and a signal takes a moment.
+        let stood = last.saturating_sub(now.as_nanos());
+        assert!(stood < 4_000_000_000, "{} ms", stood / 1_000_000);
+        let seen = [0, 1, 2].map(|node| nodes[node].stdout.so_far().matches("/3 at").count());
+        switch.run(&format!("ip link set port{} up", cut_off + 1));
+        for (node, seen) in nodes.iter().zip(seen) {
+            node.stdout.await_text("/3 at", seen + 1);
+        }
+        last_round = after;
+        // They were killed where they stood.
+        let again = stamps(&file(cut_off + 1), &before.to_string());
+        assert_eq!(again.last(), Some(&last));
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
     }
     machines.into_iter().for_each(Machine::end);
     switch.end();

@@ -25,11 +25,13 @@
 //! | `mod.rs` | which run, which connection, when |
 //! | `sessions.rs` | connections, and when each was last heard of; volatile |
 //! | `runs/` | the state of runs; deterministic |
+//! | `backing.rs` | agents that ask whether this coordinator has a majority |
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
 //! | `note.rs` | what the next coordinator knows if this one is killed |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
+mod backing;
 mod keys;
 mod left_runs;
 pub(crate) mod note;
@@ -40,12 +42,14 @@ pub mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use self::backing::Backing;
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
 use self::sessions::Sessions;
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
 use crate::NodeDesc;
+use crate::fence::{Mutant, is_broken};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use rdzv_core::ident::ConnId;
@@ -92,6 +96,13 @@ pub enum Input<'a> {
         key: &'a [u8],
         /// What it holds now.
         value: Option<&'a [u8]>,
+    },
+    /// The answer to [`Output::Confirm`].
+    Confirmed {
+        /// Which one.
+        token: u64,
+        /// Whether this coordinator is the leader, after the question.
+        leads: bool,
     },
     /// The process of the coordinator is about to end, by its own decision.
     Ending,
@@ -140,6 +151,9 @@ pub enum Output {
     /// Keep this for the next coordinator, before any later output is applied: which cluster, and which coordinator of
     /// it, this is from here on.
     Adopt(Authority),
+    /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
+    /// behind it.
+    Confirm(u64),
     /// End a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
@@ -166,6 +180,7 @@ pub struct Coordinator {
     /// The note of the one before, of runs that nobody has asked about.
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
+    backing: Backing,
     outbox: Outbox<Output>,
 }
 
@@ -182,6 +197,8 @@ pub struct Origin {
     /// The number of times that everything was forgotten which coordinators before it had decided. Rounds of now have other
     /// numbers than those of before.
     pub forgotten: u32,
+    /// If voters are behind it: when one of those that elected it had last heard from an earlier leader.
+    pub electors_heard: Option<Mono>,
 }
 
 /// A run with its sessions.
@@ -203,10 +220,13 @@ impl Hosted {
             host,
             recover,
             forgotten,
+            electors_heard,
             ..
         } = coordinator.origin;
         let unnoted_since = coordinator.unnoted_since;
-        let mut run = Run::new(id, authority.is_some()).hosted(host, unnoted_since, recover);
+        let mut run = Run::new(id, authority.is_some())
+            .hosted(host, unnoted_since, recover)
+            .fencing(electors_heard);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }
@@ -333,7 +353,8 @@ impl Hosted {
             return;
         };
         if self.run.may_reattach(&node) {
-            return self.sessions.await_return(now, &node);
+            let fence = self.run.fence_of(&node);
+            return self.sessions.await_return(now, &node, fence);
         }
         self.apply(out, |run, out| {
             run.lost(now, &node, "its connection closed", out);
@@ -343,7 +364,10 @@ impl Hosted {
     /// The deadline `at` has come.
     fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
-        let silent = self.sessions.expire(now, late, self.run.settings());
+        let lost_after = self.run.settings().lost_after().max(self.run.fence());
+        let silent = self
+            .sessions
+            .expire(now, late, self.run.settings(), lost_after);
         for (connection, node, heard) in silent {
             let how = format!(
                 "it has not been heard of for {:.1} s",
@@ -394,6 +418,7 @@ impl Machine for Coordinator {
                 }
             }
             Input::Stored { key, value } => self.stored(now, key, value),
+            Input::Confirmed { token, leads } => self.confirmed(token, leads),
             Input::Ending => self.end(),
             Input::Tick => self.tick(now),
         }
@@ -419,6 +444,7 @@ impl Coordinator {
         }
         Self {
             authority: Some(note.authority),
+            backing: Backing::of_epoch(note.authority.epoch),
             origin,
             unnoted_since: Some(now.mono),
             has_note: !note.runs.is_empty(),
@@ -477,6 +503,7 @@ impl Coordinator {
                 });
                 self.outbox.push(Output::Send(from, Event::Alive(arrived)));
             }
+            Operation::Lease { number } => self.lease(now, from, number),
             Operation::Failed { reason } => {
                 self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
             }
@@ -486,6 +513,44 @@ impl Coordinator {
                 });
             }
         }
+    }
+
+    /// An agent asks whether its lease is renewed. Without voters behind it, a coordinator does not answer.
+    fn lease(&mut self, now: Now, from: ConnId, number: u64) {
+        let run = self.joined.get(&from);
+        let hosted = run.and_then(|run| self.runs.get_mut(run));
+        if let Some(hosted) = hosted {
+            hosted.sessions.heard(now, from);
+            if self.origin.electors_heard.is_some() {
+                self.backing.ask(from, number);
+                self.ask_voters();
+            }
+        }
+    }
+
+    fn ask_voters(&mut self) {
+        if let Some(token) = self.backing.next() {
+            match is_broken(Mutant::BackedAlone) {
+                false => self.outbox.push(Output::Confirm(token)),
+                true => self.confirmed(token, true),
+            }
+        }
+    }
+
+    fn confirmed(&mut self, token: u64, leads: bool) {
+        for (from, number) in self.backing.answered(token) {
+            let run = self.joined.get(&from);
+            let hosted = run.and_then(|run| self.runs.get(run));
+            let is_kept = hosted.is_some_and(|hosted| {
+                let node = hosted.sessions.node(from);
+                node.is_some_and(|node| hosted.run.keeps(&node))
+            });
+            if leads && is_kept {
+                self.outbox
+                    .push(Output::Send(from, Event::Backed { number }));
+            }
+        }
+        self.ask_voters();
     }
 
     fn join(&mut self, now: Now, from: ConnId, join: Box<Join>) {
@@ -590,6 +655,7 @@ impl Coordinator {
 
     fn closed(&mut self, now: Now, id: ConnId) {
         self.pending.retain(|(from, _, _)| *from != id);
+        self.backing.closed(id);
         if let Some(run) = self.joined.remove(&id) {
             self.with(now, &run, |hosted, out| hosted.closed(now, id, out));
         }

@@ -17,6 +17,7 @@ use crate::slot::{self, Bytes};
 
 const CLOSED: u8 = 1;
 const SUCCEEDED: u8 = 2;
+const FENCED: u8 = 4;
 
 /// The knowledge of a coordinator that was started after the death of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct RunNote {
     pub closed: bool,
     /// All workers of the round have succeeded.
     pub succeeded: bool,
+    /// The longest lease of its participants; zero if none has one.
+    pub lease: Duration,
 }
 
 impl Note {
@@ -112,8 +115,18 @@ impl Note {
 impl RunNote {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.round.to_le_bytes());
-        out.push(u8::from(self.closed) * CLOSED + u8::from(self.succeeded) * SUCCEEDED);
+        let is_fenced = !self.lease.is_zero();
+        let flags = [
+            (self.closed, CLOSED),
+            (self.succeeded, SUCCEEDED),
+            (is_fenced, FENCED),
+        ];
+        out.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
         slot::write_numbers(&self.members, out);
+        if is_fenced {
+            let lease = u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX);
+            out.extend_from_slice(&lease.to_le_bytes());
+        }
     }
 
     pub(crate) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
@@ -124,6 +137,10 @@ impl RunNote {
             members: bytes.numbers()?,
             closed: flags & CLOSED != 0,
             succeeded: flags & SUCCEEDED != 0,
+            lease: match flags & FENCED {
+                0 => Duration::ZERO,
+                _ => Duration::from_millis(u64::from(bytes.u32()?)),
+            },
         })
     }
 }
@@ -170,6 +187,7 @@ mod tests {
                 members: (0..round).collect(),
                 closed: round % 2 == 1,
                 succeeded: round % 3 == 0,
+                lease: Duration::from_millis(round % 2 * 3001),
             };
             note.update(format!("run-{round}"), Some(run));
         }

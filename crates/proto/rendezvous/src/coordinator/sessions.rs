@@ -79,11 +79,14 @@ impl Sessions {
         old
     }
 
-    /// The connection of an agent is gone, which may come back over another one.
-    pub(super) fn await_return(&mut self, now: Now, node: &NodeDesc) {
+    /// The connection of an agent is gone, which may come back over another one. It is not lost before `fence` has passed
+    /// since it was heard of.
+    pub(super) fn await_return(&mut self, now: Now, node: &NodeDesc, fence: Duration) {
+        let session = self.connection(node).and_then(|it| self.sessions.get(&it));
+        let heard = session.map_or(now.mono, |session| session.heard);
         self.end(node);
         self.stop_awaiting(node);
-        let until = now.mono + REATTACH_WITHIN;
+        let until = (now.mono + REATTACH_WITHIN).max(heard + fence);
         self.detached.insert(node.clone(), until);
         self.returns.insert((until, node.clone()));
     }
@@ -142,6 +145,7 @@ impl Sessions {
         now: Now,
         late: bool,
         settings: &Settings,
+        lost_after: Duration,
     ) -> Vec<(ConnId, NodeDesc, Mono)> {
         let mut silent = Vec::new();
         while let Some(&(at, connection)) = self.timers.first()
@@ -151,7 +155,7 @@ impl Sessions {
             let Some(session) = self.sessions.get_mut(&connection) else {
                 continue;
             };
-            let until = session.heard + settings.lost_after();
+            let until = session.heard + lost_after;
             if until > now.mono || late {
                 let again = now.mono + settings.keep_alive_interval;
                 session.silence_at = if until > now.mono { until } else { again };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::attachment::Attachment;
+use super::lease::Lease;
 use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
     Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
@@ -43,6 +44,7 @@ pub struct NativeClient {
     /// `Leave`s whose answer has not come: what comes before it is about what was left.
     leaving: u32,
     attachment: Attachment,
+    lease: Option<Lease>,
     /// The end of a close under way.
     closing: Option<Mono>,
     asking: bool,
@@ -180,7 +182,10 @@ impl Machine for NativeClient {
 
     fn deadline(&self) -> Option<Mono> {
         let link = match &self.link {
-            Link::Up => Some(self.heartbeat_at),
+            Link::Up => {
+                let lease = self.lease.as_ref().and_then(Lease::deadline);
+                Some(lease.map_or(self.heartbeat_at, |due| due.min(self.heartbeat_at)))
+            }
             Link::Pausing { until, .. } => Some(*until),
             Link::Down | Link::Dialing(_) => None,
         };
@@ -217,6 +222,7 @@ impl NativeClient {
             reader: EventReader::default(),
             leaving: 0,
             attachment: Attachment::default(),
+            lease: settings.fence.map(Lease::new),
             closing: None,
             asking: false,
             closed: false,
@@ -269,6 +275,7 @@ impl NativeClient {
     /// A join that its coordinator has not heard of before.
     fn join_anew(&mut self, now: Mono) {
         self.phase = Phase::Joining { since: now };
+        self.end_lease();
         let attempt = self.join.attempt.unwrap_or(0);
         self.join.attempt = Some(attempt.saturating_add(1));
         self.say_join(now);
@@ -295,6 +302,7 @@ impl NativeClient {
     fn leave(&mut self) {
         if self.phase != Phase::Idle {
             self.phase = Phase::Idle;
+            self.end_lease();
             if self.link == Link::Up {
                 self.leaving += 1;
                 self.say(&Operation::Leave);
@@ -386,6 +394,7 @@ impl NativeClient {
                 }
                 if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
                     self.phase = Phase::Idle;
+                    self.end_lease();
                 }
             }
             _ if self.leaving > 0 => {}
@@ -416,6 +425,10 @@ impl NativeClient {
                     let held = self.attachment.held(&joined);
                     self.attachment.last = is_recoverable.then_some(held);
                     self.phase = Phase::Formed { since: now, joined };
+                    if let Some(lease) = self.lease.as_mut().filter(|_| is_recoverable) {
+                        lease.begin(now, round, world_size);
+                        self.renew_lease(now);
+                    }
                     self.wait.reminder = Reminder::default();
                     if rank == 0 {
                         self.outbox.push(Output::Lead { round });
@@ -427,9 +440,14 @@ impl NativeClient {
                     && joined.round == round
                 {
                     (joined.master_addr, joined.master_port) = (addr, port);
-                    let joined = joined.clone();
-                    self.outbox.push(Output::Joined(joined.clone()));
-                    self.phase = Phase::Member { joined };
+                    self.begin_if_ready(now);
+                }
+            }
+            Event::Backed { number } => {
+                let lease = self.lease.as_mut();
+                if let Some((round, until)) = lease.and_then(|lease| lease.answered(now, number)) {
+                    self.outbox.push(Output::Lease { round, until });
+                    self.begin_if_ready(now);
                 }
             }
             Event::Membership {
@@ -462,6 +480,34 @@ impl NativeClient {
                         .push(Output::NotJoined(Failure::Refused(refusal)));
                 }
             }
+        }
+    }
+
+    /// The round begins for this agent when it knows where the workers meet, and has a lease if it needs one.
+    fn begin_if_ready(&mut self, now: Mono) {
+        let lease = self.lease.as_ref();
+        if lease.is_some_and(|lease| lease.is_awaited(now)) {
+            return;
+        }
+        if let Phase::Formed { joined, .. } = &self.phase
+            && !joined.master_addr.is_empty()
+        {
+            let joined = joined.clone();
+            self.outbox.push(Output::Joined(joined.clone()));
+            self.phase = Phase::Member { joined };
+        }
+    }
+
+    fn renew_lease(&mut self, now: Mono) {
+        let lease = self.lease.as_mut();
+        if let Some(number) = lease.and_then(|lease| lease.question(now)) {
+            self.say(&Operation::Lease { number });
+        }
+    }
+
+    fn end_lease(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.end();
         }
     }
 
@@ -502,6 +548,9 @@ impl NativeClient {
         self.heard = now;
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
         self.attachment.connected();
+        if let Some(lease) = &mut self.lease {
+            lease.reconnected(now);
+        }
         let is_attached = self.attachment.timeout().is_some();
         match &self.phase {
             Phase::Idle | Phase::CutOff => {}
@@ -602,6 +651,7 @@ impl NativeClient {
             self.outbox
                 .push(Output::NotClosed(Failure::Unreachable { what, elapsed }));
         }
+        self.end_lease();
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => {}
             Phase::Joining { .. } | Phase::Formed { .. } => {
@@ -633,6 +683,17 @@ impl NativeClient {
         }
         if self.link == Link::Up && self.heartbeat_at <= now {
             self.beat(now);
+        }
+        if self.link == Link::Up {
+            let lease = self.lease.as_ref();
+            match lease.and_then(|lease| lease.unanswered(now)) {
+                Some(silent) => {
+                    let why = format!("no answer of a majority for {:.1} s", silent.as_secs_f64());
+                    self.outbox.push(Output::HangUp);
+                    self.disconnected(now, why, true);
+                }
+                None => self.renew_lease(now),
+            }
         }
         if self.asks_at().is_some() && self.wait.reminder.is_due(now.since(self.wait.since)) {
             self.wait.asked = true;

@@ -21,10 +21,12 @@
 //! |---|---|
 //! | `mod.rs` | types |
 //! | `client.rs` | the machine |
+//! | `lease.rs` | until when its workers may run |
 //! | `attachment.rs` | what it knows of its coordinator, and what it says over a new connection |
 
 mod attachment;
 mod client;
+mod lease;
 
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ pub use client::NativeClient;
 use crate::coordinator::wire::Refusal;
 use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
+use rdzv_core::time::Mono;
 
 /// What happened to an agent's side.
 #[derive(Debug)]
@@ -110,6 +113,13 @@ pub enum Output {
     },
     /// Answer to [`Input::Succeeded`]: the workers of all agents of the round have.
     AllSucceeded(u64),
+    /// The workers of a round may run until then, if the agent has a fence. The first comes before [`Output::Joined`].
+    Lease {
+        /// The round.
+        round: u64,
+        /// The end of the lease.
+        until: Mono,
+    },
     /// Tell people that there is no coordinator.
     Missing(Missing),
     /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.

@@ -52,6 +52,8 @@ pub(super) fn read(bytes: &[u8]) -> Option<Command> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -60,7 +62,8 @@ mod tests {
             round: 7,
             members: vec![1, 0, 3],
             closed: true,
-            succeeded: false,
+            lease: Duration::from_secs(3),
+            ..RunNote::default()
         };
         let proposer = VoterId::new(9).unwrap();
         for note in [None, Some(note)] {

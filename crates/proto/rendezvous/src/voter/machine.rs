@@ -21,6 +21,9 @@ use crate::coordinator::{self, Coordinator, Input, RunNote};
 /// The time after which a voter looks at its group again, as long as something is to be done about it.
 const REVIEW: Duration = Duration::from_millis(50);
 
+/// A question of the coordinator, as a token of the group; the others are terms.
+const QUESTION: u64 = 1 << 63;
+
 /// A voter.
 #[derive(Debug)]
 pub struct Voter {
@@ -40,6 +43,9 @@ pub struct Voter {
     agents: BTreeSet<ConnId>,
     /// Connections of those who wait until it is known where the coordinator is.
     asking: BTreeSet<ConnId>,
+    /// Questions of the coordinator to the group, and answers for it.
+    questions: Vec<u64>,
+    answers: Vec<(u64, bool)>,
     /// Until when it waits for a successor, if it is about to end.
     ending: Option<Mono>,
     /// Since when its group looks as if it could never decide again.
@@ -82,6 +88,8 @@ impl Voter {
             gate: Gate::default(),
             agents: BTreeSet::new(),
             asking: BTreeSet::new(),
+            questions: Vec::new(),
+            answers: Vec::new(),
             ending: None,
             lost_since: None,
             review: None,
@@ -244,6 +252,7 @@ impl Voter {
                     self.outbox.push(Output::Coordinator(output));
                 }
                 coordinator::Output::Adopt(_) => {}
+                coordinator::Output::Confirm(token) => self.questions.push(token),
                 output => self.gate.push(output),
             }
         }
@@ -252,6 +261,15 @@ impl Voter {
     /// Lets out what may leave, and has notes replicated.
     fn settle(&mut self, now: Now) {
         loop {
+            while let Some(token) = self.questions.pop() {
+                self.consent(now, consensus::Input::Confirm(QUESTION | token));
+            }
+            while let Some((token, leads)) = self.answers.pop() {
+                self.coordinate(now, Input::Confirmed { token, leads });
+            }
+            if !self.questions.is_empty() {
+                continue;
+            }
             match self.gate.next() {
                 Next::Emit(output) => self.outbox.push(Output::Coordinator(output)),
                 Next::Propose { token, run, note } => {
@@ -340,7 +358,10 @@ impl Machine for Voter {
             }
             Input::Ending => self.end(now),
             Input::Tick => self.tick(now),
-            Input::Found { .. } | Input::Touching { .. } | Input::Stored { .. } => {
+            Input::Found { .. }
+            | Input::Touching { .. }
+            | Input::Stored { .. }
+            | Input::Confirmed { .. } => {
                 self.coordinate(now, input);
             }
         }

@@ -178,6 +178,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
             reattach(Some(held(u64::MAX, u32::MAX, None, false))),
         ),
         ("operation.succeeded", Operation::Succeeded { round: 9 }),
+        ("operation.lease", Operation::Lease { number: 5 }),
         ("operation.leave", Operation::Leave),
         (
             "operation.close",
@@ -308,6 +309,7 @@ fn events() -> Vec<(&'static str, Event)> {
             },
         ),
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
+        ("event.backed", Event::Backed { number: 5 }),
     ]
 }
 
@@ -365,11 +367,11 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         Err(WireError::NotText("the run id"))
     );
     assert_eq!((VERSION, MAX_EVENT_BYTES), (1, 1 << 20));
-    for unknown in [0x1f, 0x29] {
+    for unknown in [0x1f, 0x2a] {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }
-    for unknown in [0, 13] {
+    for unknown in [0, 14] {
         assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
     }
 }

@@ -230,7 +230,9 @@ impl World {
             CoordinatorOutput::Store { key, value } => drop(process.keys.insert(key, value)),
             CoordinatorOutput::Remove(key) => drop(process.keys.remove(&key)),
             CoordinatorOutput::Close(id, _) => self.closing.push_back((place, Some(id))),
-            CoordinatorOutput::Note { .. } | CoordinatorOutput::Adopt(_) => {
+            CoordinatorOutput::Note { .. }
+            | CoordinatorOutput::Adopt(_)
+            | CoordinatorOutput::Confirm(_) => {
                 panic!("a note has left the voter")
             }
             CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}

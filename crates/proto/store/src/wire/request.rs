@@ -19,7 +19,7 @@ pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 /// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 6] = [
     ("the store of PyTorch", 0x00..=0x12),
-    ("rendezvous", 0x20..=0x28),
+    ("rendezvous", 0x20..=0x29),
     ("token", 0x30..=0x37),
     ("consensus", 0x40..=0x47),
     ("relay", 0x50..=0x57),
@@ -51,6 +51,8 @@ pub mod rendezvous {
     pub const REATTACH: u8 = 0x27;
     /// Says that the workers of a round have succeeded.
     pub const SUCCEEDED: u8 = 0x28;
+    /// Renews the lease of a node.
+    pub const LEASE: u8 = 0x29;
 }
 
 /// The effect of a request on the keys that it names. Queues are no keys.
@@ -421,6 +423,6 @@ mod tests {
             assert!(owner.is_none() || is_ours || EXTENSION_OPCODES.contains(&byte));
         }
         let (_, rendezvous) = &OPCODE_RANGES[1];
-        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::SUCCEEDED);
+        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::LEASE);
     }
 }

@@ -252,7 +252,7 @@ fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, Store
             host: Some(kept.instance()),
             addresses: native::addresses(&listeners),
             recover: options.recover,
-            forgotten: 0,
+            ..Origin::default()
         };
         let slots = kept.coordinator_slots().map_err(explain)?;
         let mut note = NoteFile::over(slots, options.coordinator_timeout);

@@ -8,19 +8,22 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::StorePolicy;
 
-use crate::{Kept, Program, RendezvousError, RendezvousParameters};
+use crate::{Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
 
 /// The port of an endpoint that names none.
 const DEFAULT_PORT: u16 = 29400;
 
 /// The options that are not those of every dynamic rendezvous.
-pub(crate) const OPTIONS: [&str; 6] = [
+pub(crate) const OPTIONS: [&str; 9] = [
     "store_type",
     "voters",
     "read_timeout",
     "is_host",
     "coordinator_timeout",
     "recover",
+    "fence",
+    "fence_kill",
+    "node_timeout",
 ];
 
 /// How long to try to connect if nothing is configured, in seconds.
@@ -28,6 +31,11 @@ const READ_TIMEOUT: i64 = 60;
 
 /// Time for which agents wait for the coordinator in an agent that was killed, if nothing is configured, in seconds.
 const COORDINATOR_TIMEOUT: i64 = 60;
+
+/// For how long a node may hear from no majority, if nothing is configured; and at least and at most.
+const NODE_TIMEOUT: Duration = Duration::from_secs(3);
+const LEAST_NODE_TIMEOUT: Duration = Duration::from_millis(500);
+const MOST_NODE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What `c10d` is configured with.
 #[derive(Debug)]
@@ -105,13 +113,15 @@ impl Options {
         if coordinator_timeout <= 0 {
             return wrong("The coordinator timeout must be a positive integer.");
         }
+        let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
+        settings.fence = fence(config)?.filter(|_| matches!(medium, Medium::Voters(_)));
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
         }
         Ok(Self {
             run_id: RunId::new(&parameters.run_id),
             medium,
-            settings: config.settings(parameters.min_nodes, parameters.max_nodes)?,
+            settings,
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
@@ -133,6 +143,34 @@ impl Options {
             Medium::File(Some(path)) => format!("the c10d file {}", path.display()),
             Medium::File(None) => "a new c10d file".to_owned(),
         }
+    }
+}
+
+/// The time after which a node stops its workers that hears from no majority, if it is to do so. That needs voters.
+fn fence(config: &RendezvousConfig) -> Result<Option<Duration>, RendezvousError> {
+    let wrong = |what: String| Err(RendezvousError::Argument(what));
+    let node_timeout = match config.get("node_timeout") {
+        None => NODE_TIMEOUT,
+        Some(text) => match text.trim().parse().map(Duration::try_from_secs_f64) {
+            Ok(Ok(time)) if LEAST_NODE_TIMEOUT <= time && time <= MOST_NODE_TIMEOUT => time,
+            _ => {
+                return wrong(format!(
+                    "node_timeout is {text} and has to be 0.5 to 3600 seconds"
+                ));
+            }
+        },
+    };
+    if let Some(kill) = config.get_as_int("fence_kill")?
+        && kill <= 0
+    {
+        return wrong(format!(
+            "fence_kill is {kill} and has to be a number of seconds"
+        ));
+    }
+    match config.get("fence") {
+        None | Some("off") => Ok(None),
+        Some("auto") => Ok(Some(node_timeout)),
+        Some(other) => wrong(format!("fence is {other} and has to be off or auto")),
     }
 }
 
@@ -222,6 +260,34 @@ mod tests {
         assert_eq!(place("a,b,c,d,e,f", "").matches(":29400").count(), 5);
         for (list, config) in [("a:1", ""), ("a:1,b:1", ""), ("a:1,b,c", "voters=1")] {
             assert_eq!(place(list, config), "the c10d endpoint a:1");
+        }
+    }
+
+    #[test]
+    fn a_fence_needs_voters_and_to_be_asked_for() {
+        let fence = |list: &str, config: &str| read(list, "run", config).unwrap().settings.fence;
+        assert_eq!(fence("a,b,c", ""), None);
+        assert_eq!(fence("a,b,c", "fence=off"), None);
+        assert_eq!(fence("a", "fence=auto"), None);
+        assert_eq!(fence("a,b,c", "fence=auto"), Some(Duration::from_secs(3)));
+        let short = fence("a,b,c", "fence=auto,node_timeout=0.8");
+        assert_eq!(short, Some(Duration::from_millis(800)));
+        for (config, text) in [
+            ("fence=yes", "fence is yes and has to be off or auto"),
+            (
+                "node_timeout=0.1",
+                "node_timeout is 0.1 and has to be 0.5 to 3600 seconds",
+            ),
+            (
+                "node_timeout=x",
+                "node_timeout is x and has to be 0.5 to 3600 seconds",
+            ),
+            (
+                "fence_kill=0",
+                "fence_kill is 0 and has to be a number of seconds",
+            ),
+        ] {
+            assert_eq!(read("a,b,c", "run", config).unwrap_err(), text);
         }
     }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use rdzv_core::escape::escape;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::reminder;
-use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
 use rdzv_trust::Channel;
@@ -27,6 +26,7 @@ use super::search::Search;
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::waiting;
+use crate::fence;
 use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, RendezvousEvent};
 
 /// How long one attempt to connect again may take.
@@ -74,7 +74,6 @@ pub(super) struct ConnectionThread {
     search: Option<Search>,
     channel: Option<Channel>,
     buffer: Box<[u8]>,
-    origin: Instant,
     commands: Mailbox<Command>,
     observer: Option<Observer>,
     workers: WorkersStore,
@@ -109,7 +108,6 @@ impl ConnectionThread {
             search,
             channel: Some(channel),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
-            origin: Instant::now(),
             commands,
             observer: None,
             workers,
@@ -140,7 +138,7 @@ impl ConnectionThread {
                 self.read();
             }
             let deadline = self.client.deadline();
-            if deadline.is_some_and(|deadline| deadline <= self.now().mono) {
+            if deadline.is_some_and(|deadline| deadline <= fence::now().mono) {
                 self.handle(Input::Tick);
             }
         }
@@ -149,7 +147,7 @@ impl ConnectionThread {
     /// Waits for the first of its sources: whether the socket, and the mailbox, have something.
     fn wait(&self) -> (bool, bool) {
         let deadline = self.client.deadline();
-        let left = deadline.map(|deadline| deadline.since(self.now().mono));
+        let left = deadline.map(|deadline| deadline.since(fence::now().mono));
         let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
         if let Some(channel) = &self.channel {
             let descriptor = channel.stream().as_fd();
@@ -164,13 +162,6 @@ impl ConnectionThread {
             source.is_some_and(|source| !source.revents().is_empty())
         };
         (ready(1), ready(0))
-    }
-
-    fn now(&self) -> Now {
-        Now {
-            mono: Mono::from_origin(self.origin.elapsed()),
-            wall: Wall::default(),
-        }
     }
 
     fn receive(&mut self) {
@@ -263,7 +254,7 @@ impl ConnectionThread {
 
     /// Passes an input to the machine, and applies its outputs and what follows from them.
     fn handle(&mut self, input: Input<'_>) {
-        self.client.handle(self.now(), input);
+        self.client.handle(fence::now(), input);
         let mut outputs = VecDeque::new();
         loop {
             outputs.extend(std::iter::from_fn(|| self.client.poll_output()));
@@ -272,20 +263,20 @@ impl ConnectionThread {
             };
             match self.apply(output) {
                 Happened::Nothing => {}
-                Happened::Connected => self.client.handle(self.now(), Input::Connected),
+                Happened::Connected => self.client.handle(fence::now(), Input::Connected),
                 Happened::Broke(why) => {
                     self.channel = None;
-                    self.client.handle(self.now(), Input::Disconnected(why));
+                    self.client.handle(fence::now(), Input::Disconnected(why));
                 }
                 Happened::Offered { round, master } => {
                     let (addr, port) = (&master.addr, master.port);
                     let publish = Input::Publish { round, addr, port };
-                    self.client.handle(self.now(), publish);
+                    self.client.handle(fence::now(), publish);
                     self.offered = Some(master);
                 }
                 Happened::CannotLead(error) => {
                     self.cannot_lead = Some(error);
-                    self.client.handle(self.now(), Input::Interrupt);
+                    self.client.handle(fence::now(), Input::Interrupt);
                 }
             }
         }
@@ -375,6 +366,11 @@ impl ConnectionThread {
                     self.barrier = None;
                 }
                 self.observe(change);
+            }
+            Output::Lease { round, until } => {
+                if let Some(observer) = &self.observer {
+                    observer(Change::Lease { round, until });
+                }
             }
             Output::Closed => self.answer_close(Ok(())),
             Output::NotClosed(failure) => self.answer_close(Err(failure)),

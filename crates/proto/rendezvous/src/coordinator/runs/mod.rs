@@ -25,6 +25,7 @@ use self::master::Masters;
 use self::recovery::Recovery;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
+use crate::fence::{self, Mutant, is_broken};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
@@ -131,6 +132,8 @@ pub(super) struct Run {
     not_before: Option<Mono>,
     /// People have said that those who are missing have ended.
     recovers: bool,
+    /// If agents have leases: when one of the voters that elected this coordinator had last heard from an earlier one.
+    electors_heard: Option<Mono>,
     /// The distance to the number of the next round; 1 if it is 0.
     step: u64,
     /// Participants of the announced round whose workers have succeeded.
@@ -153,6 +156,8 @@ struct Agent {
     joined_at: Mono,
     join_timeout: Duration,
     join_at: Option<Mono>,
+    /// The time after which it stops its workers, if it has a fence.
+    fence: Option<Duration>,
 }
 
 impl Agent {
@@ -168,6 +173,7 @@ impl Agent {
             joined_at: now.mono,
             join_timeout: join.settings.join_timeout,
             join_at: None,
+            fence: join.settings.fence,
         }
     }
 }
@@ -249,6 +255,40 @@ impl Run {
         (self.host, self.recovers) = (host, recovers);
         self.not_before = unnoted_since.map(|began| began + recovery::UNNOTED);
         self
+    }
+
+    /// Says that voters are behind the coordinator, and when those that elected it had last heard from an earlier one.
+    pub(super) fn fencing(mut self, electors_heard: Option<Mono>) -> Self {
+        self.electors_heard =
+            electors_heard.map(|heard| match is_broken(Mutant::ForgetsElectors) {
+                false => heard,
+                true => Mono::ZERO,
+            });
+        self
+    }
+
+    /// The time that has to pass before a participant of the last round that is silent can be taken for lost: until then,
+    /// its workers may run.
+    pub(super) fn fence(&self) -> Duration {
+        match self.electors_heard {
+            Some(_) if !self.note.lease.is_zero() => fence::lost_after(self.note.lease),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The same for one agent, whose workers run only if it takes part in the round.
+    pub(super) fn fence_of(&self, node: &NodeDesc) -> Duration {
+        let agent = self.agents.get(node);
+        match agent.is_some_and(|agent| agent.phase == Phase::Member) {
+            true => self.fence(),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Whether an agent takes part, or waits to.
+    pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
+        let agent = self.agents.get(node);
+        agent.is_some_and(|agent| agent.phase != Phase::Dropped)
     }
 
     /// There were so many coordinators before, of which nothing more is known. If nobody is left who knows the number

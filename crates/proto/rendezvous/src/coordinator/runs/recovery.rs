@@ -31,7 +31,7 @@ use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
-use crate::{NodeDesc, recovering::Recovering};
+use crate::{NodeDesc, fence, recovering::Recovering};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
 use rdzv_core::time::{Mono, Now};
@@ -87,7 +87,10 @@ impl Run {
         self.note = note;
         if waits {
             let each = WINDOW_EACH * u32::try_from(self.note.members.len()).unwrap_or(u32::MAX);
-            let window_ends = now.mono + WINDOW + each;
+            let mut window_ends = now.mono + WINDOW + each;
+            if let Some(heard) = self.electors_heard {
+                window_ends = window_ends.max(heard + self.fence());
+            }
             let members = self.note.members.iter().enumerate();
             let members = members.map(|(rank, instance)| (rank as u32, *instance));
             self.missing = members.filter(|(_, instance)| *instance != 0).collect();
@@ -593,9 +596,12 @@ impl Run {
         self.succeeded.clear();
         self.note = RunNote {
             round: self.state.round,
+            lease: match members.is_empty() {
+                true => Duration::ZERO,
+                false => self.lease(),
+            },
             members,
-            closed: false,
-            succeeded: false,
+            ..RunNote::default()
         };
         out.push(Effect::Note(self.note.clone()));
         if !self.is_recoverable() {
@@ -606,6 +612,15 @@ impl Run {
             let event = Event::Recoverable { round, host };
             out.push(Effect::Notify(node.clone(), event));
         }
+    }
+
+    /// The longest lease of the participants.
+    fn lease(&self) -> Duration {
+        let agents = self.state.participants.keys();
+        let agents = agents.filter_map(|node| self.agents.get(node));
+        let longest = agents.filter_map(|agent| agent.fence).max();
+        let size = self.state.participants.len() as u32;
+        longest.map_or(Duration::ZERO, |longest| fence::lease(longest, size))
     }
 
     /// The rank of the participant in whose process this coordinator is.

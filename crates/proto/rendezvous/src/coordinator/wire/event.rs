@@ -82,6 +82,11 @@ pub enum Event {
         /// The round.
         round: u64,
     },
+    /// The coordinator had a majority after the agent's question with this number had come, and keeps the agent.
+    Backed {
+        /// The agent's number of the question.
+        number: u64,
+    },
 }
 
 /// Which coordinator it is, among those that follow one another.
@@ -128,6 +133,7 @@ impl Event {
             Self::Attached(_) => 10,
             Self::Recoverable { .. } => 11,
             Self::AllSucceeded { .. } => 12,
+            Self::Backed { .. } => 13,
         }
     }
 
@@ -201,7 +207,9 @@ impl Event {
                 out.extend_from_slice(&round.to_le_bytes());
                 out.extend(host.iter().flat_map(|rank| rank.to_le_bytes()));
             }
-            Self::AllSucceeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::AllSucceeded { round: number } | Self::Backed { number } => {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
     }
@@ -279,6 +287,9 @@ impl Event {
             },
             12 => Self::AllSucceeded {
                 round: fields.u64("the round")?,
+            },
+            13 => Self::Backed {
+                number: fields.u64("the number of the question")?,
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -424,6 +435,7 @@ mod tests {
                 host: Some(0),
             },
             Event::AllSucceeded { round: 7 },
+            Event::Backed { number: 8 },
         ]
     }
 

@@ -15,7 +15,8 @@
 //!                   role: text, local world size: u32, then nothing (version 0.1) or
 //!                   program: name text, fingerprint u64, whether the run was given an id u8,
 //!                   then nothing or the number of the join: u32,
-//!                   then nothing or the agents that it replaces: u8 count of instance u64
+//!                   then nothing or the agents that it replaces: u8 count of instance u64,
+//!                   then nothing or the time of its fence: ms u32
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat
@@ -27,6 +28,7 @@
 //!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
+//!   0x29 lease      number: u64
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |
@@ -47,6 +49,7 @@
 //!   10 attached     cluster: u64, epoch: u32, timeout ms u64
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
+//!   13 backed       number: u64
 //! ```
 //!
 //! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on for agents

@@ -59,6 +59,11 @@ pub enum Operation {
         /// The round.
         round: u64,
     },
+    /// Asks whether the coordinator has a majority, and keeps the agent; answered with `Backed` if so.
+    Lease {
+        /// The agent's number of the question.
+        number: u64,
+    },
 }
 
 /// Where an agent stands that goes on over a new connection.
@@ -166,6 +171,7 @@ impl Operation {
             Self::Status { .. } => opcode::STATUS,
             Self::Reattach(_) => opcode::REATTACH,
             Self::Succeeded { .. } => opcode::SUCCEEDED,
+            Self::Lease { .. } => opcode::LEASE,
         }
     }
 
@@ -188,7 +194,9 @@ impl Operation {
                 out.extend_from_slice(&port.to_le_bytes());
             }
             Self::Reattach(reattach) => reattach.write(out),
-            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::Succeeded { round: number } | Self::Lease { number } => {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
         }
     }
 
@@ -216,6 +224,9 @@ impl Operation {
             opcode::REATTACH => Self::Reattach(Box::new(Reattach::read(&mut fields)?)),
             opcode::SUCCEEDED => Self::Succeeded {
                 round: fields.u64("the round")?,
+            },
+            opcode::LEASE => Self::Lease {
+                number: fields.u64("the number of the question")?,
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -330,11 +341,15 @@ impl Join {
             if let Some(attempt) = attempt {
                 out.extend_from_slice(&attempt.to_le_bytes());
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
-                if !replaces.is_empty() {
+                if !replaces.is_empty() || settings.fence.is_some() {
                     out.push(replaces.len() as u8);
                 }
                 for instance in replaces {
                     out.extend_from_slice(&instance.to_le_bytes());
+                }
+                if let Some(fence) = settings.fence {
+                    let fence = u32::try_from(fence.as_millis()).unwrap_or(u32::MAX);
+                    out.extend_from_slice(&fence.to_le_bytes());
                 }
             }
         }
@@ -361,7 +376,7 @@ impl Join {
             keep_alive_max_attempt: fields.u32("the settings")?,
             ..Settings::new(min_nodes, max_nodes)
         };
-        Ok(Self {
+        let mut join = Self {
             instance,
             run,
             node,
@@ -386,7 +401,12 @@ impl Join {
                     .map(|_| fields.u64("the agents that it replaces"))
                     .collect::<Result<_, _>>()?,
             },
-        })
+        };
+        if !fields.0.is_empty() {
+            let fence = Duration::from_millis(u64::from(fields.u32("the fence")?));
+            join.settings.fence = Some(fence);
+        }
+        Ok(join)
     }
 }
 
@@ -428,6 +448,7 @@ mod tests {
             },
             Operation::Status { run },
             Operation::Succeeded { round: 9 },
+            Operation::Lease { number: 3 },
         ]
     }
 
@@ -477,6 +498,14 @@ mod tests {
             replaces: vec![5, 6],
             ..(**old).clone()
         };
+        let fenced = Join {
+            settings: Settings {
+                fence: Some(Duration::from_millis(800)),
+                ..join.settings
+            },
+            replaces: Vec::new(),
+            ..join.clone()
+        };
         let held = HeldRound {
             round: 7,
             rank: 2,
@@ -507,6 +536,7 @@ mod tests {
         };
         let operations = [
             Operation::Join(Box::new(join.clone())),
+            Operation::Join(Box::new(fenced)),
             reattach(None, None),
             reattach(Some(held.clone()), None),
             reattach(Some(unpublished), None),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rdzv_consensus::{self as consensus, Configuration, Role};
 use rdzv_core::machine::Machine as _;
-use rdzv_core::time::Now;
+use rdzv_core::time::{Mono, Now};
 
-use super::{Group, Voter};
+use super::{Group, QUESTION, Voter};
 use crate::coordinator::note::{read_runs, write_runs};
 use crate::coordinator::wire::Authority;
 use crate::coordinator::{Coordinator, Note, Origin};
@@ -90,6 +90,12 @@ impl Voter {
                     next.push_back(Then::Confirm(role.term));
                 }
                 self.announce_leader(group, &role);
+            }
+            consensus::Output::Confirmed(token) if token & QUESTION != 0 => {
+                self.answers.push((token & !QUESTION, true));
+            }
+            consensus::Output::Unconfirmed(token) if token & QUESTION != 0 => {
+                self.answers.push((token & !QUESTION, false));
             }
             consensus::Output::Confirmed(term) => {
                 let role = group.consensus.role();
@@ -190,8 +196,10 @@ impl Voter {
             runs: group.runs.clone(),
         };
         // Of coordinators of this group everything is known, so there is nothing to take over.
+        let heard = group.consensus.role().heard;
         let origin = Origin {
             forgotten: self.epoch,
+            electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
             ..Origin::default()
         };
         self.coordinator = Some(Coordinator::restartable(now, note, origin));
@@ -206,6 +214,8 @@ impl Voter {
     pub(super) fn step_down(&mut self, term: u64) {
         if self.coordinator.take().is_some() {
             self.gate.clear();
+            self.questions.clear();
+            self.answers.clear();
             for agent in std::mem::take(&mut self.agents) {
                 self.dismiss(
                     agent,

@@ -1,0 +1,96 @@
+//! The fence of this node: its workers stand still while no coordinator has a majority.
+
+use std::time::Duration;
+
+use rdzv_agent_proto::group::GroupInput;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Mono;
+use rdzv_rendezvous::fence::{self, Input, Output};
+use rdzv_rendezvous::{NodeState, RendezvousEvent};
+use rustix::process::Signal;
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::AgentLoop;
+use crate::supervisor::Supervisor;
+use crate::{AgentConfig, RendezvousPlan};
+
+/// The time for which workers stand still before they are killed, if nothing is configured.
+const KILL_AFTER: Duration = Duration::from_secs(60);
+
+/// The time for which workers stand still before they are killed.
+pub(super) fn patience(config: &AgentConfig) -> Duration {
+    let RendezvousPlan::Dynamic { parameters } = &config.rendezvous else {
+        return KILL_AFTER;
+    };
+    // A value that is none is told of when the agent joins.
+    let given = parameters.config.get_as_int("fence_kill");
+    let seconds = given.ok().flatten().and_then(|it| u64::try_from(it).ok());
+    seconds.map_or(KILL_AFTER, Duration::from_secs)
+}
+
+/// Waits until the clock of leases shows this.
+pub(super) async fn due(deadline: Option<Mono>) {
+    match deadline {
+        Some(at) => sleep(at.since(fence::now().mono)).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<S: Supervisor> AgentLoop<'_, S> {
+    /// Tells the fence of something, and does what it wants at once.
+    pub(super) fn fence(&mut self, input: Input) {
+        self.fence.handle(fence::now(), input);
+        while let Some(output) = self.fence.poll_output() {
+            match output {
+                Output::Stop => {
+                    self.supervisor.suspend();
+                    self.say_of_fence(
+                        "workers stand still: no coordinator with a majority was heard of in time"
+                            .to_owned(),
+                    );
+                }
+                Output::Continue(stood) => {
+                    self.supervisor.resume();
+                    self.say_of_fence(format!(
+                        "workers go on after {:.1} s: the coordinator has a majority, and the round holds",
+                        stood.as_secs_f64()
+                    ));
+                }
+                Output::Kill => self.kill_fenced(),
+                Output::GiveUp(stood) => {
+                    let reason = format!(
+                        "no coordinator with a majority for {:.0} s (fence_kill)",
+                        stood.as_secs_f64()
+                    );
+                    if let Some(round) = self.round {
+                        let now = self.clock.now().wall;
+                        let cause = self.failures.membership_changed(now, &reason);
+                        self.inputs.push_back(GroupInput::MembershipChanged {
+                            round,
+                            cause,
+                            reason,
+                        });
+                    }
+                    self.kill_fenced();
+                }
+            }
+        }
+    }
+
+    /// Their grace is over: the others go on without them.
+    fn kill_fenced(&mut self) {
+        let workers = self.supervisor.workers();
+        let workers: Vec<_> = workers.iter().map(|worker| worker.local_rank).collect();
+        let kill = Signal::KILL.as_raw();
+        let events = self
+            .supervisor
+            .signal(self.clock, &workers, kill, Duration::ZERO);
+        self.take(events);
+    }
+
+    fn say_of_fence(&mut self, message: String) {
+        warn!("[{}] {message}", self.config.role);
+        self.emit_recorded(RendezvousEvent::new(NodeState::Running, message));
+    }
+}

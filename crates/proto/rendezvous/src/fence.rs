@@ -1,0 +1,335 @@
+//! The lease and the fence: no worker of a round runs any more when the next one is announced without its node.
+//!
+//! ```text
+//!   agent        Lease ──► coordinator ── has it a majority? ──► voters
+//!                            lease = L from when the question was sent
+//!   agent    ◄── Backed ──────┘                                         end of the lease: SIGSTOP
+//! ```
+//!
+//! An agent in a round of voters asks its coordinator again and again. The coordinator asks the other voters, after the
+//! question has come, and answers if a majority takes it for the leader. An answer moves the end of the lease to L after the
+//! moment at which the question was *sent*. At the end of the lease the workers stand still ([`Fence`]), and go on when a
+//! later answer comes. The coordinator takes a silent agent for lost only when [`lost_after`] has passed since it heard
+//! from it; a new coordinator, since one of the voters that elected it had heard from any earlier leader. Clocks
+//! may drift by 5 % relative to one another, and a signal may take [`TAKES_EFFECT`].
+//!
+//! An answer that an agent has was confirmed by a majority after its question was sent. That moment is no later than the one
+//! from which the coordinator counts, so the lease is over before the coordinator has waited.
+
+use std::time::Duration;
+
+use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::time::{Mono, Now};
+
+/// The time that signals may take to reach all workers.
+pub const TAKES_EFFECT: Duration = Duration::from_millis(250);
+
+/// The lease is longer by this for each agent of the round, so that a storm of connections stops nobody.
+const EACH: Duration = Duration::from_micros(200);
+
+/// The lease of each agent in a round of so many, if a node may be silent for `node_timeout`.
+pub fn lease(node_timeout: Duration, agents: u32) -> Duration {
+    let lease = node_timeout.saturating_add(EACH * agents);
+    // Whole milliseconds, as on the wire.
+    Duration::from_millis(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX) + 1)
+}
+
+/// The workers of a silent agent with such a lease stand still after so long, on any clock.
+pub fn lost_after(lease: Duration) -> Duration {
+    let drift = match is_broken(Mutant::NoDrift) {
+        false => lease / 20,
+        true => Duration::ZERO,
+    };
+    lease + drift + TAKES_EFFECT
+}
+
+/// An input of a [`Fence`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Input {
+    /// The workers of a round may run until then.
+    Lease {
+        /// The round.
+        round: u64,
+        /// The end of the lease.
+        until: Mono,
+    },
+    /// The round is over for this node; its workers are about to be stopped.
+    Over,
+    /// No worker runs any more.
+    Gone,
+    /// No round will ever follow, so that nobody runs beside these workers.
+    Lifted,
+    /// The deadline has come.
+    Tick,
+}
+
+/// An action of a [`Fence`], for all workers of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// SIGSTOP, at once.
+    Stop,
+    /// SIGCONT: they have stood still for so long.
+    Continue(Duration),
+    /// SIGKILL, at once. They are never continued.
+    Kill,
+    /// They have stood still for too long: the node gives the round up.
+    GiveUp(Duration),
+}
+
+/// The machine that stops the workers of a node at the end of its lease.
+#[derive(Debug)]
+pub struct Fence {
+    /// The time for which workers may stand still.
+    patience: Duration,
+    round: Option<u64>,
+    /// The last round whose workers are gone.
+    left: Option<u64>,
+    until: Option<Mono>,
+    /// Since when they stand still.
+    stopped: Option<Mono>,
+    is_over: bool,
+    outbox: Outbox<Output>,
+}
+
+impl Fence {
+    /// One without a lease does nothing. Workers that have stood still for `patience` are given up.
+    pub fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            round: None,
+            left: None,
+            until: None,
+            stopped: None,
+            is_over: false,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Whether the workers stand still, and must not be continued by anybody else.
+    pub fn is_closed(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    fn lease(&mut self, now: Mono, round: u64, until: Mono) {
+        if self.left.is_some_and(|left| round <= left) {
+            return;
+        }
+        self.round = Some(round);
+        self.until = self.until.max(Some(until));
+        self.open_if_backed(now);
+    }
+
+    fn open_if_backed(&mut self, now: Mono) {
+        let is_backed = self.until.is_some_and(|until| until > now);
+        if is_backed
+            && !self.is_over
+            && let Some(since) = self.stopped.take()
+        {
+            self.outbox.push(Output::Continue(now.since(since)));
+        }
+    }
+
+    fn over(&mut self) {
+        self.is_over = true;
+        if self.stopped.is_some() {
+            self.outbox.push(Output::Kill);
+        }
+    }
+
+    fn tick(&mut self, now: Mono) {
+        match self.stopped {
+            None if self.until.is_some_and(|until| until <= now) => {
+                self.stopped = Some(now);
+                self.outbox.push(match self.is_over {
+                    true => Output::Kill,
+                    false => Output::Stop,
+                });
+            }
+            Some(since) if is_broken(Mutant::ContinuesAlone) && !self.is_over => {
+                self.until = Some(now + self.patience);
+                self.stopped = None;
+                self.outbox.push(Output::Continue(now.since(since)));
+            }
+            Some(since) if !self.is_over && since + self.patience <= now => {
+                self.is_over = true;
+                self.outbox.push(Output::GiveUp(now.since(since)));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Machine for Fence {
+    type Input<'a> = Input;
+    type Output = Output;
+
+    fn handle(&mut self, now: Now, input: Input) {
+        self.outbox.assert_drained();
+        let now = now.mono;
+        match input {
+            Input::Lease { round, until } => self.lease(now, round, until),
+            Input::Over => self.over(),
+            Input::Gone => {
+                self.left = self.left.max(self.round.take());
+                (self.until, self.stopped, self.is_over) = (None, None, false);
+            }
+            Input::Lifted => {
+                self.over();
+                if self.stopped.is_none() {
+                    self.until = None;
+                }
+            }
+            Input::Tick => self.tick(now),
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outbox.pop()
+    }
+
+    fn deadline(&self) -> Option<Mono> {
+        match self.stopped {
+            None => self.until,
+            Some(_) if self.is_over => None,
+            Some(since) if is_broken(Mutant::ContinuesAlone) => {
+                Some(since + Duration::from_millis(500))
+            }
+            Some(since) => Some(since + self.patience),
+        }
+    }
+}
+
+/// A rule of this file, or of those that use it, that is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// The lease is counted from when the answer comes.
+    FromReceiving,
+    /// The coordinator does not allow for clocks that drift.
+    NoDrift,
+    /// The coordinator answers without asking the other voters.
+    BackedAlone,
+    /// Workers are continued without an answer.
+    ContinuesAlone,
+    /// A new coordinator counts from nothing that voters have heard.
+    ForgetsElectors,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::FromReceiving,
+        Self::NoDrift,
+        Self::BackedAlone,
+        Self::ContinuesAlone,
+        Self::ForgetsElectors,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+std::thread_local! {
+    static BROKEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Breaks a rule, on this thread.
+#[cfg(feature = "mutants")]
+pub fn break_rule(mutant: Option<Mutant>) {
+    BROKEN.set(mutant);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn is_broken(mutant: Mutant) -> bool {
+    BROKEN.get() == Some(mutant)
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn is_broken(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_millis(millis)),
+            ..Now::default()
+        }
+    }
+
+    fn fence() -> Fence {
+        Fence::new(Duration::from_secs(60))
+    }
+
+    fn tell(fence: &mut Fence, now: u64, input: Input) -> Vec<Output> {
+        fence.handle(at(now), input);
+        std::iter::from_fn(|| fence.poll_output()).collect()
+    }
+
+    fn lease(until: u64) -> Input {
+        Input::Lease {
+            round: 1,
+            until: at(until).mono,
+        }
+    }
+
+    #[test]
+    fn workers_stand_still_from_the_end_of_the_lease_to_the_next_answer() {
+        let mut fence = fence();
+        assert_eq!(tell(&mut fence, 0, lease(3000)), []);
+        assert_eq!(tell(&mut fence, 700, lease(3700)), []);
+        // An answer that comes late moves nothing back.
+        assert_eq!(tell(&mut fence, 800, lease(3100)), []);
+        assert_eq!(fence.deadline(), Some(at(3700).mono));
+        assert_eq!(tell(&mut fence, 3700, Input::Tick), [Output::Stop]);
+        assert!(fence.is_closed());
+        // It was sent so long ago that its lease is over too.
+        assert_eq!(tell(&mut fence, 5000, lease(4900)), []);
+        let stood = Duration::from_millis(2300);
+        let continued = [Output::Continue(stood)];
+        assert_eq!(tell(&mut fence, 6000, lease(8900)), continued);
+        assert_eq!(tell(&mut fence, 8900, Input::Tick), [Output::Stop]);
+    }
+
+    #[test]
+    fn workers_of_a_round_that_is_over_are_killed_and_never_continued() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        tell(&mut fence, 3000, Input::Tick);
+        assert_eq!(tell(&mut fence, 3500, Input::Over), [Output::Kill]);
+        assert_eq!(tell(&mut fence, 3600, lease(6000)), []);
+        assert_eq!(fence.deadline(), None);
+        // The next round has a lease of its own; a late answer is about the last one.
+        assert_eq!(tell(&mut fence, 4000, Input::Gone), []);
+        assert_eq!(tell(&mut fence, 4001, lease(7000)), []);
+        assert_eq!(fence.deadline(), None);
+        let until = at(9000).mono;
+        tell(&mut fence, 4100, Input::Lease { round: 2, until });
+        assert_eq!(fence.deadline(), Some(until));
+    }
+
+    #[test]
+    fn the_grace_of_workers_that_are_stopped_ends_with_the_lease() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        assert_eq!(tell(&mut fence, 1000, Input::Over), []);
+        assert_eq!(tell(&mut fence, 3000, Input::Tick), [Output::Kill]);
+        // At the end of the run nobody is beside them.
+        let mut last = Fence::new(Duration::from_secs(60));
+        tell(&mut last, 0, lease(3000));
+        assert_eq!(tell(&mut last, 1000, Input::Lifted), []);
+        assert_eq!(last.deadline(), None);
+    }
+
+    #[test]
+    fn workers_that_have_stood_still_for_too_long_are_given_up() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        tell(&mut fence, 3000, Input::Tick);
+        assert_eq!(fence.deadline(), Some(at(63_000).mono));
+        let given_up = [Output::GiveUp(Duration::from_secs(60))];
+        assert_eq!(tell(&mut fence, 63_000, Input::Tick), given_up);
+        assert_eq!(tell(&mut fence, 63_001, Input::Over), [Output::Kill]);
+        assert_eq!(tell(&mut fence, 64_000, lease(67_000)), []);
+    }
+}

@@ -1,0 +1,102 @@
+//! An agent's lease: its questions whether the coordinator has a majority, and until when its workers may run.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::fence::{self, Mutant, is_broken};
+use rdzv_core::time::Mono;
+
+/// Questions in the time of a lease.
+const QUESTIONS: u32 = 4;
+
+/// Without an answer for this part of a lease, another coordinator is looked for.
+const PATIENCE: u32 = 3;
+
+/// The lease of an agent that has a fence.
+#[derive(Debug)]
+pub(super) struct Lease {
+    node_timeout: Duration,
+    round: u64,
+    length: Duration,
+    /// The number of the last question.
+    last: u64,
+    /// Questions without an answer, and when each was sent.
+    sent: VecDeque<(u64, Mono)>,
+    until: Option<Mono>,
+    /// When the next question is due; none without a round.
+    due: Option<Mono>,
+}
+
+impl Lease {
+    pub(super) fn new(node_timeout: Duration) -> Self {
+        Self {
+            node_timeout,
+            round: 0,
+            length: node_timeout,
+            last: 0,
+            sent: VecDeque::new(),
+            until: None,
+            due: None,
+        }
+    }
+
+    /// The agent is in a round of so many.
+    pub(super) fn begin(&mut self, now: Mono, round: u64, agents: u32) {
+        self.end();
+        self.round = round;
+        self.length = fence::lease(self.node_timeout, agents);
+        self.due = Some(now);
+    }
+
+    /// The agent is in no round any more.
+    pub(super) fn end(&mut self) {
+        self.sent.clear();
+        (self.until, self.due) = (None, None);
+    }
+
+    /// The next question goes to another coordinator, or over another connection.
+    pub(super) fn reconnected(&mut self, now: Mono) {
+        self.sent.clear();
+        self.due = self.due.map(|_| now);
+    }
+
+    /// Whether workers that are to be started have to wait for an answer.
+    pub(super) fn is_awaited(&self, now: Mono) -> bool {
+        self.due.is_some() && self.until.is_none_or(|until| until <= now)
+    }
+
+    /// When to call [`Lease::question`] or [`Lease::unanswered`] next.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let oldest = self.sent.front();
+        let patience = oldest.map(|(_, sent)| *sent + self.length / PATIENCE);
+        [self.due, patience].into_iter().flatten().min()
+    }
+
+    /// The number of the question to send now, if it is time to.
+    pub(super) fn question(&mut self, now: Mono) -> Option<u64> {
+        self.due.filter(|due| *due <= now)?;
+        self.due = Some(now + self.length / QUESTIONS);
+        self.last += 1;
+        self.sent.push_back((self.last, now));
+        Some(self.last)
+    }
+
+    /// For how long there was no answer, if that is too long.
+    pub(super) fn unanswered(&self, now: Mono) -> Option<Duration> {
+        let (_, sent) = self.sent.front()?;
+        let elapsed = now.since(*sent);
+        (elapsed >= self.length / PATIENCE).then_some(elapsed)
+    }
+
+    /// An answer has come. Returns the round and the end of the lease, if that has moved.
+    pub(super) fn answered(&mut self, now: Mono, number: u64) -> Option<(u64, Mono)> {
+        let (_, sent) = *self.sent.iter().find(|(known, _)| *known == number)?;
+        self.sent.retain(|(known, _)| *known > number);
+        let from = match is_broken(Mutant::FromReceiving) {
+            false => sent,
+            true => now,
+        };
+        self.until = self.until.max(Some(from + self.length));
+        Some((self.round, self.until?))
+    }
+}

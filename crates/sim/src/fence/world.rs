@@ -1,0 +1,481 @@
+//! The machines, their connections and clocks.
+
+mod network;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use rdzv_core::ident::ConnId;
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::coordinator::wire::Event as Told;
+use rdzv_rendezvous_proto::coordinator::{self, Input as Request};
+use rdzv_rendezvous_proto::fence::{self, Fence};
+use rdzv_rendezvous_proto::native_client::{self as agent, NativeClient};
+use rdzv_rendezvous_proto::voter::{self, Voter};
+
+use super::{Act, Plan};
+use crate::Violation;
+use crate::scheduler::{Scheduler, nanos};
+use crate::trace::Trace;
+
+/// The most time that a signal takes to stop or kill all workers.
+pub const SIGNALS_TAKE: Duration = Duration::from_millis(240);
+
+const MACHINES: usize = 3;
+const MS: u64 = 1_000_000;
+
+/// Until when a connection breaks over which nothing comes through.
+const BREAKS: u64 = 2000 * MS;
+
+/// All nodes are in one round again so long after the last fault.
+const SETTLES: u64 = 60_000 * MS;
+
+/// Something that happens at a time.
+#[derive(Debug)]
+enum Event {
+    Act(Act),
+    Heal(usize),
+    Fast(usize),
+    /// Voters connect.
+    Connect,
+    Wake(usize),
+    /// Bytes arrive at the voter of a machine.
+    Request(usize, ConnId, Vec<u8>),
+    /// Bytes arrive at the agent of a machine.
+    Answer(usize, ConnId, Vec<u8>),
+    /// An end of a connection hears that it is gone.
+    VoterHears(usize, ConnId),
+    AgentHears(usize, ConnId),
+    /// A cut has lasted until connections break.
+    Break(usize),
+    Begin(usize),
+    Dial(usize),
+    NotFound(usize),
+    Join(usize),
+    Signal(usize, u64, Signal),
+    /// The workers of a round end within their grace.
+    Ended(usize, u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Stop,
+    Continue,
+    Kill,
+}
+
+/// A connection to a voter.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    from: usize,
+    to: usize,
+    is_agent: bool,
+    /// When the last bytes arrive, in each direction.
+    last: [u64; 2],
+}
+
+#[derive(Debug)]
+struct Machine {
+    clock: (u64, f64),
+    voter: Voter,
+    greeting: Vec<u8>,
+    keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Keys that the coordinator wants to read.
+    reads: VecDeque<Vec<u8>>,
+    stalled_until: u64,
+    slow: u64,
+    client: Option<NativeClient>,
+    connection: Option<ConnId>,
+    fence: Fence,
+    /// The round of the workers that are there, the number of their start, and whether they stand still.
+    workers: Option<(u64, u64, bool)>,
+    starts: u64,
+    signalled: u64,
+    wake: Option<u64>,
+}
+
+/// The totals of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Rounds that were announced.
+    pub rounds: u64,
+    /// Times that workers were stopped.
+    pub stops: u64,
+    /// Times that they went on.
+    pub continued: u64,
+    /// Times that they were killed by the fence.
+    pub kills: u64,
+}
+
+/// The world of one seed.
+#[derive(Debug)]
+pub struct World {
+    plan: Plan,
+    time: Scheduler<Event>,
+    machines: Vec<Machine>,
+    links: BTreeMap<ConnId, Link>,
+    last_link: u32,
+    cut: BTreeSet<usize>,
+    announced: Option<u64>,
+    report: Report,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
+        let mut time = Scheduler::new(seed, trace);
+        let places: Vec<String> = (0..MACHINES).map(|it| format!("n{it}:1")).collect();
+        let machines = (0..MACHINES).map(|own| Machine {
+            clock: (
+                time.random.u64(0..1_000_000_000_000),
+                [0.976, 1.0, 1.024][time.random.usize(0..3)],
+            ),
+            voter: Voter::new(voter::Settings {
+                places: places.clone(),
+                own,
+                seed: time.random.u64(1..),
+                timeout: Duration::from_secs(120),
+            }),
+            greeting: Vec::new(),
+            keys: BTreeMap::new(),
+            reads: VecDeque::new(),
+            stalled_until: 0,
+            slow: 0,
+            client: None,
+            connection: None,
+            fence: Fence::new(Duration::from_secs(60)),
+            workers: None,
+            starts: 0,
+            signalled: 0,
+            wake: None,
+        });
+        let machines = machines.collect();
+        Self {
+            plan,
+            time,
+            machines,
+            links: BTreeMap::new(),
+            last_link: 0,
+            cut: BTreeSet::new(),
+            announced: None,
+            report: Report::default(),
+        }
+    }
+
+    /// Lets everything happen.
+    pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        let result = result.map(|()| self.report);
+        self.time.finish(result)
+    }
+
+    fn go(&mut self) -> Result<(), Violation> {
+        for (at, act) in self.plan.acts.clone() {
+            self.time.at(nanos(at), Event::Act(act));
+        }
+        for it in 0..MACHINES {
+            self.drain_voter(it)?;
+            self.time.at(1000 * MS, Event::Begin(it));
+        }
+        self.time.at(0, Event::Connect);
+        let end = nanos(self.plan.end);
+        self.until(end)?;
+        for it in 0..MACHINES {
+            self.machines[it].slow = 0;
+            self.time.at(end, Event::Heal(it));
+        }
+        self.until(end + SETTLES)?;
+        let rounds = self.machines.iter().map(|it| it.workers);
+        let rounds: Vec<_> = rounds
+            .map(|workers| workers.map(|(round, _, stopped)| (round, stopped)))
+            .collect();
+        let is_settled = rounds[0].is_some_and(|(_, stopped)| !stopped)
+            && rounds.iter().all(|round| *round == rounds[0]);
+        match is_settled {
+            true => Ok(()),
+            false => Err(Violation(format!(
+                "long after all faults, workers are in {rounds:?}"
+            ))),
+        }
+    }
+
+    fn until(&mut self, end: u64) -> Result<(), Violation> {
+        while self.time.now < end {
+            let Some(event) = self.time.pop() else {
+                return Ok(());
+            };
+            self.happen(event)?;
+            if self.time.count > 3_000_000 {
+                return Err(Violation("the machines do something all the time".into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn now(&self, it: usize) -> Now {
+        let (offset, rate) = self.machines[it].clock;
+        let local = offset + (self.time.now as f64 * rate) as u64;
+        Now {
+            mono: Mono::from_origin(Duration::from_nanos(local)),
+            wall: Wall::from_unix_micros((local / 1000) as i64),
+        }
+    }
+
+    fn schedule(&mut self, it: usize) {
+        let now = self.time.now;
+        let machine = &mut self.machines[it];
+        let (offset, rate) = machine.clock;
+        let world = |due: Mono| {
+            (nanos(due.since(Mono::ZERO)).saturating_sub(offset) as f64 / rate) as u64 + 1
+        };
+        let voter = machine.voter.deadline().map(world);
+        let voter = voter.map(|due| due.max(machine.stalled_until));
+        let client = machine.client.as_ref().and_then(|client| client.deadline());
+        let others = [client, machine.fence.deadline()];
+        let due = others.into_iter().flatten().map(world).chain(voter).min();
+        if let Some(due) = due.map(|due| due.max(now))
+            && machine.wake.is_none_or(|wake| due < wake || wake < now)
+        {
+            machine.wake = Some(due);
+            self.time.at(due, Event::Wake(it));
+        }
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        let of_voter = match &event {
+            Event::Request(it, ..) | Event::VoterHears(it, _) => Some(*it),
+            _ => None,
+        };
+        if let Some(it) = of_voter
+            && self.machines[it].stalled_until > self.time.now
+        {
+            let until = self.machines[it].stalled_until;
+            self.time.at(until, event);
+            return Ok(());
+        }
+        match event {
+            Event::Act(act) => self.act(act),
+            Event::Heal(it) => {
+                // What was lost meanwhile has broken the connections.
+                if self.cut.contains(&it) {
+                    self.break_links(it);
+                    self.cut.remove(&it);
+                }
+            }
+            Event::Fast(it) => self.machines[it].slow = 0,
+            Event::Break(it) => {
+                if self.cut.contains(&it) {
+                    self.break_links(it);
+                }
+            }
+            Event::Connect => {
+                self.connect();
+                self.time.at(self.time.now + 20 * MS, Event::Connect);
+            }
+            Event::Wake(it) => return self.wake(it),
+            Event::Request(it, from, bytes) => {
+                let Some(link) = self.links.get(&from) else {
+                    return Ok(());
+                };
+                if self.is_reachable(link.from, it) {
+                    let request = Request::Request {
+                        from,
+                        opcode: bytes[0],
+                        payload: &bytes[9..],
+                    };
+                    return self.tell_voter(it, request);
+                }
+            }
+            Event::Answer(it, from, bytes) => {
+                let machine = &self.machines[it];
+                let Some(link) = self.links.get(&from) else {
+                    return Ok(());
+                };
+                if machine.connection == Some(from) && self.is_reachable(link.to, it) {
+                    return self.tell_agent(it, agent::Input::Bytes(&bytes));
+                }
+            }
+            Event::VoterHears(it, id) => return self.tell_voter(it, Request::Closed(id)),
+            Event::AgentHears(it, id) => {
+                if self.machines[it].connection == Some(id) {
+                    self.machines[it].connection = None;
+                    let why = "it broke".to_owned();
+                    return self.tell_agent(it, agent::Input::Disconnected(why));
+                }
+            }
+            Event::Begin(it) => return self.begin(it),
+            Event::Dial(it) => return self.dial(it),
+            Event::NotFound(it) => {
+                let why = "nobody coordinates".to_owned();
+                return self.tell_agent(it, agent::Input::Disconnected(why));
+            }
+            Event::Join(it) => {
+                return self.tell_agent(
+                    it,
+                    agent::Input::Join {
+                        role: "default",
+                        local_world_size: 1,
+                    },
+                );
+            }
+            Event::Signal(it, start, signal) => return self.signalled(it, start, signal),
+            Event::Ended(it, start) => {
+                if self.machines[it]
+                    .workers
+                    .is_some_and(|(_, of, _)| of == start)
+                {
+                    return self.workers_are_gone(it);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, act: Act) {
+        self.time.log("world", || format!("{act:?}"));
+        let now = self.time.now;
+        match act {
+            Act::Cut(it, time) => {
+                if self.cut.insert(it) {
+                    self.time.at(now + BREAKS, Event::Break(it));
+                    self.time.at(now + nanos(time), Event::Heal(it));
+                }
+            }
+            Act::Slow(it, time) => {
+                self.machines[it].slow = nanos(time);
+                self.time.at(now + 3000 * MS, Event::Fast(it));
+            }
+            Act::Stall(it, time) => self.machines[it].stalled_until = now + nanos(time),
+            Act::Reset(it) => {
+                if let Some(id) = self.machines[it].connection {
+                    self.hang_up(id);
+                }
+            }
+        }
+    }
+
+    fn wake(&mut self, it: usize) -> Result<(), Violation> {
+        self.machines[it].wake = None;
+        let now = self.now(it);
+        let is_due = |due: Option<Mono>| due.is_some_and(|due| due <= now.mono);
+        let machine = &self.machines[it];
+        if is_due(machine.fence.deadline()) {
+            self.tell_fence(it, fence::Input::Tick)?;
+        }
+        let machine = &self.machines[it];
+        if is_due(machine.client.as_ref().and_then(|client| client.deadline())) {
+            self.tell_agent(it, agent::Input::Tick)?;
+        }
+        let machine = &self.machines[it];
+        if machine.stalled_until <= self.time.now && is_due(machine.voter.deadline()) {
+            self.tell_voter(it, Request::Tick)?;
+        }
+        self.schedule(it);
+        Ok(())
+    }
+
+    fn tell_voter(&mut self, it: usize, input: Request<'_>) -> Result<(), Violation> {
+        let now = self.now(it);
+        self.machines[it].voter.handle(now, input);
+        self.drain_voter(it)?;
+        self.schedule(it);
+        Ok(())
+    }
+
+    fn drain_voter(&mut self, it: usize) -> Result<(), Violation> {
+        while let Some(output) = self.machines[it].voter.poll_output() {
+            match output {
+                voter::Output::Coordinator(output) => self.coordinator(it, output)?,
+                voter::Output::ToPeer { place, frame } => {
+                    let mut links = self.links.iter();
+                    let link = links
+                        .find(|(_, link)| !link.is_agent && (link.from, link.to) == (it, place));
+                    if let Some(id) = link.map(|(id, _)| *id) {
+                        self.send(id, frame);
+                    }
+                }
+                voter::Output::Greet(frame) => {
+                    self.machines[it].greeting.clone_from(&frame);
+                    let own = |link: &Link| !link.is_agent && link.from == it;
+                    let links: Vec<ConnId> = (self.links.iter())
+                        .filter(|(_, link)| own(link))
+                        .map(|(id, _)| *id)
+                        .collect();
+                    links
+                        .into_iter()
+                        .for_each(|id| self.send(id, frame.clone()));
+                }
+                voter::Output::Dismiss(id, _) => self.hang_up(id),
+                voter::Output::SteppedDown => self.machines[it].keys.clear(),
+                voter::Output::Log(fact) => {
+                    self.time.log(format!("n{it}"), || fact.to_string());
+                    if fact == voter::Fact::GaveUp {
+                        return Err(Violation("a group whose voters all live gives up".into()));
+                    }
+                }
+                voter::Output::Reply(..) | voter::Output::Retire => {}
+            }
+        }
+        if let Some(key) = self.machines[it].reads.pop_front() {
+            let value = self.machines[it].keys.get(&key).cloned();
+            let value = value.as_deref();
+            return self.tell_voter(it, Request::Found { key: &key, value });
+        }
+        Ok(())
+    }
+
+    fn coordinator(&mut self, it: usize, output: coordinator::Output) -> Result<(), Violation> {
+        match output {
+            coordinator::Output::Send(id, event) => {
+                if let Told::Formed { round, .. } = event {
+                    self.announce(round)?;
+                }
+                let mut bytes = Vec::new();
+                event.write(&mut bytes);
+                if let Some(at) = self.arrival(id, 1) {
+                    let to = self.links[&id].from;
+                    self.time.at(at, Event::Answer(to, id, bytes));
+                }
+            }
+            coordinator::Output::Read(key) => self.machines[it].reads.push_back(key),
+            coordinator::Output::Store { key, value } => {
+                self.machines[it].keys.insert(key, value);
+            }
+            coordinator::Output::Remove(key) => drop(self.machines[it].keys.remove(&key)),
+            coordinator::Output::Close(id, why) => {
+                self.time
+                    .log(format!("n{it}"), || format!("closes {id:?}: {why}"));
+                self.hang_up(id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A round is announced: workers of older ones do not run.
+    fn announce(&mut self, round: u64) -> Result<(), Violation> {
+        if self.announced < Some(round) {
+            self.announced = Some(round);
+            self.report.rounds += 1;
+            self.time
+                .log("world", || format!("round {round} is announced"));
+        }
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), Violation> {
+        for (it, machine) in self.machines.iter().enumerate() {
+            if let Some((round, _, false)) = machine.workers
+                && Some(round) < self.announced
+            {
+                return Err(Violation(format!(
+                    "INV-F1: workers of round {round} run at n{it} when round {:?} is announced",
+                    self.announced
+                )));
+            }
+        }
+        Ok(())
+    }
+}

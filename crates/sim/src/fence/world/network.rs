@@ -1,0 +1,82 @@
+//! Connections, and what is cut.
+
+use rdzv_core::ident::ConnId;
+
+use super::{Event, Link, MACHINES, MS, World};
+
+impl World {
+    /// Both ends of a connection hear that it is gone.
+    pub(super) fn hang_up(&mut self, id: ConnId) {
+        if let Some(link) = self.links.remove(&id) {
+            self.time.at(self.time.now, Event::VoterHears(link.to, id));
+            if link.is_agent {
+                self.time
+                    .at(self.time.now, Event::AgentHears(link.from, id));
+            }
+        }
+    }
+
+    pub(super) fn break_links(&mut self, it: usize) {
+        let crosses = |link: &Link| (link.from == it) != (link.to == it);
+        let broken: Vec<ConnId> = (self.links.iter())
+            .filter(|(_, link)| crosses(link))
+            .map(|(id, _)| *id)
+            .collect();
+        broken.into_iter().for_each(|id| self.hang_up(id));
+    }
+
+    pub(super) fn new_link(&mut self, from: usize, to: usize, is_agent: bool) -> ConnId {
+        self.last_link += 1;
+        let id = ConnId(self.last_link);
+        let last = [self.time.now; 2];
+        let link = Link {
+            from,
+            to,
+            is_agent,
+            last,
+        };
+        self.links.insert(id, link);
+        id
+    }
+
+    /// When bytes arrive that are sent over a connection now, in one direction.
+    pub(super) fn arrival(&mut self, id: ConnId, direction: usize) -> Option<u64> {
+        let late = self.time.random.u64(MS / 5..3 * MS);
+        let link = self.links.get_mut(&id)?;
+        let slow = match link.from == link.to {
+            true => 0,
+            false => self.machines[link.from]
+                .slow
+                .max(self.machines[link.to].slow),
+        };
+        let at = (self.time.now + late + slow).max(link.last[direction] + 1);
+        link.last[direction] = at;
+        Some(at)
+    }
+
+    pub(super) fn connect(&mut self) {
+        for from in 0..MACHINES {
+            for to in (0..MACHINES).filter(|to| *to != from) {
+                let mut links = self.links.values();
+                let is_there =
+                    links.any(|link| !link.is_agent && (link.from, link.to) == (from, to));
+                if !is_there && self.is_reachable(from, to) {
+                    let id = self.new_link(from, to, false);
+                    let greeting = self.machines[from].greeting.clone();
+                    self.send(id, greeting);
+                }
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, id: ConnId, bytes: Vec<u8>) {
+        if let Some(at) = self.arrival(id, 0) {
+            let to = self.links[&id].to;
+            self.time.at(at, Event::Request(to, id, bytes));
+        }
+    }
+
+    pub(super) fn is_reachable(&self, from: usize, to: usize) -> bool {
+        from == to || !self.cut.contains(&from) && !self.cut.contains(&to)
+    }
+}

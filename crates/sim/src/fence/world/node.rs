@@ -1,0 +1,215 @@
+//! The agent of a machine, its fence and its workers.
+
+use std::time::Duration;
+
+use rdzv_core::machine::Machine as _;
+use rdzv_rendezvous_proto::coordinator::wire::Program;
+use rdzv_rendezvous_proto::fence;
+use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+
+use super::{BREAKS, Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
+use crate::Violation;
+use crate::scheduler::nanos;
+
+impl World {
+    pub(super) fn begin(&mut self, it: usize) -> Result<(), Violation> {
+        let Some(place) = self.coordinator_for(it) else {
+            self.time.at(self.time.now + 100 * MS, Event::Begin(it));
+            return Ok(());
+        };
+        let settings = Settings {
+            last_call_timeout: Duration::from_secs(1),
+            join_timeout: Duration::from_secs(3600),
+            fence: Some(self.plan.node_timeout),
+            ..Settings::new(2, 3)
+        };
+        let node = NodeDesc {
+            addr: format!("n{it}"),
+            pid: 1,
+            local_id: 0,
+        };
+        let instance = it as u64 + 1;
+        let client = NativeClient::new(self.now(it), instance, "run", node, settings)
+            .running(Some(Program::new("train.py", b"", true)));
+        let id = self.new_link(it, place, true);
+        let machine = &mut self.machines[it];
+        (machine.client, machine.connection) = (Some(client), Some(id));
+        self.time.at(self.time.now, Event::Join(it));
+        Ok(())
+    }
+
+    pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
+        let coordinates = |place: &usize| {
+            let machine = &self.machines[*place];
+            let answers = machine.stalled_until <= self.time.now;
+            answers && machine.voter.coordinates() && self.is_reachable(it, *place)
+        };
+        let found: Vec<usize> = (0..MACHINES).filter(coordinates).collect();
+        (!found.is_empty()).then(|| found[self.time.random.usize(0..found.len())])
+    }
+
+    pub(super) fn dial(&mut self, it: usize) -> Result<(), Violation> {
+        match self.coordinator_for(it) {
+            Some(place) => {
+                let id = self.new_link(it, place, true);
+                self.machines[it].connection = Some(id);
+                self.tell_agent(it, agent::Input::Connected)
+            }
+            None => {
+                self.time.at(self.time.now + 300 * MS, Event::NotFound(it));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn tell_agent(
+        &mut self,
+        it: usize,
+        input: agent::Input<'_>,
+    ) -> Result<(), Violation> {
+        let now = self.now(it);
+        let Some(client) = &mut self.machines[it].client else {
+            return Ok(());
+        };
+        client.handle(now, input);
+        let mut outputs = Vec::new();
+        while let Some(output) = client.poll_output() {
+            outputs.push(output);
+        }
+        for output in outputs {
+            self.of_agent(it, output)?;
+        }
+        self.schedule(it);
+        Ok(())
+    }
+
+    pub(super) fn of_agent(&mut self, it: usize, output: agent::Output) -> Result<(), Violation> {
+        let now = self.time.now;
+        match output {
+            agent::Output::Dial => {
+                let late = self.time.random.u64(MS..20 * MS);
+                self.time.at(now + late, Event::Dial(it));
+            }
+            agent::Output::HangUp => {
+                if let Some(id) = self.machines[it].connection.take()
+                    && let Some(link) = self.links.remove(&id)
+                {
+                    let reaches = self.is_reachable(it, link.to);
+                    let late = if reaches { 2 * MS } else { BREAKS };
+                    self.time.at(now + late, Event::VoterHears(link.to, id));
+                }
+            }
+            agent::Output::Send(bytes) => {
+                if let Some(id) = self.machines[it].connection {
+                    self.send(id, bytes);
+                }
+            }
+            agent::Output::Lead { round } => {
+                let (addr, port) = ("n", 1);
+                return self.tell_agent(it, agent::Input::Publish { round, addr, port });
+            }
+            agent::Output::Joined(joined) => {
+                let machine = &mut self.machines[it];
+                machine.starts += 1;
+                let is_closed = machine.fence.is_closed();
+                machine.workers = Some((joined.round, machine.starts, is_closed));
+                let round = joined.round;
+                self.time
+                    .log(format!("n{it}"), || format!("works in round {round}"));
+                return self.check();
+            }
+            agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it)),
+            agent::Output::Lease { round, until } => {
+                return self.tell_fence(it, fence::Input::Lease { round, until });
+            }
+            agent::Output::Changed(Change::Membership { round, .. })
+                if self.machines[it]
+                    .workers
+                    .is_some_and(|(of, ..)| of == round) =>
+            {
+                self.stop_workers(it)?;
+                return self.tell_fence(it, fence::Input::Over);
+            }
+            agent::Output::Changed(Change::Membership { .. }) => {}
+            agent::Output::Changed(change) => {
+                return Err(Violation(format!("n{it} is told of {change:?}")));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Workers have a grace, and then the agent joins again.
+    pub(super) fn stop_workers(&mut self, it: usize) -> Result<(), Violation> {
+        if let Some((_, start, _)) = self.machines[it].workers {
+            let grace = match self.time.chance(50) {
+                true => 0,
+                false => self.time.random.u64(0..6000) * MS,
+            };
+            self.time.at(self.time.now + grace, Event::Ended(it, start));
+        }
+        Ok(())
+    }
+
+    pub(super) fn workers_are_gone(&mut self, it: usize) -> Result<(), Violation> {
+        self.machines[it].workers = None;
+        self.tell_fence(it, fence::Input::Gone)?;
+        self.time.at(self.time.now, Event::Join(it));
+        Ok(())
+    }
+
+    pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result<(), Violation> {
+        let now = self.now(it);
+        self.machines[it].fence.handle(now, input);
+        while let Some(output) = self.machines[it].fence.poll_output() {
+            let signal = match output {
+                fence::Output::Stop => Signal::Stop,
+                fence::Output::Continue(_) => Signal::Continue,
+                fence::Output::Kill | fence::Output::GiveUp(_) => Signal::Kill,
+            };
+            let late = self.time.random.u64(0..nanos(SIGNALS_TAKE));
+            let machine = &mut self.machines[it];
+            let Some((_, start, _)) = machine.workers else {
+                continue;
+            };
+            // Signals arrive in their order.
+            machine.signalled = machine.signalled.max(self.time.now + late);
+            let at = machine.signalled;
+            self.time.at(at, Event::Signal(it, start, signal));
+        }
+        self.schedule(it);
+        Ok(())
+    }
+
+    pub(super) fn signalled(
+        &mut self,
+        it: usize,
+        start: u64,
+        signal: Signal,
+    ) -> Result<(), Violation> {
+        self.time.log(format!("n{it}"), || format!("{signal:?}"));
+        let Some((_, of, stopped)) = &mut self.machines[it].workers else {
+            return Ok(());
+        };
+        if *of != start {
+            return Ok(());
+        }
+        match signal {
+            Signal::Stop => {
+                *stopped = true;
+                self.report.stops += 1;
+            }
+            Signal::Continue => {
+                *stopped = false;
+                self.report.continued += 1;
+                return self.check();
+            }
+            Signal::Kill => {
+                self.report.kills += 1;
+                return self.workers_are_gone(it);
+            }
+        }
+        Ok(())
+    }
+}
