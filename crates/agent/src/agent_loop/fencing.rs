@@ -19,7 +19,7 @@ use crate::{AgentConfig, RendezvousPlan};
 const KILL_AFTER: Duration = Duration::from_secs(60);
 
 /// The time for which workers stand still before they are killed.
-pub(super) fn patience(config: &AgentConfig) -> Duration {
+pub(super) fn kill_after(config: &AgentConfig) -> Duration {
     let RendezvousPlan::Dynamic { parameters } = &config.rendezvous else {
         return KILL_AFTER;
     };

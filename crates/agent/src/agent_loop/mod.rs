@@ -30,7 +30,7 @@ use tokio::time::sleep_until;
 use tracing::{error, info, warn};
 
 use self::awaiting::Awaiting;
-use self::fencing::patience;
+use self::fencing::kill_after;
 use self::preemption::Preemption;
 use crate::clock::Clock;
 use crate::failure::{FailureAnalysis, hang_sentence};
@@ -88,7 +88,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let rendezvous = RendezvousHandle::new(&config, sender);
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
-            fence: Fence::new(patience(&config)),
+            fence: Fence::new(kill_after(&config)),
             round: None,
             config,
             observer,

@@ -80,7 +80,7 @@ pub enum Output {
 #[derive(Debug)]
 pub struct Fence {
     /// The time for which workers may stand still.
-    patience: Duration,
+    kill_after: Duration,
     round: Option<u64>,
     /// The last round whose workers are gone.
     left: Option<u64>,
@@ -92,10 +92,10 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// One without a lease does nothing. Workers that have stood still for `patience` are given up.
-    pub fn new(patience: Duration) -> Self {
+    /// One without a lease does nothing. Workers that have stood still for `kill_after` are given up.
+    pub fn new(kill_after: Duration) -> Self {
         Self {
-            patience,
+            kill_after,
             round: None,
             left: None,
             until: None,
@@ -146,11 +146,11 @@ impl Fence {
                 });
             }
             Some(since) if is_broken(Mutant::ContinuesAlone) && !self.is_over => {
-                self.until = Some(now + self.patience);
+                self.until = Some(now + self.kill_after);
                 self.stopped = None;
                 self.outbox.push(Output::Continue(now.since(since)));
             }
-            Some(since) if !self.is_over && since + self.patience <= now => {
+            Some(since) if !self.is_over && since + self.kill_after <= now => {
                 self.is_over = true;
                 self.outbox.push(Output::GiveUp(now.since(since)));
             }
@@ -194,7 +194,7 @@ impl Machine for Fence {
             Some(since) if is_broken(Mutant::ContinuesAlone) => {
                 Some(since + Duration::from_millis(500))
             }
-            Some(since) => Some(since + self.patience),
+            Some(since) => Some(since + self.kill_after),
         }
     }
 }

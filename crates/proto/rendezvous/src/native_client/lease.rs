@@ -10,7 +10,7 @@ use rdzv_core::time::Mono;
 const QUESTIONS: u32 = 4;
 
 /// Without an answer for this part of a lease, another coordinator is looked for.
-const PATIENCE: u32 = 3;
+const UNANSWERED: u32 = 3;
 
 /// The lease of an agent that has a fence.
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl Lease {
     /// When to call [`Lease::question`] or [`Lease::unanswered`] next.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let oldest = self.sent.front();
-        let patience = oldest.map(|(_, sent)| *sent + self.length / PATIENCE);
-        [self.due, patience].into_iter().flatten().min()
+        let search = oldest.map(|(_, sent)| *sent + self.length / UNANSWERED);
+        [self.due, search].into_iter().flatten().min()
     }
 
     /// The number of the question to send now, if it is time to.
@@ -85,7 +85,7 @@ impl Lease {
     pub(super) fn unanswered(&self, now: Mono) -> Option<Duration> {
         let (_, sent) = self.sent.front()?;
         let elapsed = now.since(*sent);
-        (elapsed >= self.length / PATIENCE).then_some(elapsed)
+        (elapsed >= self.length / UNANSWERED).then_some(elapsed)
     }
 
     /// An answer has come. Returns the round and the end of the lease, if that has moved.
