@@ -108,7 +108,7 @@ def test_options_are_read_alike(value):
 
 
 PROGRAM = """
-import json, os, sys, tempfile
+import json, os, sys, tempfile, time
 if sys.argv[1] == "torch":
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -126,6 +126,9 @@ def restarted(folder):
     path = os.path.join(folder, os.environ["RANK"])
     if not os.path.exists(path):
         open(path, "w").close()
+        # The other worker has to have failed in this attempt as well, or it fails for the first time in the next one.
+        while len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.005)
         raise ValueError("the first time")
     return os.environ["TORCHELASTIC_RESTART_COUNT"]
 

@@ -50,7 +50,6 @@ fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
     let at_file = ["--nnodes", "3", "--rdzv-conf", "store_type=file"];
     for (endpoint, more) in [(free_endpoint(), &at_file[..2]), (file, &at_file[..])] {
         let first = start("c10d", &endpoint, more);
-        wait_for_row(&first, "waiting for the other nodes");
         let rest = wait_for_row(&first, "waiting for nodes: 1 of 3 (127.0.0.1) \u{b7} ");
         assert!(
             rest.contains(" left \u{b7} start the same command on the others \u{b7} 0:"),

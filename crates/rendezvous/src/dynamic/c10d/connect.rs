@@ -38,16 +38,11 @@ pub(super) fn at_tcp(
 ) -> Result<Connection, RendezvousError> {
     let mut again = 0;
     loop {
-        let (server, store) = reach(endpoint, is_host, options)?;
-        let met = match server.is_some() {
-            true => {
-                say_who_hosts(recorder);
-                store.set(HOSTED_FOR, options.run_id.as_str().as_bytes())
-            }
-            false => warn_of_another_run(&store, endpoint, options),
-        };
-        let met = met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()));
-        match met.and_then(|()| meet(server, store, endpoint, options, recorder)) {
+        let reached = reach(endpoint, is_host, options)?;
+        if reached.server.is_some() {
+            say_who_hosts(recorder);
+        }
+        match meet(reached, endpoint, options, recorder) {
             Err(error) if again < MOST_AGAIN => {
                 tracing::debug!(%error, "lost the c10d store at once; looking for it again");
                 again += 1;
@@ -92,12 +87,16 @@ fn warn_of_another_run(
 /// A store server of ours runs the rendezvous itself; with any other, the state is shared under a key
 /// in it.
 fn meet(
-    server: Option<TcpStoreServer>,
-    store: TcpStore,
+    reached: Reached,
     endpoint: &Endpoint,
     options: &Options,
     recorder: Option<&Recorder>,
 ) -> Result<Connection, RendezvousError> {
+    let Reached {
+        server,
+        store,
+        is_here,
+    } = reached;
     let store = Arc::new(store);
     let me = node::describe(node::advertised(
         options.local_addr.as_deref(),
@@ -125,6 +124,14 @@ fn meet(
         native = native.is_some(),
         "connected to the c10d store"
     );
+    if native.is_some() && is_here {
+        // Said by the node that the endpoint is, and not by every other one too.
+        let met = match server.is_some() {
+            true => store.set(HOSTED_FOR, options.run_id.as_str().as_bytes()),
+            false => warn_of_another_run(&store, endpoint, options),
+        };
+        met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+    }
     let backend = match native {
         Some(native) => Box::new(native),
         None => drive(Place::Tcp(store), me, options)?,
@@ -205,21 +212,33 @@ fn drive(
     Ok(Box::new(driver))
 }
 
-/// The server, if it is here, and a connection to it.
+/// A store at the endpoint.
+struct Reached {
+    /// The server, if this process has it.
+    server: Option<TcpStoreServer>,
+    store: TcpStore,
+    /// Whether the endpoint is on this machine.
+    is_here: bool,
+}
+
 fn reach(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
-) -> Result<(Option<TcpStoreServer>, TcpStore), RendezvousError> {
+) -> Result<Reached, RendezvousError> {
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
     let timeout = options.read_timeout;
+    let is_here = match is_host {
+        Some(is_host) => is_host,
+        None => node::is_this_machine(&endpoint.host, timeout),
+    };
     let (server, store) = match is_host {
         Some(true) => {
             let server = serve(endpoint, options).map_err(explain)?;
             let store = call(endpoint, server.port(), timeout, &options.policy).map_err(explain)?;
             (Some(server), store)
         }
-        None if node::is_this_machine(&endpoint.host, timeout) => {
+        None if is_here => {
             let serve = || serve(endpoint, options);
             serve_or_call(endpoint, timeout, serve, &options.policy).map_err(explain)?
         }
@@ -229,7 +248,11 @@ fn reach(
         ),
     };
     store.set_timeout(timeout);
-    Ok((server, store))
+    Ok(Reached {
+        server,
+        store,
+        is_here,
+    })
 }
 
 fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, StoreError> {
