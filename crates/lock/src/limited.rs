@@ -12,7 +12,7 @@ pub struct LimitedMutex<T> {
     value: Mutex<T>,
     /// Number of threads that wait with a limit.
     waiting: AtomicUsize,
-    /// Held while a thread that waits looks for the last time, and by whoever wakes it.
+    /// Held while a thread that waits looks for the last time, and by the thread that wakes it.
     gate: Mutex<()>,
     given_back: Condvar,
 }
@@ -60,7 +60,7 @@ impl<T> LimitedMutex<T> {
             return Some(self.lock());
         };
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // Whoever gives the value back from here on sees that somebody waits, or has given it back before this look.
+        // A thread that gives the value back from here on sees that another one waits, or has given it back before this look.
         fence(Ordering::SeqCst);
         let mut gate = self.gate.lock();
         let guard = loop {

@@ -780,7 +780,7 @@ impl ArenaBlock {
 
 impl Drop for ArenaBlock {
     fn drop(&mut self) {
-        // Whoever has it is told so by the parent.
+        // The parent tells the worker that has it.
         if self.1.is_foreign() {
             leave(self.0.clone());
         }

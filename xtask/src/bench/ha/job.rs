@@ -36,7 +36,7 @@ pub(super) enum Place {
     Voters,
 }
 
-/// What the workers do.
+/// The part that the workers play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workers {
     /// Train.
@@ -328,7 +328,7 @@ impl<'a> Job<'a> {
         Ok(status)
     }
 
-    /// Keeps the files of this job, for whoever looks for the reason of a failure.
+    /// Keeps the files of this job, in which the reason of a failure may be found.
     pub(super) fn keep(&self) -> anyhow::Result<String> {
         let kept = tempfile::Builder::new()
             .prefix("bench-ha-")

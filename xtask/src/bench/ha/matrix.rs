@@ -112,7 +112,7 @@ const ROWS: [Row; 9] = [
     },
 ];
 
-/// What followed.
+/// The times and sentences that followed.
 enum Outcome {
     /// Milliseconds.
     Formed { known: f64, formed: f64 },
@@ -220,7 +220,7 @@ fn play(tools: &Tools, place: Place, row: &Row, waits: bool) -> anyhow::Result<O
         }
         Death::Machine => job.network.set_cable(number, true)?,
         Death::Stopped => {
-            // The launcher passes it on, and whoever was killed meanwhile needs none.
+            // The launcher passes it on, and a process that was killed meanwhile needs none.
             let _ = signal(agent, Signal::SIGCONT);
         }
     }

@@ -22,7 +22,7 @@ const VARIATION: u64 = 200;
 /// As long as the part with kills, for the same chance of a slow step; but not longer than this.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How much longer the slowest step may be than the slowest one without kills, in milliseconds.
+/// The most by which the slowest step may be longer than the slowest one without kills, in milliseconds.
 const SLOWER: f64 = 50.0;
 
 /// Most milliseconds until the store answers, and until the agents are connected again.

@@ -197,7 +197,7 @@ impl Service {
             self.flush_all();
             let after = self.machine.requests();
             if after.0 == before.0 && after.1 != before.1 {
-                // Whoever asks the extension for something does other things next.
+                // A client that asks the extension for something does other things next.
                 spin_until = None;
             }
         }
