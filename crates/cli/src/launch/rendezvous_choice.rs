@@ -209,6 +209,20 @@ impl RendezvousChoice<'_> {
         Ok(())
     }
 
+    /// Refuses values of c10d's options that would end the run when it joins. PyTorch looks at them only then.
+    pub(super) fn check_values(&self, plan: &RendezvousPlan) -> Result<(), Raised> {
+        match plan {
+            RendezvousPlan::Dynamic { parameters }
+                if parameters.backend == C10dRendezvous::NAME =>
+            {
+                C10dRendezvous::from_parameters(parameters)
+                    .map(drop)
+                    .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Chooses the rendezvous.
     pub(super) fn choose(
         &self,

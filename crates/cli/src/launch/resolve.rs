@@ -97,6 +97,9 @@ pub(crate) fn resolve(
     let backends = BackendRegistry::with_defaults();
     choice.check_options(&settings, &backends, called.is_strict, &mut context)?;
     let mut rendezvous = choice.choose(&settings, &backends, &mut context)?;
+    if called.is_strict {
+        choice.check_values(&rendezvous.plan)?;
+    }
     if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
         let (script, has_run_id) = (&arguments.training_script, choice.has_run_id());
         parameters.program = Some(arguments.command.program(script, has_run_id, &context));

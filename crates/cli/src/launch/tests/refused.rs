@@ -182,6 +182,36 @@ fn voters_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn values_of_c10d_that_cannot_be_are_refused_before_anything_starts() {
+    for (settings, sentence) in [
+        ("fence=maybe", "fence is maybe and has to be off or auto"),
+        (
+            "node_timeout=0",
+            "node_timeout is 0 and has to be 0.5 to 3600 seconds",
+        ),
+        (
+            "fence_kill=0",
+            "fence_kill is 0 and has to be a number of seconds",
+        ),
+        (
+            "coordinator_timeout=0",
+            "The coordinator timeout must be a positive integer.",
+        ),
+        (
+            "join_timeout=0",
+            "The join timeout (0:00:00) must be positive.",
+        ),
+    ] {
+        let flags = ["--rdzv-backend=c10d", "--nnodes=2", "--rdzv-endpoint=h:1"];
+        let line = [&flags[..], &["--rdzv-conf", settings, "s.py"]].concat();
+        let refusal = case(&line).strict().refusal();
+        assert!(refusal.to_string().contains(sentence), "{refusal}");
+        // torchrun finds out when it joins.
+        case(&line).launch();
+    }
+}
+
+#[test]
 fn every_backend_takes_the_options_that_its_help_names() {
     for (backend, options) in [
         ("static", "timeout=9,rank=0,store_max_memory=1GiB"),
