@@ -130,11 +130,12 @@ impl Starts {
 /// Writes the file of its local rank to stdout at once.
 fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let rank = number("LOCAL_RANK")?;
-    let text = std::fs::read(folder.join(rank.to_string()))?;
+    let mut text = std::fs::File::open(folder.join(rank.to_string()))?;
     note(notes, "pid", std::process::id().into())?;
     note(notes, "began", now())?;
     let mut out = std::io::stdout().lock();
-    out.write_all(&text)?;
+    // The kernel copies it from file to stdout.
+    std::io::copy(&mut text, &mut out)?;
     out.flush().context("failed to write the last line")
 }
 

@@ -16,6 +16,9 @@ use crate::bench::worker;
 /// Lines of each worker.
 const LINES: usize = 200_000;
 
+/// Size of one read of the console.
+const READ: usize = 256 << 10;
+
 /// What each worker writes, in files: making it must not take the time of what is measured.
 pub(super) struct Flood {
     folder: tempfile::TempDir,
@@ -55,15 +58,19 @@ impl Flood {
         let mut launch = Running::start(command.stdout(Stdio::piped()))?;
         let mut console = launch.0.stdout.take().expect("stdout was asked for");
         let expected = self.lines() * (worker::LINE + "[default0]:".len());
-        let mut shown = Vec::with_capacity(expected + 4096);
-        let mut buffer = vec![0; 1 << 18];
-        let (mut last_byte, mut reads, mut peak) = (0, 0, 0.0);
+        // Its pages are touched here: while the flood runs, the reader does nothing but read.
+        let mut shown = vec![b'.'; expected + READ];
+        let (mut end, mut last_byte, mut reads, mut peak) = (0, 0, 0, 0.0);
         loop {
-            let length = console.read(&mut buffer)?;
+            ensure!(
+                end + READ <= shown.len(),
+                "the console shows more than was written"
+            );
+            let length = console.read(&mut shown[end..end + READ])?;
             if length == 0 {
                 break;
             }
-            shown.extend_from_slice(&buffer[..length]);
+            end += length;
             last_byte = worker::now();
             if reads % 200 == 0 {
                 let workers = pids(&notes);
@@ -83,7 +90,7 @@ impl Flood {
             megabytes_per_second: (self.lines() * worker::LINE) as f64 * 1e3
                 / (last_byte - began) as f64,
             peak_mebibytes: peak,
-            torn: self.lines() - whole(&shown),
+            torn: self.lines() - whole(&shown[..end]),
         })
     }
 }
