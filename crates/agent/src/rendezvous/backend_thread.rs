@@ -72,17 +72,13 @@ pub(super) struct JoinedRound {
 type Threads = Vec<(&'static str, Pinger)>;
 
 impl JoinedRound {
-    fn new(
-        info: RendezvousInfo,
-        backend: Option<&dyn RendezvousBackend>,
-    ) -> Result<Self, RendezvousError> {
-        let store = Arc::from(info.store.try_clone()?);
-        Ok(Self {
+    fn new(info: RendezvousInfo, backend: Option<&dyn RendezvousBackend>) -> Self {
+        Self {
+            store: RoundStore::new(Arc::clone(&info.store)),
             info,
-            store: RoundStore::new(store),
             threads: backend.map_or_else(Vec::new, RendezvousBackend::threads),
             exit_barrier: backend.and_then(RendezvousBackend::exit_barrier),
-        })
+        }
     }
 
     /// As the worker group has to know it.
@@ -293,7 +289,7 @@ impl Rendezvous {
     fn answer(&mut self) -> Answer {
         let joined = self
             .join()
-            .and_then(|info| JoinedRound::new(info, self.backend.as_deref()));
+            .map(|info| JoinedRound::new(info, self.backend.as_deref()));
         self.interruption.in_progress.store(false, Ordering::SeqCst);
         let backend = self.backend.as_ref();
         let within = backend.map_or(EXPLAINED_WITHIN, |backend| backend.losses_known_within());

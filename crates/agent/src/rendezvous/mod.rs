@@ -273,16 +273,24 @@ impl RendezvousHandle {
         } else if self.identical_workers {
             Ok(rank_exchange::without_store(&self.us, agents))
         } else if self.backend.is_none() {
-            rank_exchange::by_store(&**self.store.of_agent(), &self.us, agents)
+            self.exchange_ranks(agents)()
         } else {
-            let (store, us) = (Arc::clone(self.store.of_agent()), self.us.clone());
+            let exchange = self.exchange_ranks(agents);
             self.apart("ranks", move || Answer::Assigned {
                 join,
-                result: rank_exchange::by_store(&*store, &us, agents),
+                result: exchange(),
             });
             return;
         };
         self.answer(Answer::Assigned { join, result });
+    }
+
+    fn exchange_ranks(
+        &self,
+        agents: u32,
+    ) -> impl FnOnce() -> Result<Assignment, AgentError> + Send + 'static {
+        let (store, us) = (self.store.clone(), self.us.clone());
+        move || rank_exchange::by_store(&*store.of_agent()?, &us, agents)
     }
 
     /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
@@ -318,9 +326,11 @@ impl RendezvousHandle {
             });
             return;
         }
-        let store = Arc::clone(self.store.of_agent());
+        let store = self.store.clone();
         self.apart("exit barrier", move || {
-            let passed = store.barrier(barrier::TERMINAL_STATE, agents, Some(timeout));
+            let passed = store
+                .of_agent()
+                .and_then(|store| store.barrier(barrier::TERMINAL_STATE, agents, Some(timeout)));
             Answer::BarrierPassed(passed.map_err(|error| error.to_string()))
         });
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
-use rdzv_store::{Store, StoreError};
+use rdzv_store::StoreError;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
@@ -52,9 +52,9 @@ fn hear(store: &RoundStore) -> Result<(i32, GroupRank), StoreError> {
 
 /// Tells the others on a thread of its own.
 pub(super) fn announce(store: &RoundStore, signal: i32, by: GroupRank) {
-    let store = store.of_agent().try_clone();
+    let store = store.clone();
     start("preemption notice", move || {
-        let told = store.and_then(|store: Box<dyn Store>| {
+        let told = store.apart().and_then(|store| {
             store.set_timeout(ANNOUNCE_WITHIN);
             store.set(KEY, format!("{signal} {by}").as_bytes())
         });

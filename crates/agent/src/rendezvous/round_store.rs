@@ -14,23 +14,24 @@ use rdzv_store::{Store, StoreError};
 /// A handle costs nothing until [`RoundStore::connect`] is called; clones share one connection.
 #[derive(Debug, Clone)]
 pub struct RoundStore {
-    /// The agent's own connection. Nobody else may wait in it.
-    of_agent: Arc<dyn Store>,
-    of_others: Arc<Mutex<Others>>,
+    /// The rendezvous' own. Nobody waits in it.
+    source: Arc<dyn Store>,
+    connections: Arc<Mutex<Connections>>,
 }
 
-/// The connection of everybody else.
+/// Each is made at its first use: a node is in its round although the server may be gone again.
 #[derive(Debug, Default)]
-struct Others {
-    store: Option<Arc<dyn Store>>,
+struct Connections {
+    of_agent: Option<Arc<dyn Store>>,
+    of_others: Option<Arc<dyn Store>>,
     ended: bool,
 }
 
 impl RoundStore {
-    pub(crate) fn new(of_agent: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(source: Arc<dyn Store>) -> Self {
         Self {
-            of_agent,
-            of_others: Arc::default(),
+            source,
+            connections: Arc::default(),
         }
     }
 
@@ -45,36 +46,50 @@ impl RoundStore {
     ///
     /// If the server of the store is gone or does not answer within the timeout of the store.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
-        if let Some(store) = &self.lock().store {
+        self.connection(|connections| &mut connections.of_others)
+    }
+
+    /// The connection of the agent, for its threads: it is made by the first call. Nobody else may wait in it.
+    pub(super) fn of_agent(&self) -> Result<Arc<dyn Store>, StoreError> {
+        self.connection(|connections| &mut connections.of_agent)
+    }
+
+    /// A connection of its own for the caller, which does not end with the round.
+    pub(super) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
+        self.source.try_clone()
+    }
+
+    fn connection(
+        &self,
+        which: impl Fn(&mut Connections) -> &mut Option<Arc<dyn Store>>,
+    ) -> Result<Arc<dyn Store>, StoreError> {
+        if let Some(store) = which(&mut self.lock()) {
             return Ok(Arc::clone(store));
         }
         // Not under the lock, which the agent may be waiting for.
-        let made = Arc::from(self.of_agent.try_clone()?);
-        let mut others = self.lock();
-        let store = Arc::clone(others.store.get_or_insert(made));
-        if others.ended {
+        let made = Arc::from(self.source.try_clone()?);
+        let mut connections = self.lock();
+        let store = Arc::clone(which(&mut connections).get_or_insert(made));
+        if connections.ended {
             break_off(&*store);
         }
         Ok(store)
     }
 
-    /// The connection of the agent.
-    pub(super) fn of_agent(&self) -> &Arc<dyn Store> {
-        &self.of_agent
-    }
-
     /// Ends all connections, because the round is over. A server is not to wait for them.
     pub(super) fn end(&self) {
-        break_off(&*self.of_agent);
-        let mut others = self.lock();
-        others.ended = true;
-        if let Some(store) = &others.store {
+        let mut connections = self.lock();
+        connections.ended = true;
+        for store in [&connections.of_agent, &connections.of_others]
+            .into_iter()
+            .flatten()
+        {
             break_off(&**store);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Others> {
-        self.of_others
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -127,6 +127,15 @@ fn ranks_that_the_rendezvous_does_not_know_are_exchanged_through_the_store() {
 }
 
 #[test]
+fn a_node_takes_part_in_a_round_whose_store_is_gone_again() {
+    let (harness, mut script) = agent(&[], "echo $RANK/$WORLD_SIZE");
+    script.answer_join("gone round 0 0 of 1 base 0 of 1");
+    // Its barrier needs the store.
+    script.expect("shutdown");
+    assert_eq!(harness.end().stdout, "0/1\n");
+}
+
+#[test]
 fn a_change_during_the_exchange_of_ranks_leads_to_another_round() {
     let (mut harness, mut script) = agent(&[], "exit 0");
     script.answer_join("round 0 0 of 2");

@@ -178,7 +178,10 @@ fn a_coordinator_that_ends_in_order_hands_over() {
     }
     fs::write(&go, "").unwrap();
     for node in nodes {
-        node.wait().expect(0);
+        let ended = node.wait().expect(0);
+        // The new coordinator knows it, and does not wait for somebody who will not come back.
+        let known = "has left; will join the next round";
+        assert!(ended.stderr.contains(known), "{}", ended.stderr);
     }
 }
 

@@ -264,6 +264,11 @@ impl NativeClient {
         &self.join.node
     }
 
+    /// Whether it has said that it leaves, and may still hear that this is known.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving > 0 && self.link == Link::Up
+    }
+
     fn say(&mut self, operation: &Operation) {
         if self.link == Link::Up {
             let mut bytes = Vec::new();

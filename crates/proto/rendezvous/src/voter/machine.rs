@@ -120,6 +120,11 @@ impl Voter {
             || self.peers.at(connection).is_some()
     }
 
+    /// Whether it is about to end, and waits until another voter has taken over.
+    pub fn hands_over(&self) -> bool {
+        self.ending.is_some()
+    }
+
     /// The endpoint of the coordinator, as far as this voter knows.
     pub fn coordinator(&self) -> Option<&str> {
         let leader = self.group.as_ref()?.consensus.role().leader?;

@@ -58,6 +58,12 @@ pub trait Extension: fmt::Debug + Send {
         let _ = (now, reach);
     }
 
+    /// Whether the server may end, after [`Extension::ending`]. It waits for that, however short the moment is that clients
+    /// have; an extension that says no has a [deadline](Extension::deadline) from which on it says yes.
+    fn has_ended(&self) -> bool {
+        true
+    }
+
     /// When it wants [`Extension::tick`] to be called.
     fn deadline(&self) -> Option<Mono>;
 

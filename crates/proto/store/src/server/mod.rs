@@ -326,6 +326,12 @@ impl ServerMachine {
         (own, self.extension_requests)
     }
 
+    /// Whether the extension, if there is one, lets the server end. Asked after [`Input::Ending`].
+    pub fn may_end(&self) -> bool {
+        let extension = self.extension.as_ref();
+        extension.is_none_or(|extension| extension.has_ended())
+    }
+
     /// The addresses with the most connections, at most so many, and how many each has. Of an IPv6
     /// address, the first 64 bits are known.
     pub fn busiest_addresses(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {

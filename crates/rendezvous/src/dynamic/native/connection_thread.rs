@@ -32,6 +32,9 @@ use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, Rend
 /// How long one attempt to connect again may take.
 const ONE_ATTEMPT: Duration = Duration::from_secs(2);
 
+/// Time for the answer to the last `Leave`, without which the thread ends then.
+const LEAVE_WITHIN: Duration = Duration::from_millis(300);
+
 /// Bytes read at a time.
 const READ_AT_ONCE: usize = 16 << 10;
 
@@ -88,7 +91,8 @@ pub(super) struct ConnectionThread {
     /// Since when there is no connection, if one was there before.
     lost_since: Option<Instant>,
     recorder: Option<Recorder>,
-    ended: bool,
+    /// It ends: until when it waits for the answer to what it has said last.
+    end: Option<Instant>,
 }
 
 impl ConnectionThread {
@@ -120,7 +124,7 @@ impl ConnectionThread {
             barrier: None,
             lost_since: None,
             recorder,
-            ended: false,
+            end: None,
         };
         let thread = std::thread::Builder::new()
             .name("rdzv-rendezvous".to_owned())
@@ -129,7 +133,7 @@ impl ConnectionThread {
     }
 
     fn run(mut self) {
-        while !self.ended {
+        while !self.has_ended() {
             let (readable, has_commands) = self.wait();
             if has_commands {
                 self.receive();
@@ -144,10 +148,21 @@ impl ConnectionThread {
         }
     }
 
+    /// A coordinator that ends hands over what it has heard; what is on its way to it then is lost. So the other nodes
+    /// learn of a node that has left if it waits until that is known.
+    fn has_ended(&self) -> bool {
+        self.end
+            .is_some_and(|by| !self.client.is_leaving() || by <= Instant::now())
+    }
+
     /// Waits for the first of its sources: whether the socket, and the mailbox, have something.
     fn wait(&self) -> (bool, bool) {
         let deadline = self.client.deadline();
         let left = deadline.map(|deadline| deadline.since(fence::now().mono));
+        let end = self
+            .end
+            .map(|by| by.saturating_duration_since(Instant::now()));
+        let left = left.into_iter().chain(end).min();
         let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
         if let Some(channel) = &self.channel {
             let descriptor = channel.stream().as_fd();
@@ -171,7 +186,7 @@ impl ConnectionThread {
                 Ok(command) => self.execute(command),
                 Err(mpsc::TryRecvError::Empty) => return,
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    self.ended = true;
+                    self.end = Some(Instant::now());
                     return;
                 }
             }
@@ -214,7 +229,7 @@ impl ConnectionThread {
             }
             Command::End => {
                 self.handle(Input::Leave);
-                self.ended = true;
+                self.end = Some(Instant::now() + LEAVE_WITHIN);
             }
         }
     }

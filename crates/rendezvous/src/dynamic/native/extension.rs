@@ -50,6 +50,11 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
 
     /// Whether a connection is that of an agent that has joined, or of a peer of the machine.
     fn has_joined(&self, connection: ConnId) -> bool;
+
+    /// Whether the machine needs the server no more, after it was told that the server ends.
+    fn has_ended(&self) -> bool {
+        true
+    }
 }
 
 /// A host as an extension.
@@ -143,6 +148,10 @@ impl<H: Host> Extension for Beside<H> {
 
     fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
         self.handle(now, Input::Ending, reach);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.host.has_ended()
     }
 
     fn deadline(&self) -> Option<Mono> {

@@ -138,4 +138,8 @@ impl Host for VoterHost {
     fn has_joined(&self, connection: ConnId) -> bool {
         self.voter.has_joined(connection)
     }
+
+    fn has_ended(&self) -> bool {
+        !self.voter.hands_over()
+    }
 }

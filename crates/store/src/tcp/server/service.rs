@@ -296,8 +296,9 @@ impl Service {
     }
 
     fn has_ended(&self) -> bool {
-        self.end
-            .is_some_and(|end| self.sockets.is_empty() || end <= Instant::now())
+        self.end.is_some_and(|end| {
+            self.sockets.is_empty() || end <= Instant::now() && self.machine.may_end()
+        })
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -309,7 +310,9 @@ impl Service {
         let mono = deadlines.into_iter().flatten().min();
         let mono = mono.map(|deadline| deadline.since(now));
         let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
-        [mono, self.end.map(until), self.accept_again.map(until)]
+        // What is waited for after the end is the machine's.
+        let end = self.end.filter(|_| self.machine.may_end());
+        [mono, end.map(until), self.accept_again.map(until)]
             .into_iter()
             .flatten()
             .min()

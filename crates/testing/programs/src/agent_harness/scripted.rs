@@ -3,6 +3,7 @@
 //! ```text
 //! to the test      join · report ⟨reason⟩ · shutdown · leave
 //! from the test    round ⟨number⟩ ⟨rank⟩ of ⟨agents⟩ [base ⟨rank⟩ of ⟨workers⟩]
+//!                  gone ⟨the same⟩                              (a round whose store has ended)
 //!                  not-needed · fail ⟨text⟩                      (these three answer a join)
 //!                  changed ⟨round⟩ · peer-failed ⟨node⟩ ⟨reason⟩ · closed · lost ⟨text⟩
 //! ```
@@ -22,7 +23,7 @@ use rdzv_rendezvous::{
     BackendConstructor, Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError,
     RendezvousInfo, RendezvousParameters,
 };
-use rdzv_store::HashStore;
+use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 
 /// For a registry.
 pub(crate) fn constructor() -> BackendConstructor {
@@ -89,6 +90,17 @@ fn change(line: &str) -> Option<Change> {
     })
 }
 
+/// A client whose server was there when it connected.
+fn store_of_ended_server() -> Arc<dyn Store> {
+    let server = TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    });
+    let server = server.expect("loopback is there");
+    let client = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", server.port()));
+    Arc::new(client.expect("its server is there"))
+}
+
 impl RendezvousBackend for Scripted {
     fn name(&self) -> &str {
         "scripted"
@@ -101,12 +113,16 @@ impl RendezvousBackend for Scripted {
     fn join(&mut self, _: &Member) -> Result<RendezvousInfo, RendezvousError> {
         self.say("join");
         let answer = self.answers.recv().expect("the socket's thread lives");
+        let (store, answer) = match answer.strip_prefix("gone ") {
+            Some(rest) => (store_of_ended_server(), rest.to_owned()),
+            None => (Arc::new(HashStore::new()) as Arc<dyn Store>, answer),
+        };
         let words: Vec<&str> = answer.split(' ').collect();
         let number = |at: usize| words[at].parse::<u32>().expect("a number");
         match words[0] {
             "round" => Ok(RendezvousInfo {
                 round: number(1).into(),
-                store: Arc::new(HashStore::new()),
+                store,
                 rank: GroupRank(number(2)),
                 world_size: number(4),
                 assignment: words

@@ -232,7 +232,8 @@ impl Voter {
     /// The process is about to end, by its own decision.
     pub(super) fn end(&mut self, now: Now) {
         let coordinator = self.coordinator.as_ref();
-        if coordinator.is_some_and(|coordinator| !coordinator.is_over()) {
+        let is_needed = coordinator.is_some_and(|coordinator| !coordinator.is_over());
+        if is_needed && self.peers.all_present().next().is_some() {
             self.ending = Some(now.mono + HAND_OVER_WITHIN);
             self.consent(now, consensus::Input::Transfer(None));
         } else {
