@@ -24,6 +24,21 @@ if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
+def pytest_generate_tests(metafunc):
+    """Repeats tests with the mark `accident(rounds=1)`: RDZV_TEST_ROUNDS times, or so often if nothing is said."""
+    mark = metafunc.definition.get_closest_marker("accident")
+    if mark is not None:
+        rounds = int(os.environ.get("RDZV_TEST_ROUNDS", 0)) or mark.kwargs.get("rounds", 1)
+        metafunc.fixturenames.append("accident_round")
+        metafunc.parametrize("accident_round", range(rounds), indirect=True)
+
+
+@pytest.fixture
+def accident_round(request):
+    """The round of a test that is an accident."""
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def bounded():
     faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)

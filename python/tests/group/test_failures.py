@@ -86,6 +86,7 @@ def test_joining_names_what_is_missing_and_what_is_taken():
     assert caught.value.cause == "mismatch"
 
 
+@pytest.mark.accident
 @pytest.mark.parametrize("operation", ["group.all_reduce(np.zeros(100_000))", "group.recv(np.zeros(1), source=1)"])
 def test_a_rank_that_dies_is_named_within_a_second(server, operation):
     waits = RANK + f"""
@@ -119,6 +120,7 @@ BLOCKING = {
 }
 
 
+@pytest.mark.accident
 @pytest.mark.parametrize("call", BLOCKING)
 def test_ctrl_c_ends_every_blocking_call(server, call):
     waits = RANK + f"""
@@ -161,6 +163,7 @@ def test_the_group_is_broken_after_ctrl_c_in_an_operation(server):
         assert first.line() == "broken"
 
 
+@pytest.mark.accident
 @pytest.mark.parametrize(
     "call",
     [

@@ -1,6 +1,4 @@
 """Ends: of a callee, a caller, a process, an interpreter; signals, forks, and a great many calls.
-
-RDZV_TEST_ROUNDS says how often each accident happens; a few times if nothing is said.
 """
 
 import os
@@ -20,8 +18,6 @@ from rpc.peers import CALLS, group, until
 import rdzv
 from rdzv import rpc
 
-ROUNDS = int(os.environ.get("RDZV_TEST_ROUNDS", "2"))
-
 ALONE = """
     import os, signal, sys, threading, time
     import rdzv
@@ -40,8 +36,8 @@ ALONE = """
 """
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_callee_that_is_killed_ends_its_calls_at_once(number):
+@pytest.mark.accident(rounds=2)
+def test_a_callee_that_is_killed_ends_its_calls_at_once():
     def caller():
         futures = [rpc.rpc_async("w1", served.slow, args=(60,)) for _ in range(5)]
         kept = rpc.remote("w1", served.Counter)
@@ -60,8 +56,8 @@ def test_a_callee_that_is_killed_ends_its_calls_at_once(number):
     group([caller, lambda: time.sleep(60)], graceful=False, expect={1})
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_references_of_a_dead_worker_are_given_back(number):
+@pytest.mark.accident(rounds=2)
+def test_references_of_a_dead_worker_are_given_back():
     def owner():
         until(lambda: served.counters()["served"] >= 20, "nobody keeps anything")
         until(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
@@ -76,7 +72,7 @@ def test_references_of_a_dead_worker_are_given_back(number):
     group([owner, holder], world_size=0, options={"lease": 0.5}, graceful=False, expect={1})
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.accident(rounds=2)
 @pytest.mark.parametrize(
     "in_flight",
     [
@@ -87,7 +83,7 @@ def test_references_of_a_dead_worker_are_given_back(number):
         "rpc.shutdown()",
     ],
 )
-def test_the_interpreter_ends_with_calls_in_flight(in_flight, number):
+def test_the_interpreter_ends_with_calls_in_flight(in_flight):
     with Program(ALONE + f"\n    print('begins', flush=True)\n    {in_flight}\n    begun = time.monotonic()\n") as program:
         assert program.line() == "begins"
         begun = time.monotonic()
@@ -97,8 +93,8 @@ def test_the_interpreter_ends_with_calls_in_flight(in_flight, number):
         assert "Fatal" not in err and "panic" not in err, err
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_the_interpreter_ends_while_threads_call(number):
+@pytest.mark.accident(rounds=2)
+def test_the_interpreter_ends_while_threads_call():
     source = ALONE + """
     def calls(one):
         begun.release()
@@ -131,7 +127,7 @@ def test_the_interpreter_ends_while_threads_call(number):
         assert "Fatal" not in err and "panic" not in err, err
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.accident(rounds=2)
 @pytest.mark.parametrize(
     "wait",
     [
@@ -141,7 +137,7 @@ def test_the_interpreter_ends_while_threads_call(number):
         "rpc.Future().wait()",
     ],
 )
-def test_control_c_ends_a_wait(wait, number):
+def test_control_c_ends_a_wait(wait):
     source = ALONE + f"""
     try:
         print(os.getpid(), flush=True)
@@ -163,8 +159,8 @@ def test_control_c_ends_a_wait(wait, number):
         assert code == 0 and "Fatal" not in err, err
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_forked_child_leaves_the_agent_alone(number):
+@pytest.mark.accident(rounds=2)
+def test_a_forked_child_leaves_the_agent_alone():
     def caller():
         rref = rpc.remote("w1", served.Counter)
         future = rpc.rpc_async("w1", served.slow, args=(0.2,))

@@ -39,6 +39,7 @@ def run(program, *arguments, timeout=60):
     )
 
 
+@pytest.mark.accident
 @pytest.mark.parametrize("kind", STORES)
 def test_ctrl_c_ends_every_wait_and_the_store_lives_on(kind):
     calls = [call for name, call in BLOCKING.items() if (kind, name) != ("file", "queue_pop")]
@@ -68,6 +69,7 @@ print('done')
     assert finished.stdout == "done\n", finished.stderr
 
 
+@pytest.mark.accident
 def test_ctrl_c_ends_a_call_that_waits_for_the_connection_of_another_thread():
     program = """
 import os, rdzv, signal, threading, time
@@ -89,6 +91,7 @@ except KeyboardInterrupt:
     assert finished.stdout == "done\n", finished.stderr
 
 
+@pytest.mark.accident
 def test_ctrl_c_ends_connecting():
     program = """
 import os, rdzv, signal, socket, threading
@@ -103,6 +106,7 @@ except KeyboardInterrupt:
     assert finished.stdout == "done\n", finished.stderr
 
 
+@pytest.mark.accident
 def test_a_stopped_server_holds_no_call_against_ctrl_c():
     program = """
 import os, rdzv, signal, subprocess, sys, threading
@@ -122,6 +126,7 @@ finally:
     assert finished.stdout == "done\n", finished.stderr
 
 
+@pytest.mark.accident
 def test_a_forked_child_is_refused_and_the_parent_goes_on(server, client):
     part = client.prefix("part")
     objects = {
@@ -154,6 +159,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(server, client):
     assert client.add("n", 1) == 1
 
 
+@pytest.mark.accident
 def test_a_forked_child_that_ends_as_usual_leaves_the_parent_alone():
     program = """
 import os, rdzv, sys
@@ -175,6 +181,7 @@ print(store.get('n').decode(), file.get('n').decode())
     assert finished.stdout == "20 20\n", finished.stderr
 
 
+@pytest.mark.accident
 def test_workers_of_a_data_loader_may_inherit_a_store(server, client):
     import torch.utils.data
 
@@ -193,6 +200,7 @@ def test_workers_of_a_data_loader_may_inherit_a_store(server, client):
     assert client.add("n", 1) == 1
 
 
+@pytest.mark.accident
 @pytest.mark.parametrize("daemon", [True, False])
 @pytest.mark.parametrize("kind", STORES)
 def test_the_interpreter_ends_with_threads_in_waits(kind, daemon):
@@ -284,6 +292,7 @@ def test_a_wait_takes_a_timedelta(client):
         client.wait(["never"], timedelta(milliseconds=10))
 
 
+@pytest.mark.accident
 def test_handlers_of_other_signals_run_during_a_wait(client):
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(client.clone().set("late", "now")))

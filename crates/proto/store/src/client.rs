@@ -10,6 +10,9 @@
 //!    └──────────────────────────────┘      anything else, at any time: Dead
 //! ```
 //!
+//! A server of ours may answer a wait with the value itself (0x02): `Answering` begins then without another request. If our
+//! cancelling crosses it, the value comes first and 0x01 behind it (`Cancelled`).
+//!
 //! The protocol has neither request ids nor error replies, so a connection on which anything went
 //! wrong cannot be used again: its later bytes would be ambiguous. Only a wait that timed out
 //! and was cancelled in order leaves it usable.
@@ -22,7 +25,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::limits::MAX_REPLY_BYTES;
-use super::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
+use super::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, VALUE_FOLLOWS, WAIT_CANCELED};
 use super::wire::{WireError, request};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
@@ -47,9 +50,20 @@ pub enum Expects {
     Release {
         /// `Duration::ZERO` checks once.
         limit: Duration,
-        /// The request that follows then, and its reply.
-        then: Option<(Vec<u8>, Shape)>,
+        /// The request that follows then.
+        then: Option<Then>,
     },
+}
+
+/// A request that follows when a wait is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Then {
+    /// The request.
+    pub request: Vec<u8>,
+    /// Its reply.
+    pub shape: Shape,
+    /// The server may send the reply in place of the release, without that request.
+    pub at_once: bool,
 }
 
 /// Why an operation failed.
@@ -108,16 +122,22 @@ enum State {
     Idle,
     Waiting {
         until: Option<Mono>,
-        then: Option<(Vec<u8>, Shape)>,
+        then: Option<Then>,
     },
     Cancelling {
         /// The release came although we had cancelled: it was in flight.
         released: bool,
         /// The caller gave up, so nothing follows a release.
         given_up: bool,
-        then: Option<(Vec<u8>, Shape)>,
+        then: Option<Then>,
     },
-    Answering(ReplyReader),
+    Answering {
+        reader: ReplyReader,
+        /// We had cancelled, which is answered behind the reply; and whether the caller gave up.
+        cancelled: Option<bool>,
+    },
+    /// The answer to the cancelling is due, and this is the result then.
+    Cancelled(Result<Option<Reply>, Failure>),
     Dead(Failure),
 }
 
@@ -179,7 +199,9 @@ impl Machine for ClientMachine {
         match &self.state {
             State::Idle | State::Dead(_) => None,
             State::Waiting { until, .. } => *until,
-            State::Cancelling { .. } | State::Answering(_) => Some(self.answer_by),
+            State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
+                Some(self.answer_by)
+            }
         }
     }
 }
@@ -196,7 +218,7 @@ impl ClientMachine {
     /// Where the driver may read the rest of a large value straight into (not more than its spare
     /// capacity), followed by [`Input::Filled`]. `None`: read elsewhere, and [`Input::Received`].
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
-        let State::Answering(reader) = &mut self.state else {
+        let State::Answering { reader, .. } = &mut self.state else {
             return None;
         };
         let missing = reader.missing();
@@ -246,19 +268,32 @@ impl ClientMachine {
 
     fn ask(&mut self, now: Mono, bytes: Vec<u8>, shape: Shape) {
         self.outbox.push(Output::Send(bytes));
-        self.answer_by = now + self.reply_timeout;
-        self.state = State::Answering(ReplyReader::new(shape, self.max_reply_bytes));
+        self.expect(now, shape, None);
         // A reply of no values is complete without a byte.
         self.receive(now, &[]);
+    }
+
+    fn expect(&mut self, now: Mono, shape: Shape, cancelled: Option<bool>) {
+        self.answer_by = now + self.reply_timeout;
+        let reader = ReplyReader::new(shape, self.max_reply_bytes);
+        self.state = State::Answering { reader, cancelled };
     }
 
     fn receive(&mut self, now: Mono, mut input: &[u8]) {
         loop {
             match &mut self.state {
                 State::Dead(_) => return,
-                State::Answering(reader) => match reader.feed(&mut input) {
+                State::Answering { reader, cancelled } => match reader.feed(&mut input) {
                     Ok(None) => return,
-                    Ok(Some(reply)) => self.finish(Ok(Some(reply))),
+                    Ok(Some(reply)) => match *cancelled {
+                        None => self.finish(Ok(Some(reply))),
+                        Some(given_up) => {
+                            self.state = State::Cancelled(match given_up {
+                                true => Err(Failure::GivenUp),
+                                false => Ok(Some(reply)),
+                            });
+                        }
+                    },
                     Err(error) => return self.fail(error.into()),
                 },
                 waiting => {
@@ -271,8 +306,35 @@ impl ClientMachine {
                             let then = then.take();
                             self.go_on(now, then);
                         }
+                        (
+                            State::Waiting {
+                                then: Some(then), ..
+                            },
+                            VALUE_FOLLOWS,
+                        ) if then.at_once => {
+                            let shape = then.shape;
+                            self.expect(now, shape, None);
+                        }
                         (State::Cancelling { released, .. }, STOP_WAITING) if !*released => {
                             *released = true;
+                        }
+                        (
+                            State::Cancelling {
+                                released: false,
+                                given_up,
+                                then: Some(then),
+                            },
+                            VALUE_FOLLOWS,
+                        ) if then.at_once => {
+                            let (shape, given_up) = (then.shape, *given_up);
+                            self.expect(now, shape, Some(given_up));
+                        }
+                        (State::Cancelled(_), WAIT_CANCELED) => {
+                            if let State::Cancelled(result) =
+                                std::mem::replace(&mut self.state, State::Idle)
+                            {
+                                self.finish(result);
+                            }
                         }
                         (State::Cancelling { given_up: true, .. }, WAIT_CANCELED) => {
                             self.finish(Err(Failure::GivenUp));
@@ -289,6 +351,7 @@ impl ClientMachine {
                             let expected = match waiting {
                                 State::Waiting { .. } => "the end of a wait (0)",
                                 State::Cancelling { .. } => "the end of a wait (0 or 1)",
+                                State::Cancelled(_) => "the end of a wait (1)",
                                 _ => "nothing",
                             };
                             return self
@@ -301,9 +364,9 @@ impl ClientMachine {
     }
 
     /// The wait is over: what the user asked for comes next.
-    fn go_on(&mut self, now: Mono, then: Option<(Vec<u8>, Shape)>) {
+    fn go_on(&mut self, now: Mono, then: Option<Then>) {
         match then {
-            Some((bytes, shape)) => self.ask(now, bytes, shape),
+            Some(then) => self.ask(now, then.request, then.shape),
             None => self.finish(Ok(None)),
         }
     }
@@ -312,23 +375,29 @@ impl ClientMachine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        let State::Waiting { then, .. } = &mut self.state else {
-            return self.fail(Failure::NoAnswer);
-        };
-        let then = then.take();
-        self.cancel(now, false, then);
+        match self.state {
+            State::Waiting { .. } => self.cancel(now, false),
+            _ => self.fail(Failure::NoAnswer),
+        }
     }
 
     fn give_up(&mut self, now: Mono) {
         match &self.state {
-            State::Waiting { .. } => self.cancel(now, true, None),
+            State::Waiting { .. } => {}
             // The answer to the cancelling, or to a request, does not come.
-            State::Cancelling { .. } | State::Answering(_) => self.fail(Failure::GivenUp),
-            State::Idle | State::Dead(_) => {}
+            State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
+                return self.fail(Failure::GivenUp);
+            }
+            State::Idle | State::Dead(_) => return,
         }
+        self.cancel(now, true);
     }
 
-    fn cancel(&mut self, now: Mono, given_up: bool, then: Option<(Vec<u8>, Shape)>) {
+    fn cancel(&mut self, now: Mono, given_up: bool) {
+        let State::Waiting { then, .. } = &mut self.state else {
+            return;
+        };
+        let then = then.take();
         let mut bytes = Vec::new();
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
@@ -389,7 +458,15 @@ mod tests {
         }
 
         fn get(&mut self) -> Vec<Output> {
-            let then = Some((b"get".to_vec(), Shape::Bytes));
+            self.get_with(false)
+        }
+
+        fn get_with(&mut self, at_once: bool) -> Vec<Output> {
+            let then = Some(Then {
+                request: b"get".to_vec(),
+                shape: Shape::Bytes,
+                at_once,
+            });
             self.start(b"wait", Expects::Release { limit: LIMIT, then })
         }
 
@@ -441,6 +518,39 @@ mod tests {
         assert_eq!(client.receive(&[0]), []);
         assert_eq!(client.receive(&[1]), [send(b"get")]);
         assert_eq!(client.receive(FIVE), [value(b"value")]);
+    }
+
+    #[test]
+    fn a_value_may_come_in_place_of_the_release() {
+        let mut client = Client::default();
+        assert_eq!(client.get_with(true), [send(b"wait")]);
+        assert_eq!(client.receive(&[2]), []);
+        assert_eq!(client.receive(FIVE), [value(b"value")]);
+        assert_eq!(client.get_with(true), [send(b"wait")]);
+        assert_eq!(client.receive(&[0]), [send(b"get")]);
+        assert_eq!(client.receive(FIVE), [value(b"value")]);
+        assert_eq!(client.machine.deadline(), None);
+    }
+
+    #[test]
+    fn a_value_that_crosses_the_cancelling_counts_unless_the_caller_gave_up() {
+        for gives_up in [false, true] {
+            let mut client = Client::default();
+            client.get_with(true);
+            let cancelling = match gives_up {
+                false => client.tick_after(LIMIT),
+                true => client.handle(Input::GiveUp),
+            };
+            assert_eq!(cancelling, [send(&[0x0c])]);
+            assert_eq!(client.receive(&[&[2], FIVE].concat()), []);
+            assert!(client.machine.deadline().is_some());
+            let result = match gives_up {
+                false => value(b"value"),
+                true => Output::Done(Err(Failure::GivenUp)),
+            };
+            assert_eq!(client.receive(&[1]), [result]);
+            assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
+        }
     }
 
     #[test]
@@ -515,7 +625,8 @@ mod tests {
 
     #[test]
     fn bytes_that_nobody_asked_for_are_fatal() {
-        for (stray, expected) in [(7, "the end of a wait (0)"), (1, "the end of a wait (0)")] {
+        for stray in [7, 1, 2] {
+            let expected = "the end of a wait (0)";
             let mut client = Client::default();
             client.get();
             let error = WireError::UnexpectedReply {

@@ -121,7 +121,11 @@ impl Operations {
     }
 
     /// Whether all are there; if not, registers the connection on those that are not.
-    pub fn wait(&mut self, connection: ConnId, names: Keys<'_>) -> bool {
+    pub fn wait<'a>(
+        &mut self,
+        connection: ConnId,
+        names: impl ExactSizeIterator<Item = &'a [u8]> + Clone,
+    ) -> bool {
         let keyspace = &self.keyspace;
         let mut absent = names
             .clone()

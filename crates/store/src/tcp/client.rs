@@ -3,7 +3,8 @@
 //! | call | on the wire |
 //! |---|---|
 //! | set, append, queue_push, multi_set | one request, no reply |
-//! | get, multi_get, queue_pop that blocks | a wait for the keys, then the request |
+//! | get at a server of ours | one request, which is a wait if the key is absent |
+//! | get elsewhere, multi_get, queue_pop that blocks | a wait for the keys, then the request |
 //! | wait, barrier | one request, one byte in due time; cancelled on a timeout |
 //! | all others | one request, one reply |
 
@@ -17,14 +18,14 @@ use bytes::Bytes;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_lock::{LimitedGuard, LimitedMutex};
-use rdzv_store_proto::client::{Expects, Operation};
+use rdzv_store_proto::client::{Expects, Operation, Then};
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::Credentials;
 
-use super::connect::{Tries, connect};
+use super::connect::{Server, Tries, connect};
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
 };
@@ -46,6 +47,8 @@ const INIT_KEY: &[u8] = b"init/";
 pub struct TcpStore {
     pub(super) link: LimitedMutex<Connected>,
     socket: Arc<TcpStream>,
+    /// The server knows the requests that only ours have.
+    is_native: bool,
     peer: SocketAddr,
     endpoint: Endpoint,
     timeout: SharedTimeout,
@@ -96,7 +99,7 @@ impl TcpStore {
             true => Tries::UntilDeadline,
             false => Tries::One,
         };
-        let link = connect(
+        let found = connect(
             &endpoint,
             &deadline,
             how_often,
@@ -106,7 +109,7 @@ impl TcpStore {
         let store = Self {
             server,
             ..Self::over(
-                link,
+                found,
                 endpoint,
                 options.timeout,
                 reply_bytes,
@@ -122,7 +125,7 @@ impl TcpStore {
     }
 
     fn over(
-        link: Link,
+        (link, server): (Link, Server),
         endpoint: Endpoint,
         timeout: Duration,
         max_reply_bytes: usize,
@@ -130,6 +133,7 @@ impl TcpStore {
     ) -> Self {
         Self {
             socket: link.socket(),
+            is_native: server == Server::Native,
             peer: link.peer(),
             link: LimitedMutex::new(Connected::new(link)),
             endpoint,
@@ -308,11 +312,14 @@ impl TcpStore {
         operation: &'static str,
         keys: &[&str],
         limit: Duration,
-        then: Option<(Vec<u8>, Shape)>,
+        then: Option<Then>,
     ) -> Result<Option<Reply>, StoreError> {
         let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let mut request = Vec::new();
-        request::wait(&mut request, &wire_keys);
+        match (&then, &wire_keys[..]) {
+            (Some(Then { at_once: true, .. }), [key]) => request::get_when_there(&mut request, key),
+            _ => request::wait(&mut request, &wire_keys),
+        }
         let sent = Operation {
             request,
             expects: Expects::Release { limit, then },
@@ -363,7 +370,11 @@ impl Store for TcpStore {
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         let mut request = Vec::new();
         request::get(&mut request, &wire_key(key));
-        let then = Some((request, Shape::Bytes));
+        let then = Some(Then {
+            request,
+            shape: Shape::Bytes,
+            at_once: self.is_native,
+        });
         let limit = timeout.unwrap_or_else(|| self.timeout());
         match self.wait_then("get", &[key], limit, then)? {
             Some(Reply::Bytes(value)) => Ok(value),
@@ -451,7 +462,11 @@ impl Store for TcpStore {
         let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let mut request = Vec::new();
         request::multi_get(&mut request, &wire_keys);
-        let then = Some((request, Shape::Values(keys.len())));
+        let then = Some(Then {
+            request,
+            shape: Shape::Values(keys.len()),
+            at_once: false,
+        });
         match self.wait_then("get", keys, self.timeout(), then)? {
             Some(Reply::Values(values)) => Ok(values),
             other => Err(self.link.lock().corrupt(format!("{other:?} as values"))),
@@ -489,7 +504,11 @@ impl Store for TcpStore {
         loop {
             let popped = if block {
                 let limit = deadline.remaining().unwrap_or(Duration::MAX);
-                let then = Some((request.clone(), Shape::Pop));
+                let then = Some(Then {
+                    request: request.clone(),
+                    shape: Shape::Pop,
+                    at_once: false,
+                });
                 self.wait_then(POP, &[key], limit, then)?
             } else {
                 let request = request.clone();
@@ -578,12 +597,12 @@ impl TcpStore {
         let reply_bytes = self.max_reply_bytes;
         let credentials = self.credentials.clone();
         let tries = Tries::UntilDeadline;
-        let link = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
+        let found = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
         let endpoint = self.endpoint.clone();
         Ok(Self {
             server: self.server.clone(),
             held: self.held.clone(),
-            ..Self::over(link, endpoint, self.timeout(), reply_bytes, credentials)
+            ..Self::over(found, endpoint, self.timeout(), reply_bytes, credentials)
         })
     }
 }

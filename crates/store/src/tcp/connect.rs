@@ -9,7 +9,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::backoff;
 use rdzv_store_proto::wire::other_protocol::kind_of_server;
-use rdzv_store_proto::wire::request;
+use rdzv_store_proto::wire::request::{self, NATIVE_ANSWER, NATIVE_PROBE};
 use rdzv_trust::channel::OpenError;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
@@ -52,6 +52,22 @@ pub(super) enum Tries {
     UntilDeadline,
 }
 
+/// The server at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Server {
+    /// One of ours, which knows [`request::get_when_there`].
+    Native,
+    /// PyTorch's, or an earlier one of ours.
+    Other,
+}
+
+/// A store that has answered.
+struct Found {
+    channel: Channel,
+    address: SocketAddr,
+    server: Server,
+}
+
 /// Connects to the store at `endpoint`, before the deadline.
 pub(super) fn connect(
     endpoint: &Endpoint,
@@ -59,16 +75,16 @@ pub(super) fn connect(
     tries: Tries,
     max_reply_bytes: usize,
     credentials: &Credentials,
-) -> Result<Link, StoreError> {
+) -> Result<(Link, Server), StoreError> {
     let mut attempts = 0;
     let mut before: Option<Failed> = None;
     let mut silence = Silence::new(deadline);
     loop {
         let failed = match try_once(endpoint, deadline, &mut silence, credentials) {
-            Ok((channel, address)) => match Link::new(channel, address, max_reply_bytes) {
-                Ok(link) => return Ok(link),
+            Ok(found) => match Link::new(found.channel, found.address, max_reply_bytes) {
+                Ok(link) => return Ok((link, found.server)),
                 Err(error) => Failed {
-                    peer: address.to_string(),
+                    peer: found.address.to_string(),
                     reason: Reason::Unreachable(error),
                 },
             },
@@ -239,7 +255,7 @@ fn try_once(
     deadline: &Deadline,
     silence: &mut Silence<'_>,
     credentials: &Credentials,
-) -> Result<(Channel, SocketAddr), Failed> {
+) -> Result<Found, Failed> {
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
         peer: endpoint.to_string(),
@@ -274,7 +290,13 @@ fn try_once(
             }
             Err(error) => failed.reason = Reason::Unreachable(error),
             Ok(stream) => match handshake(stream, address, left(), silence, credentials) {
-                Ok(channel) => return Ok((channel, address)),
+                Ok((channel, server)) => {
+                    return Ok(Found {
+                        channel,
+                        address,
+                        server,
+                    });
+                }
                 Err(reason) => {
                     failed.reason = reason;
                     return Err(failed);
@@ -304,8 +326,7 @@ fn handshake(
     within: Option<Duration>,
     silence: &mut Silence<'_>,
     credentials: &Credentials,
-) -> Result<Channel, Reason> {
-    let nonce = std::process::id();
+) -> Result<(Channel, Server), Reason> {
     prepare(&stream).map_err(|error| broke(&error))?;
     let connected = Instant::now();
     let for_proof = within.unwrap_or(Duration::MAX);
@@ -314,16 +335,21 @@ fn handshake(
             OpenError::Refused(why) => Reason::Refused(why),
             OpenError::Silent(found) => Reason::Silent(found),
         })?;
-    request::preamble(&mut preamble, nonce);
+    request::preamble(&mut preamble, NATIVE_PROBE);
     channel
         .write_all(&preamble)
         .map_err(|error| broke(&error))?;
     let end = within.and_then(|within| connected.checked_add(within));
-    let nonce = nonce.to_le_bytes();
+    let echo = NATIVE_PROBE.to_le_bytes();
+    let native = NATIVE_ANSWER.to_le_bytes();
     let mut answer = [0; SHOWN];
     let mut length = 0;
     // Until it is complete, or not the right one.
-    while length < nonce.len() && nonce.starts_with(&answer[..length]) {
+    while length < echo.len()
+        && [echo, native]
+            .iter()
+            .any(|right| right.starts_with(&answer[..length]))
+    {
         let left = end.map_or(Duration::MAX, |end| {
             end.saturating_duration_since(Instant::now())
         });
@@ -355,8 +381,11 @@ fn handshake(
         }
     }
     let answer = &answer[..length];
-    if *answer == nonce {
-        return Ok(channel);
+    if *answer == native {
+        return Ok((channel, Server::Native));
+    }
+    if *answer == echo {
+        return Ok((channel, Server::Other));
     }
     if is_refusal(answer) {
         return Err(Reason::Refused(channel.rest_of_refusal(answer)));

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use rdzv_store_proto::wire::request;
 use serde_json::Value;
 
 use crate::recorded::bytes_of;
@@ -56,7 +57,7 @@ impl Replay {
             self.recorded_nonce = Some(bytes[6..10].try_into().unwrap());
         }
         if let Some(nonce) = self.recorded_nonce {
-            let ours = std::process::id().to_le_bytes();
+            let ours = request::NATIVE_PROBE.to_le_bytes();
             if bytes.starts_with(&preamble) {
                 bytes[6..10].copy_from_slice(&ours);
             } else if bytes == nonce {

@@ -4,8 +4,8 @@ use super::lists::{Listed, WHOLE};
 use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
 use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
 use crate::ops::Compared;
-use crate::wire::reply::{self, CheckReply, STOP_WAITING, WAIT_CANCELED};
-use crate::wire::request::Request;
+use crate::wire::reply::{self, CheckReply, STOP_WAITING, VALUE_FOLLOWS, WAIT_CANCELED};
+use crate::wire::request::{NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
@@ -107,6 +107,7 @@ impl ServerMachine {
             Request::Validate { .. } => return Err(CloseReason::ValidatedTwice),
             Request::Ping { nonce } => {
                 let answer = match self.extension.as_ref().map(|extension| extension.probe()) {
+                    _ if nonce == NATIVE_PROBE => NATIVE_ANSWER,
                     Some((probe, answer)) if probe == nonce => answer,
                     _ => nonce,
                 };
@@ -161,6 +162,18 @@ impl ServerMachine {
                 self.may_wait(id)?;
                 self.make_room(id, 2 * (size + ENTRY_OVERHEAD * (keys.len() + 1)))?;
                 if self.operations.wait(id, keys) {
+                    self.small(id).push(STOP_WAITING);
+                }
+            }
+            Request::GetWhenThere { key } if self.operations.keyspace().contains(key) => {
+                self.small(id).push(VALUE_FOLLOWS);
+                self.reply_value(id, key);
+            }
+            Request::GetWhenThere { key } => {
+                self.spent += KEY_WORK;
+                self.may_wait(id)?;
+                self.make_room(id, 2 * (size + ENTRY_OVERHEAD * 2))?;
+                if self.operations.wait(id, std::iter::once(key)) {
                     self.small(id).push(STOP_WAITING);
                 }
             }

@@ -11,6 +11,8 @@ use super::{WireError, grow_towards};
 pub const STOP_WAITING: u8 = 0;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
+/// The answer to `GET_WHEN_THERE` if the key is there: the value comes behind it.
+pub const VALUE_FOLLOWS: u8 = 2;
 
 /// The answer to `CHECK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,17 +17,18 @@ use crate::limits::Limits;
 pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
 /// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
-pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 6] = [
+pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
     ("rendezvous", 0x20..=0x29),
     ("token", 0x30..=0x37),
     ("consensus", 0x40..=0x47),
     ("relay", 0x50..=0x57),
     ("status", 0x60..=0x67),
+    ("the store of rdzv", 0x70..=0x77),
 ];
 
-/// Opcodes from the end of PyTorch's to the end of ASCII belong to an extension of the server. Their
-/// body is a `u64` length and that many bytes. A server without an extension closes on them, as on
+/// Opcodes from the end of PyTorch's to the end of ASCII belong to an extension of the server, those in [`Opcode`] aside.
+/// Their body is a `u64` length and that many bytes. A server without an extension closes on them, as on
 /// every other unknown opcode.
 pub const EXTENSION_OPCODES: RangeInclusive<u8> = 0x13..=0x7f;
 
@@ -55,6 +56,12 @@ pub mod rendezvous {
     pub const LEASE: u8 = 0x29;
 }
 
+/// The nonce of a client that asks whether the server knows the requests that only ours have, and the answer of one that
+/// does. Others answer with the nonce. No id of a process, which other clients send, is as large.
+pub const NATIVE_PROBE: u32 = 0x7372_6452;
+/// See [`NATIVE_PROBE`].
+pub const NATIVE_ANSWER: u32 = 0x7472_6452;
+
 /// The effect of a request on the keys that it names. Queues are no keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -66,8 +73,8 @@ pub(crate) enum Access {
 /// Each row: the opcode and its number, the effect on keys, and the body.
 macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $access:ident { $($field:ident: $part:ty),* };)*) => {
-        /// The kind of a request. The numbers only ever grew since PyTorch 2.2, so this one table
-        /// serves clients from 2.2 to 2.15.
+        /// The kind of a request. PyTorch's numbers only ever grew since 2.2, so this one table
+        /// serves clients from 2.2 to 2.15. Those of ours are far above.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Opcode {
@@ -75,7 +82,7 @@ macro_rules! requests {
         }
 
         impl Opcode {
-            /// The opcode of that number, if it is one of PyTorch's.
+            /// The opcode of that number, if it is one of a store.
             #[inline]
             pub fn from_byte(byte: u8) -> Option<Self> {
                 match byte {
@@ -182,6 +189,9 @@ requests! {
     ListKeys = 0x11, Nothing {};
     /// Counts the caller; replies [`STOP_WAITING`](super::reply::STOP_WAITING) when all have come.
     Barrier = 0x12, Writes { key: &'a [u8], world_size: i64 };
+    /// Replies with [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and the value if the key is there; is a `WAIT` for it
+    /// otherwise. Only servers of ours know it: see [`NATIVE_PROBE`].
+    GetWhenThere = 0x70, Reads { key: &'a [u8] };
 }
 
 /// Reads the request at the start of `bytes`; `None` if it is not there in whole yet.
@@ -273,6 +283,11 @@ pub fn compare_set_head(out: &mut Vec<u8>, key: &[u8], expected: &[u8], desired_
 /// `GET`, answered with bytes (empty for an absent key).
 pub fn get(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::Get, key);
+}
+
+/// `GET_WHEN_THERE`, answered with [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and bytes, or as [`wait`].
+pub fn get_when_there(out: &mut Vec<u8>, key: &[u8]) {
+    keyed(out, Opcode::GetWhenThere, key);
 }
 
 /// `ADD`, answered with the sum.
@@ -402,7 +417,10 @@ mod tests {
     #[test]
     fn every_opcode_stands_at_its_own_number() {
         for byte in 0..=u8::MAX {
-            assert_eq!(Opcode::from_byte(byte).is_some(), byte < 0x13);
+            assert_eq!(
+                Opcode::from_byte(byte).is_some(),
+                byte < 0x13 || byte == Opcode::GetWhenThere as u8
+            );
             if let Some(opcode) = Opcode::from_byte(byte) {
                 assert_eq!(opcode.byte(), byte);
             }
@@ -418,9 +436,11 @@ mod tests {
             let owner = OPCODE_RANGES
                 .iter()
                 .find(|(_, range)| range.contains(&byte));
-            let is_ours = owner.is_some_and(|(name, _)| *name == "the store of PyTorch");
-            assert_eq!(Opcode::from_byte(byte).is_some(), is_ours);
-            assert!(owner.is_none() || is_ours || EXTENSION_OPCODES.contains(&byte));
+            let of_pytorch = owner.is_some_and(|(name, _)| *name == "the store of PyTorch");
+            let of_a_store = owner.is_some_and(|(name, _)| name.starts_with("the store of"));
+            assert!(Opcode::from_byte(byte).is_none() || of_a_store);
+            assert!(Opcode::from_byte(byte).is_some() || !of_pytorch);
+            assert!(owner.is_none() || of_pytorch || EXTENSION_OPCODES.contains(&byte));
         }
         let (_, rendezvous) = &OPCODE_RANGES[1];
         assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::LEASE);

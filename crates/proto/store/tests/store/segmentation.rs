@@ -43,13 +43,14 @@ fn write(out: &mut Vec<u8>, (kind, key, length, number): (u8, u8, usize, i64)) {
         15 => request::queue_len(out, &key),
         16 => request::list_keys(out),
         17 => request::barrier(out, &key, number),
+        18 => request::get_when_there(out, &key),
         _ => out.push(kind),
     }
 }
 
 fn requests() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![8 => 0..20_usize, 1 => LARGE_BODY - 1..2 * LARGE_BODY];
-    let one = (0..19_u8, any::<u8>(), length, 0..5_i64);
+    let one = (0..20_u8, any::<u8>(), length, 0..5_i64);
     vec(one, 0..30).prop_map(|requests| {
         let mut out = Vec::new();
         for request in requests {

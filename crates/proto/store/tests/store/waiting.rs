@@ -124,6 +124,32 @@ fn a_connection_that_fulfils_its_own_wait_is_answered_in_order() {
 }
 
 #[test]
+fn a_value_is_sent_at_once_if_it_is_there_and_waited_for_otherwise() {
+    let mut server = server();
+    let (reader, writer) = (server.client(), server.client());
+    let get = |server: &mut Harness| server.ask(reader, |out| request::get_when_there(out, b"/k"));
+    assert_eq!(get(&mut server), NOTHING);
+    server.ask(writer, |out| request::set(out, b"/k", b"value"));
+    assert_eq!(server.take(reader), WOKEN);
+    assert_eq!(get(&mut server), b"\x02\x05\0\0\0\0\0\0\0value");
+    server.ask(writer, |out| request::delete_key(out, b"/k"));
+    assert_eq!(get(&mut server), NOTHING);
+    assert_eq!(server.ask(reader, request::cancel_wait), CANCELED);
+    // As elsewhere, an entry of a queue ends the wait and is no value.
+    push(&mut server, writer, "/k");
+    assert_eq!(get(&mut server), WOKEN);
+    assert_eq!(server.machine.stats().waits, 0);
+}
+
+#[test]
+fn a_server_of_ours_answers_its_probe_in_its_own_way() {
+    let mut server = server();
+    let client = server.client();
+    let answer = server.ask(client, |out| request::ping(out, request::NATIVE_PROBE));
+    assert_eq!(answer, request::NATIVE_ANSWER.to_le_bytes());
+}
+
+#[test]
 fn a_barrier_releases_all_with_the_last_and_only_then() {
     let mut server = server();
     let members: Vec<ConnId> = (0..3).map(|_| server.client()).collect();
