@@ -305,9 +305,13 @@ impl Voter {
             self.coordinate(now, Input::Tick);
         }
         if self.ending.is_some_and(|until| until <= now.mono) {
-            // Nobody has taken over: the agents look for another one.
-            self.step_down(self.role().map_or(0, |role| role.term));
+            self.give_up_hand_over();
         }
+    }
+
+    /// Nobody has taken over: the agents look for another one.
+    fn give_up_hand_over(&mut self) {
+        self.step_down(self.role().map_or(0, |role| role.term));
     }
 }
 
@@ -354,7 +358,9 @@ impl Machine for Voter {
                 self.agents.remove(&connection);
                 self.asking.remove(&connection);
                 if let Some(peer) = self.peers.closed(connection) {
-                    if !self.has_retired {
+                    if self.hands_over() && self.peers.all_present().next().is_none() {
+                        self.give_up_hand_over();
+                    } else if !self.has_retired {
                         self.consent(now, consensus::Input::PeerDown(peer));
                     }
                 } else {

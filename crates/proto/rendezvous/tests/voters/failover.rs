@@ -245,6 +245,18 @@ fn a_coordinator_that_ends_hands_over() {
 }
 
 #[test]
+fn the_last_voter_waits_for_no_successor() {
+    let mut world = World::founded(3);
+    let (first, ..) = round_of_two(&mut world);
+    world.end(first);
+    for place in (0..3).filter(|place| *place != first) {
+        assert!(world.hands_over(first));
+        world.kill(place);
+    }
+    assert!(!world.hands_over(first));
+}
+
+#[test]
 fn lists_in_different_orders_are_named_and_make_one_group() {
     let mut world = World::new(3, 1);
     world.start(0);

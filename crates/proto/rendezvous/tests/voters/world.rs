@@ -125,6 +125,12 @@ impl World {
         self.handle(place, Input::Ending);
     }
 
+    /// Whether the process at a place waits for a successor.
+    pub(crate) fn hands_over(&self, place: usize) -> bool {
+        let process = self.places[place].as_ref();
+        process.is_some_and(|process| process.voter.hands_over())
+    }
+
     /// The process at a place is killed.
     pub(crate) fn kill(&mut self, place: usize) {
         self.places[place] = None;
