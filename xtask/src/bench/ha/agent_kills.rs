@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 use super::draw::Draw;
 use super::events::Event;
 use super::figures::Figures;
-use super::job::{Job, Place, Plan, pass};
+use super::job::{Job, pass};
+use super::plan::{Place, Plan};
 use super::{Tools, milliseconds, now};
 use crate::bench::launcher::signal;
 
@@ -32,7 +33,10 @@ const BEGUN: f64 = 500.0;
 const SAME: f64 = 1e-9;
 
 pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::Result<()> {
-    for (place, how) in [(Place::First, "one voter"), (Place::Voters, "three voters")] {
+    for (place, how) in [
+        (Place::First, "one voter"),
+        (Place::Voters(3), "three voters"),
+    ] {
         println!("    {how}");
         kills(tools, runs, place, how, figures)?;
     }
@@ -71,8 +75,7 @@ fn kills(
         least = round + 1;
     }
     job.wait_for_round("round after the last kill", NODES, STEPS, least)?;
-    let codes = job.end()?;
-    let failed = codes.iter().filter(|code| !code.success()).count();
+    let failed = job.end()?;
 
     let times = Times::of(&job, &kills)?;
     let (losses, widest) = job.record.losses();

@@ -8,7 +8,8 @@ use nix::sys::signal::Signal;
 use super::Tools;
 use super::draw::Draw;
 use super::figures::Figures;
-use super::job::{Job, LONGEST, Place, Plan, Workers, pass};
+use super::job::{Job, LONGEST, pass};
+use super::plan::{Place, Plan};
 use super::tree;
 use crate::bench::launcher::signal;
 
@@ -51,13 +52,7 @@ const VICTIMS: [Victim; 6] = [
 ];
 
 pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::Result<()> {
-    let plan = Plan {
-        nnodes: "3:4",
-        workers: Workers::Plain,
-        conf: "last_call_timeout=1".to_owned(),
-        ..Plan::new(Place::Voters)
-    };
-    let mut job = Job::start(tools, plan)?;
+    let mut job = Job::start(tools, Plan::counting(Place::Voters(3)))?;
     let mut draw = Draw::new(3);
     let mut counts = [0; VICTIMS.len()];
     let (mut least, mut orphans) = (0, 0);
@@ -75,8 +70,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
     job.wait_for_round("round after the last kill", NODES, STEPS, least)?;
     pass(REPAIR);
     orphans += left_over(&mut job)?;
-    let codes = job.end()?;
-    let failed = codes.iter().filter(|code| !code.success()).count();
+    let failed = job.end()?;
 
     let name = |what: &str| format!("K3, three voters, {runs} kills: {what}");
     let kinds = VICTIMS.iter().zip(counts);
@@ -95,7 +89,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
 fn strike(job: &mut Job<'_>, draw: &mut Draw, number: usize, victim: Victim) -> anyhow::Result<()> {
     let launcher = job.launcher(number)?;
     let guard = tree::first_child(launcher).context("a guard is missing")?;
-    let agent = tree::first_child(guard).context("an agent is missing")?;
+    let agent = tree::agent(guard).context("an agent is missing")?;
     let killed: &[u32] = match victim {
         Victim::Agent | Victim::AgentTwice => &[agent],
         Victim::Launcher => &[launcher],
@@ -118,10 +112,7 @@ fn strike(job: &mut Job<'_>, draw: &mut Draw, number: usize, victim: Victim) -> 
         signal(next, Signal::SIGKILL)?;
     }
     if !matches!(victim, Victim::Agent | Victim::AgentTwice) {
-        job.wait_for("end of a node", LONGEST, |job| {
-            Ok(job.ended(number)?.is_some())
-        })?;
-        job.start_node(number)?;
+        job.replace_node(number)?;
     }
     Ok(())
 }

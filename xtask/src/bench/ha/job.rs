@@ -1,9 +1,9 @@
 //! A job on several machines: agents, perhaps a store, and the workers, whose record is read.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use nix::sys::signal::Signal;
 
 use super::events::{self, Event};
 use super::network::{Network, address};
+use super::plan::{Place, Plan};
+use super::probe::coordinates;
 use super::record::Record;
 use super::{Tools, now, tree};
 use crate::bench::launcher::signal;
@@ -22,73 +24,20 @@ pub(super) const LONGEST: Duration = Duration::from_secs(90);
 /// Nobody tells when a file grows or a process is started, so it is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Machines beside those of the nodes: for the store, or for an agent of torchrun.
+const SPARE_MACHINES: usize = 1;
+
 /// The port of the rendezvous.
-const PORT: u16 = 29400;
-
-/// Where the agents meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// At `rdzv store`, on a machine of its own.
-    Store,
-    /// At the agent of the first node.
-    First,
-    /// At the agents of the first three nodes, which are voters.
-    Voters,
-}
-
-/// The part that the workers play.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Workers {
-    /// Train.
-    Ddp,
-    /// Count.
-    Plain,
-}
-
-/// A job as it is started.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) nodes: usize,
-    /// `--nnodes`.
-    pub(super) nnodes: &'static str,
-    pub(super) place: Place,
-    pub(super) workers: Workers,
-    /// The least milliseconds of a step.
-    pub(super) pace: u32,
-    /// Restarts of agents and of the store.
-    pub(super) agent_restarts: usize,
-    pub(super) max_restarts: usize,
-    /// `--rdzv-conf`.
-    pub(super) conf: String,
-    /// After this step the job ends by itself.
-    pub(super) last_step: Option<u64>,
-}
-
-impl Plan {
-    /// Four nodes that all take part, with workers that train at 20 ms a step.
-    pub(super) fn new(place: Place) -> Self {
-        Self {
-            nodes: 4,
-            nnodes: "4",
-            place,
-            workers: Workers::Ddp,
-            pace: 20,
-            agent_restarts: 1_000,
-            max_restarts: 0,
-            conf: String::new(),
-            last_step: None,
-        }
-    }
-}
+pub(super) const PORT: u16 = 29400;
 
 /// The job. Everything of it ends when this is dropped.
 pub(super) struct Job<'a> {
-    tools: &'a Tools,
+    pub(super) tools: &'a Tools,
     pub(super) plan: Plan,
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
     pub(super) store: Option<Child>,
     /// By the number of the machine, from 1; none while nobody runs there.
-    nodes: Vec<Option<Child>>,
+    pub(super) nodes: Vec<Option<Child>>,
     pub(super) record: Record,
     pub(super) network: Network,
 }
@@ -99,7 +48,7 @@ impl<'a> Job<'a> {
         let record = Record::new(folder.path().join("steps"))?;
         let mut job = Self {
             tools,
-            network: Network::new(plan.nodes + 1)?,
+            network: Network::new(plan.nodes + SPARE_MACHINES)?,
             nodes: (0..plan.nodes).map(|_| None).collect(),
             plan,
             folder,
@@ -116,28 +65,33 @@ impl<'a> Job<'a> {
     }
 
     /// The number of the machine of the store.
-    fn store_machine(&self) -> usize {
+    pub(super) fn store_machine(&self) -> usize {
         self.plan.nodes + 1
-    }
-
-    pub(super) fn start_store(&mut self, flags: &[&str]) -> anyhow::Result<()> {
-        let number = self.store_machine();
-        let mut command = self.command(number)?;
-        command
-            .args(["store", "--host", &address(number)])
-            .args(["--port", &PORT.to_string()])
-            .args(["--restarts", &self.plan.agent_restarts.to_string()])
-            .args(flags);
-        self.store = Some(command.spawn().context("failed to start the store")?);
-        Ok(())
     }
 
     pub(super) fn endpoint(&self) -> String {
         match self.plan.place {
             Place::Store => format!("{}:{PORT}", address(self.store_machine())),
             Place::First => format!("{}:{PORT}", address(1)),
-            Place::Voters => format!("{}:{PORT},{},{}", address(1), address(2), address(3)),
+            Place::Voters(count) => {
+                let others = (2..=count).map(|number| format!(",{}", address(number)));
+                format!("{}:{PORT}{}", address(1), others.collect::<String>())
+            }
         }
+    }
+
+    /// The addresses of all places, each with its port.
+    pub(super) fn addresses(&self) -> String {
+        let places = match self.plan.place {
+            Place::Voters(count) => (1..=count).map(|number| self.address(number).to_string()),
+            _ => return self.endpoint(),
+        };
+        places.collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether the store, where there is one, coordinates.
+    pub(super) fn is_served(&self) -> bool {
+        coordinates(self.address(self.store_machine()))
     }
 
     /// Where the node of a machine listens, if it is one of the places.
@@ -145,67 +99,11 @@ impl<'a> Job<'a> {
         SocketAddr::new(address(number).parse().expect("it is an address"), PORT)
     }
 
-    /// Starts the node of a machine, at first or again, always with the same line.
-    pub(super) fn start_node(&mut self, number: usize) -> anyhow::Result<()> {
-        let plan = &self.plan;
-        let mut command = self.command(number)?;
-        command.args(["run", "--nproc-per-node", "1", "--rdzv-id", "job"]);
-        command.args(["--nnodes", plan.nnodes, "--rdzv-backend", "c10d"]);
-        command.args(["--rdzv-endpoint", &self.endpoint()]);
-        command.args(["--local-addr", &address(number)]);
-        if !plan.conf.is_empty() {
-            command.args(["--rdzv-conf", &plan.conf]);
-        }
-        command.args(["--agent-restarts", &plan.agent_restarts.to_string()]);
-        command.args(["--max-restarts", &plan.max_restarts.to_string()]);
-        command.arg("--events-file").arg(self.events_file(number));
-        command.arg("--no-python").arg(&self.tools.python);
-        self.add_worker(&mut command);
-        let node = command.spawn().context("failed to start a node")?;
-        self.nodes[number - 1] = Some(node);
-        Ok(())
-    }
-
-    fn add_worker(&self, command: &mut Command) {
-        command
-            .arg(&self.tools.worker)
-            .arg(match self.plan.workers {
-                Workers::Ddp => "ddp",
-                Workers::Plain => "plain",
-            })
-            .arg(self.folder.path())
-            .arg(self.plan.pace.to_string());
-        if let Some(step) = self.plan.last_step {
-            command.env("LAST_STEP", step.to_string());
-        }
-    }
-
-    /// `rdzv` on a machine.
-    fn command(&self, number: usize) -> anyhow::Result<Command> {
-        let rdzv = self.tools.rdzv.to_string_lossy();
-        let mut command = self.network.machine(number).command(&rdzv);
-        self.prepare(&mut command, number)?;
-        Ok(command)
-    }
-
-    /// Has it write to the console of its machine.
-    fn prepare(&self, command: &mut Command, number: usize) -> anyhow::Result<()> {
-        let console = self.console_file(number);
-        let console: File = OpenOptions::new().create(true).append(true).open(console)?;
-        command
-            .env("GLOO_SOCKET_IFNAME", "cable")
-            .env("OMP_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(console.try_clone()?)
-            .stderr(console);
-        Ok(())
-    }
-
-    fn console_file(&self, number: usize) -> PathBuf {
+    pub(super) fn console_file(&self, number: usize) -> PathBuf {
         self.path(&format!("console-{number}"))
     }
 
-    fn events_file(&self, number: usize) -> PathBuf {
+    pub(super) fn events_file(&self, number: usize) -> PathBuf {
         self.path(&format!("events-{number}"))
     }
 
@@ -216,6 +114,12 @@ impl<'a> Job<'a> {
     /// Everything on the screen of a machine so far.
     pub(super) fn console(&self, number: usize) -> String {
         fs::read_to_string(self.console_file(number)).unwrap_or_default()
+    }
+
+    /// How much stands on the screen of each machine so far, that of the store among them.
+    pub(super) fn consoles(&self) -> Vec<usize> {
+        let machines = 1..=self.store_machine();
+        machines.map(|number| self.console(number).len()).collect()
     }
 
     pub(super) fn events(&self, number: usize) -> anyhow::Result<Vec<Event>> {
@@ -229,7 +133,7 @@ impl<'a> Job<'a> {
     }
 
     pub(super) fn agent(&self, number: usize) -> Option<u32> {
-        tree::first_child(tree::first_child(self.launcher(number).ok()?)?)
+        tree::agent(tree::first_child(self.launcher(number).ok()?)?)
     }
 
     /// The process of the store that serves.
@@ -275,6 +179,18 @@ impl<'a> Job<'a> {
         steps: usize,
         least: u64,
     ) -> anyhow::Result<u64> {
+        self.wait_for_share(what, world, world, steps, least)
+    }
+
+    /// The same where so many workers of the world leave a record.
+    pub(super) fn wait_for_share(
+        &mut self,
+        what: &str,
+        workers: usize,
+        world: usize,
+        steps: usize,
+        least: u64,
+    ) -> anyhow::Result<u64> {
         let mut last = Instant::now();
         self.wait_for(what, LONGEST, |job| {
             // Steps are looked at less often than processes.
@@ -283,13 +199,13 @@ impl<'a> Job<'a> {
             }
             last = Instant::now();
             job.record.read()?;
-            Ok(job.record.round() >= Some(least) && job.record.runs(world, steps))
+            Ok(job.record.round() >= Some(least) && job.record.runs(workers, world, steps))
         })?;
         self.record.round().context("there is no round")
     }
 
-    /// Has the workers end, and waits for all nodes, and the store. Returns the exit codes of the nodes.
-    pub(super) fn end(&mut self) -> anyhow::Result<Vec<ExitStatus>> {
+    /// Has the workers end, and waits for all nodes, and the store. Returns how many nodes did not end with 0.
+    pub(super) fn end(&mut self) -> anyhow::Result<usize> {
         fs::write(self.path("end"), "")?;
         let codes = self.wait_for_end()?;
         if let Some(mut store) = self.store.take() {
@@ -298,7 +214,7 @@ impl<'a> Job<'a> {
             ensure!(status.success(), "the store ended with {status}");
         }
         self.record.read()?;
-        Ok(codes)
+        Ok(codes.iter().filter(|code| !code.success()).count())
     }
 
     /// Waits for the end of all nodes.
@@ -326,6 +242,45 @@ impl<'a> Job<'a> {
             *node = None;
         }
         Ok(status)
+    }
+
+    /// Waits until the node of a machine has ended, and starts it again.
+    pub(super) fn replace_node(&mut self, number: usize) -> anyhow::Result<()> {
+        self.wait_for("end of a node", LONGEST, |job| {
+            Ok(job.ended(number)?.is_some())
+        })?;
+        self.start_node(number)
+    }
+
+    /// The machine of the node that coordinates, if one of the places does.
+    pub(super) fn coordinator(&self) -> Option<usize> {
+        let mut places = match self.plan.place {
+            Place::Store => return None,
+            Place::First => 1..=1,
+            Place::Voters(count) => 1..=count,
+        };
+        places.find(|number| coordinates(self.address(*number)))
+    }
+
+    /// Waits until each of these nodes is in another round than at a time. Returns when the last one was.
+    pub(super) fn wait_for_formed(&mut self, nodes: &[usize], since: u64) -> anyhow::Result<u64> {
+        let mut last = 0;
+        self.wait_for("round of the others", LONGEST, |job| {
+            last = 0;
+            for number in nodes {
+                match events::formed(&job.events(*number)?, since) {
+                    Some(event) => last = last.max(event.time),
+                    None => return Ok(false),
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(last)
+    }
+
+    /// All nodes but one.
+    pub(super) fn others(&self, than: usize) -> Vec<usize> {
+        self.nodes().filter(|number| *number != than).collect()
     }
 
     /// Keeps the files of this job, in which the reason of a failure may be found.

@@ -6,7 +6,13 @@
 //! | `K2` | one of four agents is killed, with the coordinator in the first one, then with three voters |
 //! | `K3` | any process of a node is killed, with three voters |
 //! | `K4` | the cable of a machine is cut, with three voters |
+//! | `K5` | machines of five voters stop reaching one another: in parts, a chain, a hub, one way, again and again |
+//! | `K7` | of two nodes each process, cable and machine fails, and everything that a job waits for is missing |
+//! | `K8` | agents of torchrun take part, and they and the coordinator die |
+//! | `K9` | the coordinator of 10,000 agents is killed |
 //! | `matrix` | each death and cut once, with one voter and with three; the table in `docs/high-availability.md` is written |
+//!
+//! `--runs` is the number of kills or cuts of `K1` to `K4` and of repetitions of `K5` to `K9`; the matrix takes none.
 //!
 //! Machines are network namespaces with a cable each to one bridge. The job is an unmodified PyTorch script: DDP over gloo.
 //! This program runs in namespaces of its own, so nothing of an experiment outlives it.
@@ -14,15 +20,24 @@
 mod agent_kills;
 mod all_kills;
 mod cuts;
+mod deaths;
 mod draw;
 mod events;
 mod figures;
 mod job;
+mod many_agents;
 mod matrix;
 mod network;
+mod partitions;
+mod plan;
+mod probe;
+mod processes;
 mod record;
 mod store_kills;
+mod torchrun_agents;
 mod tree;
+mod two_nodes;
+mod waits;
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +47,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 
 use self::figures::Figures;
-use super::{release_binary, this_program};
+use super::{release_binary, test_program, this_program};
+use crate::command::bad_words;
 use crate::venv;
 
 /// The part of this program that runs in namespaces of its own.
@@ -40,19 +56,45 @@ pub(super) const ENCLOSED: &str = "ha-enclosed";
 
 const WORKER: &str = include_str!("worker.py");
 
-/// Kills of each experiment.
-const DEFAULT_RUNS: usize = 20;
-
 /// The experiments, in their order.
-const EXPERIMENTS: [(&str, Experiment); 5] = [
-    ("K1", store_kills::run),
-    ("K2", agent_kills::run),
-    ("K3", all_kills::run),
-    ("K4", cuts::run),
-    ("matrix", matrix::run),
+const EXPERIMENTS: [Experiment; 9] = [
+    Experiment::new("K1", 20, store_kills::run),
+    Experiment::new("K2", 20, agent_kills::run),
+    Experiment::new("K3", 20, all_kills::run),
+    Experiment::new("K4", 20, cuts::run),
+    Experiment::new("K5", 2, partitions::run),
+    Experiment::new("K7", 1, two_nodes::run),
+    Experiment::new("K8", 3, torchrun_agents::run),
+    Experiment::new("K9", 5, many_agents::run),
+    Experiment {
+        name: "matrix",
+        runs: None,
+        play: |tools, _, figures| matrix::run(tools, figures),
+    },
 ];
 
-type Experiment = fn(&Tools, usize, &mut Figures) -> anyhow::Result<()>;
+/// An experiment.
+#[derive(Clone, Copy)]
+struct Experiment {
+    name: &'static str,
+    /// Its runs, unless another number is given; none if it takes no number.
+    runs: Option<usize>,
+    play: fn(&Tools, usize, &mut Figures) -> anyhow::Result<()>,
+}
+
+impl Experiment {
+    const fn new(
+        name: &'static str,
+        runs: usize,
+        play: fn(&Tools, usize, &mut Figures) -> anyhow::Result<()>,
+    ) -> Self {
+        Self {
+            name,
+            runs: Some(runs),
+            play,
+        }
+    }
+}
 
 /// The programs of an experiment.
 struct Tools {
@@ -60,24 +102,30 @@ struct Tools {
     python: PathBuf,
     /// The script of the workers.
     worker: PathBuf,
+    /// Many agents in one process, where an experiment needs them.
+    crowd: Option<PathBuf>,
 }
 
 /// Builds what is needed, and goes on in namespaces of its own.
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    chosen(words)?;
+    let needs_crowd = chosen(words)?.iter().any(|known| known.name == "K9");
     let (rdzv, python) = (release_binary()?, venv::torch_python()?);
+    let crowd = match needs_crowd {
+        true => test_program("crowd")?,
+        false => PathBuf::new(),
+    };
     let mut command = Command::new(this_program()?);
     command
         .args(["bench", ENCLOSED])
-        .args([rdzv, python])
+        .args([rdzv, python, crowd])
         .args(words);
     Err(network::enclose(&command))
 }
 
 /// Plays the experiments.
 pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
-    let [rdzv, python, words @ ..] = words else {
-        bail!("two programs are needed");
+    let [rdzv, python, crowd, words @ ..] = words else {
+        bail!("three programs are needed");
     };
     network::ensure_enclosed()?;
     let folder = tempfile::tempdir()?;
@@ -87,13 +135,13 @@ pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
         rdzv: rdzv.into(),
         python: python.into(),
         worker,
+        crowd: (!crowd.is_empty()).then(|| crowd.into()),
     };
-    let (experiments, runs) = chosen(words)?;
     let mut figures = Figures::default();
-    for (name, experiment) in experiments {
+    for Experiment { name, runs, play } in chosen(words)? {
         println!("\n==> {name}");
         let before = super::stolen::Processors::now()?;
-        let played = experiment(&tools, runs, &mut figures);
+        let played = play(&tools, runs.unwrap_or(1), &mut figures);
         let stolen = super::stolen::Processors::now()?.stolen_since(before);
         println!("    processor time that the machine's host took meanwhile: {stolen:.1} %");
         played.with_context(|| format!("{name} failed"))?;
@@ -102,30 +150,43 @@ pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The experiments that the words name, or all, and the number of runs.
-fn chosen(words: &[String]) -> anyhow::Result<(Vec<(&'static str, Experiment)>, usize)> {
-    let mut runs = DEFAULT_RUNS;
-    let mut named = words;
-    if let [before @ .., flag, number] = words
-        && flag == "--runs"
-    {
-        runs = number
-            .parse()
-            .with_context(|| format!("'{number}' is no number of runs"))?;
-        named = before;
-    }
-    ensure!(runs > 0, "at least one run is needed");
-    let all = EXPERIMENTS.map(|(name, _)| name).join("`, `");
+/// The experiments that the words name, or all, with their numbers of runs.
+fn chosen(words: &[String]) -> anyhow::Result<Vec<Experiment>> {
+    let (named, given) = match words {
+        [named @ .., flag, number] if flag == "--runs" => match number.parse::<usize>() {
+            Ok(runs) if runs > 0 => (named, Some(runs)),
+            _ => {
+                return Err(bad_words(format!(
+                    "bench ha takes a number of runs from 1 on, not '{number}'"
+                )));
+            }
+        },
+        _ => (words, None),
+    };
     for word in named {
-        let is_known = EXPERIMENTS.iter().any(|(name, _)| name == word);
-        ensure!(
-            is_known,
-            "bench ha takes `{all}` and `--runs N`, not '{word}'"
-        );
+        match EXPERIMENTS.iter().find(|known| known.name == word) {
+            None => {
+                let all = EXPERIMENTS.map(|known| known.name).join("`, `");
+                return Err(bad_words(format!(
+                    "bench ha takes `{all}`, and `--runs N` after them, not '{word}'"
+                )));
+            }
+            Some(known) if known.runs.is_none() && given.is_some() => {
+                return Err(bad_words(format!(
+                    "`{word}` plays each of its rows once and takes no `--runs`"
+                )));
+            }
+            Some(_) => {}
+        }
     }
-    let is_chosen = |name: &&str| named.is_empty() || named.iter().any(|word| word == name);
-    let chosen = EXPERIMENTS.into_iter().filter(|(name, _)| is_chosen(name));
-    Ok((chosen.collect(), runs))
+    let is_chosen =
+        |known: &Experiment| named.is_empty() || named.iter().any(|word| word == known.name);
+    let chosen = EXPERIMENTS.into_iter().filter(is_chosen);
+    let chosen = chosen.map(|known| Experiment {
+        runs: known.runs.map(|runs| given.unwrap_or(runs)),
+        ..known
+    });
+    Ok(chosen.collect())
 }
 
 /// Nanoseconds since the epoch: the clock of the records of workers and of the events of agents.
@@ -144,6 +205,7 @@ fn milliseconds(from: u64, to: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::BadWords;
 
     #[test]
     fn experiments_are_named_or_all() {
@@ -152,12 +214,26 @@ mod tests {
                 .map(str::to_owned)
                 .collect::<Vec<_>>()
         };
-        let (all, runs) = chosen(&[]).unwrap();
-        assert_eq!((all.len(), runs), (EXPERIMENTS.len(), DEFAULT_RUNS));
-        let (one, runs) = chosen(&words("K2 --runs 3")).unwrap();
-        assert_eq!((one.len(), one[0].0, runs), (1, "K2", 3));
-        for wrong in ["K99", "--runs 0", "--runs many", "--times 3", "K1 K2 3"] {
-            assert!(chosen(&words(wrong)).is_err(), "{wrong}");
+        let all = chosen(&[]).unwrap();
+        assert_eq!((all.len(), all[0].runs), (EXPERIMENTS.len(), Some(20)));
+        let one = chosen(&words("K2 --runs 3")).unwrap();
+        assert_eq!((one.len(), one[0].name, one[0].runs), (1, "K2", Some(3)));
+        // The matrix plays as ever where nobody has named it.
+        let all = chosen(&words("--runs 3")).unwrap();
+        let matrix = all.iter().find(|known| known.name == "matrix").unwrap();
+        assert_eq!((all[0].runs, matrix.runs), (Some(3), None));
+        for wrong in [
+            "K99",
+            "--runs 0",
+            "--runs many",
+            "--runs",
+            "--times 3",
+            "K1 K2 3",
+            "matrix --runs 3",
+        ] {
+            let error = chosen(&words(wrong)).map(drop).unwrap_err();
+            assert!(error.is::<BadWords>(), "{wrong}");
+            assert_eq!(error.to_string().lines().count(), 1, "{wrong}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Machines at a switch: network namespaces, with a cable each to a bridge that is in the hands of this process.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -41,6 +41,14 @@ pub(super) fn address(number: usize) -> String {
     format!("10.9.2.{number}")
 }
 
+/// The hardware address of a machine's end of its cable.
+fn hardware(number: usize) -> String {
+    format!("02:00:00:00:02:{number:02x}")
+}
+
+/// A hardware address that nobody has.
+const NOWHERE: &str = "02:00:00:00:00:fe";
+
 /// All machines of an experiment. This process has an address at the switch as well.
 pub(super) struct Network {
     pub(super) machines: Vec<Machine>,
@@ -64,7 +72,8 @@ impl Network {
             said.read_exact(&mut up)
                 .context("a network namespace could not be made")?;
             ip(&format!(
-                "link add port{number} type veth peer name cable netns {}",
+                "link add port{number} type veth peer name cable address {} netns {}",
+                hardware(number),
                 machine.holder.id()
             ))?;
             ip(&format!("link set port{number} master sw0 up"))?;
@@ -86,6 +95,28 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Has the machines reach one another, from one to the other, only as this says. Whatever else is sent goes nowhere, and
+    /// nobody is told.
+    pub(super) fn set_paths(&self, reaches: impl Fn(usize, usize) -> bool) -> anyhow::Result<()> {
+        for from in &self.machines {
+            let others = self.machines.iter().filter(|to| to.number != from.number);
+            let entries = others.map(|to| {
+                let at = match reaches(from.number, to.number) {
+                    true => hardware(to.number),
+                    false => NOWHERE.to_owned(),
+                };
+                format!(
+                    "neigh replace {} lladdr {at} dev cable nud permanent\n",
+                    to.address()
+                )
+            });
+            from.ip_batch(&entries.collect::<String>())?;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Network {
     fn drop(&mut self) {
         // The ports go with their namespaces, as soon as nobody is in those any more.
@@ -104,6 +135,19 @@ impl Machine {
     fn ip(&self, words: &str) -> anyhow::Result<()> {
         let mut command = self.command("ip");
         output(command.args(words.split(' '))).map(drop)
+    }
+
+    /// The same with many lines at once.
+    fn ip_batch(&self, lines: &str) -> anyhow::Result<()> {
+        let mut command = self.command("ip");
+        command.args(["-batch", "-"]).stdin(Stdio::piped());
+        let mut child = command.spawn().context("failed to start `ip`")?;
+        let mut stdin = child.stdin.take().context("it is piped")?;
+        stdin.write_all(lines.as_bytes())?;
+        drop(stdin);
+        let status = child.wait()?;
+        ensure!(status.success(), "`ip -batch` ended with {status}: {lines}");
+        Ok(())
     }
 }
 

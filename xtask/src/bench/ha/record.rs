@@ -1,6 +1,6 @@
 //! The files that the workers of an experiment leave: when each began, and each of its steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ pub(super) struct Worker {
     pub(super) pid: u32,
     /// Restarts that its node had used.
     pub(super) restarts: u32,
+    /// The number of its machine.
+    pub(super) machine: usize,
     pub(super) steps: Vec<Step>,
 }
 
@@ -45,6 +47,7 @@ impl Worker {
                 self.world_size = words.next()?.parse().ok()?;
                 self.pid = words.next()?.parse().ok()?;
                 self.restarts = words.next()?.parse().ok()?;
+                self.machine = words.next()?.parse().ok()?;
             }
             "step" => self.steps.push(Step {
                 number: words.next()?.parse().ok()?,
@@ -115,13 +118,38 @@ impl Record {
             .collect()
     }
 
-    /// Whether the newest round has as many workers, and each has ended so many steps in it.
-    pub(super) fn runs(&self, world: usize, steps: usize) -> bool {
+    /// The machines whose workers have ended a step since a time, each with the round of the last one.
+    pub(super) fn stepping(&self, since: u64) -> BTreeMap<usize, u64> {
+        let mut stepping: BTreeMap<usize, u64> = BTreeMap::new();
+        for worker in self.workers() {
+            let last = worker.steps.last();
+            if last.is_some_and(|step| step.time > since) {
+                let round = stepping.entry(worker.machine).or_insert(worker.round);
+                *round = worker.round.max(*round);
+            }
+        }
+        stepping
+    }
+
+    /// Workers that have missed a step, or have done one twice.
+    pub(super) fn skipping(&self) -> usize {
+        let skips = |worker: &&Worker| {
+            let mut pairs = worker.steps.windows(2);
+            pairs.any(|pair| pair[1].number != pair[0].number + 1)
+        };
+        self.workers().filter(skips).count()
+    }
+
+    /// Whether the newest round is one of so many workers, as many of which leave a record, and each of these has ended so
+    /// many steps in it.
+    pub(super) fn runs(&self, count: usize, world: usize, steps: usize) -> bool {
         let Some(round) = self.round() else {
             return false;
         };
         let workers = self.of_round(round);
-        workers.len() == world && workers.iter().all(|worker| worker.steps.len() >= steps)
+        let is_ready =
+            |worker: &&Worker| worker.world_size as usize == world && worker.steps.len() >= steps;
+        workers.len() == count && workers.iter().all(is_ready)
     }
 
     /// The longest time between two steps of one worker, in milliseconds, among those that ended between two times.
@@ -149,6 +177,29 @@ impl Record {
                     .filter(|(_, (began, _))| began < last)
                     .map(|(newer, _)| (*older, *newer)),
             );
+        }
+        found
+    }
+
+    /// Times at which *all* workers of two rounds ran: pairs of rounds.
+    pub(super) fn whole_overlaps(&self) -> Vec<(u64, u64)> {
+        let rounds: BTreeSet<u64> = self.workers().map(|worker| worker.round).collect();
+        let whole: Vec<(u64, u64, u64)> = rounds
+            .into_iter()
+            .filter_map(|round| {
+                let workers = self.of_round(round);
+                let first = workers.first()?;
+                let is_whole = workers.len() == first.world_size as usize;
+                let began = workers.iter().map(|worker| worker.began).max()?;
+                let last = workers.iter().map(|worker| worker.last()).min()?;
+                is_whole.then_some((round, began, last))
+            })
+            .collect();
+        let mut found = Vec::new();
+        for (index, (older, began, last)) in whole.iter().enumerate() {
+            let later = whole[index + 1..].iter();
+            let at_once = later.filter(|(_, from, to)| from < last && began < to);
+            found.extend(at_once.map(|(newer, _, _)| (*older, *newer)));
         }
         found
     }
@@ -193,29 +244,53 @@ mod tests {
         record
     }
 
-    const FIRST: &str = "began 10 0 0 2 41 0\nstep 1 20 0.5\nstep 2 30 0.25\n";
+    const FIRST: &str = "began 10 0 0 2 41 0 1\nstep 1 20 0.5\nstep 2 30 0.25\n";
 
     #[test]
     fn a_round_runs_when_each_of_its_workers_has_done_its_steps() {
         let one = record(&[FIRST]);
-        assert!(one.runs(1, 2) && !one.runs(1, 3) && !one.runs(2, 1));
-        let both = record(&[FIRST, "began 11 0 1 2 42 0\nstep 1 21 0.5\n"]);
-        assert!(both.runs(2, 1) && !both.runs(2, 2));
-        let next = record(&[FIRST, "began 40 1 0 1 43 0\n"]);
-        assert!(next.runs(1, 0) && !next.runs(1, 1));
+        assert!(
+            one.runs(1, 2, 2) && !one.runs(1, 2, 3) && !one.runs(2, 2, 1) && !one.runs(1, 1, 2)
+        );
+        let both = record(&[FIRST, "began 11 0 1 2 42 0 2\nstep 1 21 0.5\n"]);
+        assert!(both.runs(2, 2, 1) && !both.runs(2, 2, 2));
+        let next = record(&[FIRST, "began 40 1 0 1 43 0 3\n"]);
+        assert!(next.runs(1, 1, 0) && !next.runs(1, 1, 1));
     }
 
     #[test]
     fn workers_of_two_rounds_at_one_time_are_found() {
-        let later = "began 31 1 0 1 43 0\nstep 3 40 0.1\n";
+        let later = "began 31 1 0 1 43 0 3\nstep 3 40 0.1\n";
         assert_eq!(record(&[FIRST, later]).overlaps(), []);
-        let early = "began 29 1 0 1 43 0\n";
+        let early = "began 29 1 0 1 43 0 3\n";
         assert_eq!(record(&[FIRST, early]).overlaps(), [(0, 1)]);
     }
 
     #[test]
+    fn two_whole_rounds_at_one_time_are_found() {
+        let second = "began 11 0 1 2 42 0 2\nstep 1 21 0.5\nstep 2 32 0.25\n";
+        // One of the workers of the first round had ended before.
+        let later = "began 31 1 0 1 43 0 3\nstep 3 40 0.1\n";
+        assert_eq!(record(&[FIRST, second, later]).whole_overlaps(), []);
+        let early = "began 25 1 0 1 43 0 3\nstep 3 40 0.1\n";
+        let both = record(&[FIRST, second, early]).whole_overlaps();
+        assert_eq!(both, [(0, 1)]);
+        // A round of which a worker never began is not whole.
+        assert_eq!(record(&[FIRST, early]).whole_overlaps(), []);
+    }
+
+    #[test]
+    fn machines_that_go_on_are_those_with_a_step_since_then() {
+        let other = "began 31 1 1 2 43 0 2\nstep 3 40 0.1\nstep 5 50 0.1\n";
+        let record = record(&[FIRST, other]);
+        assert_eq!(record.stepping(10), BTreeMap::from([(1, 0), (2, 1)]));
+        assert_eq!(record.stepping(30), BTreeMap::from([(2, 1)]));
+        assert_eq!(record.skipping(), 1);
+    }
+
+    #[test]
     fn steps_that_were_done_again_are_counted_and_compared() {
-        let again = "began 40 1 0 2 43 0\nstep 2 50 0.2\nstep 3 61 0.1\n";
+        let again = "began 40 1 0 2 43 0 3\nstep 2 50 0.2\nstep 3 61 0.1\n";
         let record = record(&[FIRST, again]);
         let (losses, widest) = record.losses();
         assert_eq!(losses.len(), 3);

@@ -1,15 +1,16 @@
 //! K1: the store in which the agents meet is killed again and again, while the workers train.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use nix::sys::signal::Signal;
 
 use super::draw::Draw;
 use super::figures::Figures;
-use super::job::{Job, LONGEST, Place, Plan, pass};
+use super::job::{Job, LONGEST, pass};
+use super::plan::{Place, Plan};
+use super::probe::coordinates;
 use super::{Tools, milliseconds, now};
 use crate::bench::launcher::signal;
 
@@ -82,8 +83,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
         }
         connected.push(last);
     }
-    let codes = job.end()?;
-    let failed = codes.iter().filter(|code| !code.success()).count();
+    let failed = job.end()?;
     let restarted = job.record.workers().count() - 4;
     let lost = lost_steps(&job, round);
     let name = |what: &str| format!("K1, store killed {runs} times: {what}");
@@ -108,24 +108,4 @@ fn lost_steps(job: &Job<'_>, round: u64) -> usize {
             .count()
     });
     done.map(|done| last - done).sum()
-}
-
-/// Whether the one at an address answers as a coordinator does.
-pub(super) fn coordinates(endpoint: SocketAddr) -> bool {
-    const ANSWER: &[u8; 4] = b"Rdz1";
-    ask(endpoint).is_ok_and(|answer| &answer == ANSWER)
-}
-
-fn ask(endpoint: SocketAddr) -> anyhow::Result<[u8; 4]> {
-    const LIMIT: Duration = Duration::from_secs(1);
-    // The store's greeting, and its ping, with a number of which a coordinator knows the answer.
-    const GREETING: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
-    const PING: [u8; 5] = [13, b'R', b'd', b'z', b'v'];
-    let mut stream = TcpStream::connect_timeout(&endpoint, LIMIT)?;
-    stream.set_read_timeout(Some(LIMIT))?;
-    stream.write_all(&[GREETING, PING].concat())?;
-    let mut answer = [0; 4];
-    stream.read_exact(&mut answer)?;
-    ensure!(answer != PING[1..], "a store that is no coordinator");
-    Ok(answer)
 }

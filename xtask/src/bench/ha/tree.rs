@@ -15,6 +15,14 @@ pub(super) fn first_child(process: u32) -> Option<u32> {
     children(process).into_iter().next()
 }
 
+/// The agent below a guard. What a dead agent has left is below the guard as well, until that has cleared it.
+pub(super) fn agent(guard: u32) -> Option<u32> {
+    let program = |process: u32| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let ours = program(guard)?;
+    let mut children = children(guard).into_iter();
+    children.find(|child| program(*child).as_ref() == Some(&ours))
+}
+
 /// Parent and command of each process that has not ended.
 fn living() -> BTreeMap<u32, (u32, String)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,11 +1,12 @@
 """One rank of a small job, which the experiments of `bench ha` interrupt.
 
-Arguments: `ddp` or `plain`, a folder, and the least milliseconds of a step. `ddp` trains with DistributedDataParallel over
-gloo; rank 0 writes a checkpoint after each step, and everybody begins at the last one. `plain` only counts, without PyTorch.
+Arguments: `ddp`, `plain` or `silent`, a folder, and the least milliseconds of a step. `ddp` trains with DistributedDataParallel
+over gloo; rank 0 writes a checkpoint after each step, and everybody begins at the last one. `plain` only counts, without
+PyTorch. `silent` only waits for the end, leaves no record, and needs none of the variables of rdzv.
 
-Each process writes a file of its own into `steps/` of the folder: a line when it begins, and one for each step, with the time in
-nanoseconds since the epoch. It ends with 0 after the step in which rank 0 finds a file `end` in the folder, or after the step
-whose number is in the variable `LAST_STEP`.
+Each process writes a file of its own into `steps/` of the folder: a line when it begins (with the number of its machine, the
+variable `MACHINE`), and one for each step, with the time in nanoseconds since the epoch. It ends with 0 after the step in which
+rank 0 finds a file `end` in the folder, or after the step whose number is in the variable `LAST_STEP`.
 """
 
 import os
@@ -16,6 +17,17 @@ BEGAN = time.time_ns()
 import sys  # noqa: E402
 
 KIND, FOLDER, PACE = sys.argv[1], sys.argv[2], float(sys.argv[3]) / 1e3
+
+
+def is_to_end():
+    return os.path.exists(f"{FOLDER}/end")
+
+
+if KIND == "silent":
+    while not is_to_end():
+        time.sleep(PACE)
+    sys.exit()
+
 LAST_STEP = int(os.environ.get("LAST_STEP", 1 << 60))
 RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -37,11 +49,8 @@ write(
     WORLD_SIZE,
     os.getpid(),
     os.environ["TORCHELASTIC_RESTART_COUNT"],
+    os.environ["MACHINE"],
 )
-
-
-def is_to_end():
-    return os.path.exists(f"{FOLDER}/end")
 
 
 def count():

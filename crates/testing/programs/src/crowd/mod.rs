@@ -4,11 +4,13 @@
 //! crowd serve                       hosts; prints its port, then for each line read its figures so far
 //! crowd threads <address> <agents>  one round of agents as programs have them, two threads each
 //! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
+//! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
 //! ```
 //!
-//! The last two print one line of JSON: seconds until all were connected, and from then until all
+//! `hold` prints what happens to it. The two before print one line of JSON: seconds until all were connected, and from then until all
 //! held their rank. Every run has a name of its own, so one server serves them all.
 
+mod hold;
 mod many;
 mod serve;
 mod threads;
@@ -28,6 +30,10 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     raise_open_files();
     let crowd = match arguments[..] {
         ["serve"] => return serve::serve(),
+        ["hold", places, run, agents, nodes, fence] => {
+            let (agents, nodes) = (agents.parse()?, nodes.parse()?);
+            return hold::run(places, run, agents, nodes, fence.parse()?);
+        }
         ["threads", address, agents] => (threads::run as Run, address, agents),
         ["many", address, agents] => (many::run as Run, address, agents),
         _ => return Err("usage: see the head of this program's source".into()),

@@ -1,0 +1,178 @@
+//! Agents that hold a round while their coordinator dies: each looks for the next one, reattaches there, and joins again when
+//! its round is over. All are machines over one thread's sockets, and rank 0 hosts no store.
+//!
+//! Each fact is a line of JSON with its name, the number that belongs to it, and the time in nanoseconds since the epoch:
+//!
+//! | fact | number | when |
+//! |---|---|---|
+//! | `joined` | the round | all agents are in it |
+//! | `detached` | | the first connection has broken |
+//! | `attached` | returns so far, of all agents | every agent has heard from a coordinator over its new connection |
+//! | `fenced` | agents so far | the lease of an agent that holds a round has ended |
+//!
+//! A line on standard input has the last agent join again. The program ends with its standard input.
+
+mod agent;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read as _};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_rendezvous_proto::Settings;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+
+use self::agent::{Agent, Crowd};
+
+/// The token of standard input.
+const STDIN: u64 = u64::MAX;
+
+/// The longest time between two looks at deadlines.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// `places` as of an endpoint, `nodes` of the whole job, and the time of a fence in milliseconds, 0 for none.
+pub(crate) fn run(
+    places: &str,
+    run_id: &str,
+    agents: u32,
+    nodes: u32,
+    fence: u64,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut settings = Settings::new(nodes, nodes);
+    settings.fence = (fence > 0).then(|| Duration::from_millis(fence));
+    let places: Vec<String> = places.split(',').map(str::to_owned).collect();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        io::stdin(),
+        EventData::new_u64(STDIN),
+        EventFlags::IN,
+    )?;
+    let origin = Instant::now();
+    let mut crowd = Crowd::new(epoll, origin);
+    let mut all: Vec<Agent> = (0..agents)
+        .map(|number| Agent::new(number, &places, run_id, settings, now(origin)))
+        .collect();
+    for agent in &mut all {
+        agent.begin(&mut crowd);
+    }
+    let mut facts = Facts::default();
+    let mut alarms = Alarms::default();
+    for (index, agent) in all.iter().enumerate() {
+        alarms.set(index, agent.deadline());
+    }
+    let mut events: Vec<Event> = Vec::with_capacity(256);
+    loop {
+        events.clear();
+        epoll::wait(&crowd.epoll, spare_capacity(&mut events), Some(&LOOK))?;
+        for event in &events {
+            let token = event.data.u64();
+            let index = if token == STDIN {
+                let mut line = [0; 64];
+                if io::stdin().read(&mut line)? == 0 {
+                    return Ok(());
+                }
+                all.len() - 1
+            } else {
+                token as usize
+            };
+            let agent = &mut all[index];
+            match token {
+                STDIN => agent.join_again(&mut crowd),
+                _ => agent.ready(&mut crowd),
+            }
+            facts.look(index, agent, agents as usize);
+            alarms.set(index, agent.deadline());
+        }
+        let now = now(origin).mono;
+        while let Some(index) = alarms.due(now) {
+            let agent = &mut all[index];
+            agent.tick(&mut crowd);
+            facts.look(index, agent, agents as usize);
+            alarms.set(index, agent.deadline());
+        }
+    }
+}
+
+fn now(origin: Instant) -> Now {
+    Now {
+        mono: Mono::from_origin(origin.elapsed()),
+        wall: Wall::default(),
+    }
+}
+
+/// When each agent wants to be called.
+#[derive(Default)]
+struct Alarms {
+    by_time: BTreeSet<(Mono, usize)>,
+    by_agent: BTreeMap<usize, Mono>,
+}
+
+impl Alarms {
+    fn set(&mut self, index: usize, at: Option<Mono>) {
+        let was = match at {
+            Some(at) => self.by_agent.insert(index, at),
+            None => self.by_agent.remove(&index),
+        };
+        if let Some(was) = was {
+            self.by_time.remove(&(was, index));
+        }
+        self.by_time.extend(at.map(|at| (at, index)));
+    }
+
+    /// Takes one that is due out.
+    fn due(&mut self, now: Mono) -> Option<usize> {
+        let first = *self.by_time.first()?;
+        if first.0 > now {
+            return None;
+        }
+        self.set(first.1, None);
+        Some(first.1)
+    }
+}
+
+/// The facts that were told, and what they follow from.
+#[derive(Default)]
+struct Facts {
+    rounds: BTreeMap<u64, BTreeSet<usize>>,
+    away: BTreeSet<usize>,
+    returns: u64,
+    fenced: BTreeSet<(u64, usize)>,
+}
+
+impl Facts {
+    /// Looks at an agent to which something has happened.
+    fn look(&mut self, index: usize, agent: &mut Agent, all: usize) {
+        if let Some(round) = agent.round {
+            let inside = self.rounds.entry(round).or_default();
+            if inside.insert(index) && inside.len() == all {
+                tell("joined", round);
+            }
+            if agent.is_fenced() && self.fenced.insert((round, index)) {
+                tell("fenced", self.fenced.len() as u64);
+            }
+        }
+        let was_complete = self.away.is_empty();
+        if agent.is_away {
+            self.away.insert(index);
+        } else {
+            self.returns += u64::from(self.away.remove(&index));
+        }
+        match (was_complete, self.away.is_empty()) {
+            (true, false) => tell("detached", 0),
+            (false, true) => tell("attached", self.returns),
+            _ => {}
+        }
+    }
+}
+
+fn tell(fact: &str, number: u64) {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    let at = elapsed.map_or(0, |elapsed| elapsed.as_nanos());
+    println!("{{\"fact\":\"{fact}\",\"number\":{number},\"at\":{at}}}");
+}
