@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _Backend
 from torch._C._distributed_c10d import ErrorType
-from torch._C._distributed_c10d import PythonCallbackWork as _PythonCallbackWork
 from torch._C._distributed_c10d import ReduceOp as _ReduceOp
 from torch._C._distributed_c10d import Work as _Work
 
@@ -154,11 +153,33 @@ class RdzvWork(_Work):
 _asked = threading.local()
 
 
-def _forward_source_rank():
-    """Has torch's works tell the sender of a message that :class:`RdzvWork` has received.
+def _behind(work):
+    """The :class:`RdzvWork` behind a work of torch, which passes only `wait` and `get_future` on to a work in Python; None
+    if there is none."""
+    _asked.work = None
+    try:
+        work.get_future()
+    except RuntimeError:
+        pass
+    return _asked.work
 
-    torch passes only `wait` and `get_future` on to a work in Python, so `dist.recv(tensor)` would raise after the message came.
+
+def _forward_state():
+    """Has torch's works tell whether a :class:`RdzvWork` has ended, and the sender of the message that it has received.
+
+    Otherwise `work.is_completed()` would be false for good, and `dist.recv(tensor)` would raise after the message came.
     """
+    of_torch = _Work.is_completed
+
+    def is_completed(work, of_torch=of_torch):
+        if of_torch(work):
+            return True
+        # Without a group of ours no work is ours.
+        ours = _behind(work) if _kept and type(work) is _Work else None
+        return ours is not None and ours.is_completed()
+
+    is_completed.__doc__ = of_torch.__doc__
+    _Work.is_completed = is_completed
     for name in ("source_rank", "_source_rank"):
         of_torch = getattr(_Work, name)
 
@@ -166,12 +187,7 @@ def _forward_source_rank():
             try:
                 return of_torch(work)
             except RuntimeError:
-                _asked.work = None
-                try:
-                    work.get_future()
-                except RuntimeError:
-                    pass
-                ours = _asked.work
+                ours = _behind(work)
                 if ours is None:
                     raise
                 return ours.source()
@@ -423,17 +439,11 @@ class RdzvBackend(_Backend):
 
     def send(self, tensors, dst, tag):
         (tensor,) = tensors
-        return self._message(self._call("send", tensor.contiguous(), dst, tag, None, True), tensors)
+        return self._end(self._call("send", tensor.contiguous(), dst, tag, None, True), tensors)
 
     def recv(self, tensors, src, tag):
         (tensor,) = tensors
-        return self._message(self._call("recv", tensor, src, tag, None, True), tensors)
-
-    def _message(self, native, tensors):
-        if self._coalesced is not None:
-            return self._end(native, tensors)
-        # This kind of work tells `is_completed()` once it was waited for, which torch asks no other work in Python for.
-        return _PythonCallbackWork(RdzvWork(native, tensors).wait)
+        return self._end(self._call("recv", tensor, src, tag, None, True), tensors)
 
     def recv_anysource(self, tensors, tag):
         (tensor,) = tensors
@@ -576,5 +586,5 @@ def register():
     """
     if "RDZV" in dist.Backend._plugins:
         return
-    _forward_source_rank()
+    _forward_state()
     dist.Backend.register_backend("rdzv", create, extended_api=True, devices=["cpu"])

@@ -151,7 +151,10 @@ def asynchronous(rank, world, backend, path):
     tensors = [torch.ones(1000) * (rank + 1) for _ in range(4)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in works:
-        assert work.wait()
+        assert work.wait() and work.is_completed()
+    polled = dist.barrier(async_op=True)
+    while not polled.is_completed():
+        pass
     future = dist.all_reduce(tensors[0], async_op=True).get_future()
     then = future.then(lambda future: future.value()[0].sum().item())
     total = then.wait()
