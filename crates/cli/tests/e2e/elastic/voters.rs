@@ -186,6 +186,28 @@ fn a_coordinator_that_ends_in_order_hands_over() {
 }
 
 #[test]
+fn the_last_of_three_voters_goes_on_after_the_others_have_ended_in_order() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let flags = ["--nnodes=1:3", "--rdzv-conf", CONF, "--max-restarts=1"];
+    let mut nodes = Vec::from([1, 2, 3].map(|_| start(&place, &go, &flags)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let first = nodes.remove((coordinator(&nodes) + 1) % 3);
+    first.signal(Signal::TERM);
+    first.wait();
+    // The coordinator follows at once.
+    let second = nodes.remove(coordinator(&nodes));
+    second.signal(Signal::TERM);
+    second.wait();
+    nodes[0].stdout.await_text("0/1 at", 1);
+    fs::write(&go, "").unwrap();
+    nodes.remove(0).wait().expect(0);
+}
+
+#[test]
 fn a_job_does_not_begin_before_every_voter_is_there() {
     let place = places(3);
     let directory = tempfile::tempdir().unwrap();

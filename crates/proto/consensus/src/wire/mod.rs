@@ -8,6 +8,8 @@
 //! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
 //! | 0x44 | [`Frame::WhoCoordinates`] | nothing |
 //! | 0x45 | [`Frame::Elsewhere`] | cluster `u128`, epoch `u64`, term `u64`, address |
+//! | 0x46 | [`Frame::Leave`] | nothing |
+//! | 0x47 | [`Frame::Left`] | nothing |
 //!
 //! A text is its length as `u8` and its bytes. No body is longer than [`FRAME_BOUND`], and nothing is reserved for a number
 //! that a peer has named: what is kept of a frame is at most what has come.
@@ -32,6 +34,10 @@ pub mod opcode {
     pub const WHO_COORDINATES: u8 = 0x44;
     /// [`super::Frame::Elsewhere`].
     pub const ELSEWHERE: u8 = 0x45;
+    /// [`super::Frame::Leave`].
+    pub const LEAVE: u8 = 0x46;
+    /// [`super::Frame::Left`].
+    pub const LEFT: u8 = 0x47;
 }
 
 /// The longest body of a frame, in bytes.
@@ -112,6 +118,10 @@ pub enum Frame {
         /// `host:port` of the coordinator; empty if none is known.
         address: String,
     },
+    /// The sender is about to end, and is not to be counted any more.
+    Leave,
+    /// The receiver, which leaves, is no member any more.
+    Left,
 }
 
 impl Frame {
@@ -139,6 +149,8 @@ impl Frame {
                 term: number(body, "term")?,
                 address: text(body, "address")?,
             },
+            opcode::LEAVE => Self::Leave,
+            opcode::LEFT => Self::Left,
             other => return Err(WireError::Opcode(other)),
         };
         end(body)?;
@@ -188,6 +200,8 @@ impl Frame {
                 put_text(&mut body, address);
                 opcode::ELSEWHERE
             }
+            Self::Leave => opcode::LEAVE,
+            Self::Left => opcode::LEFT,
         };
         out.extend(frame(opcode, &body));
     }

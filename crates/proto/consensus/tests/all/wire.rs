@@ -57,7 +57,7 @@ fn a_frame_that_is_cut_or_too_long_is_refused() {
 
 #[test]
 fn an_opcode_of_nobody_a_voter_of_zero_and_a_list_of_many_are_refused() {
-    assert_eq!(Frame::read(0x46, &[]), Err(WireError::Opcode(0x46)));
+    assert_eq!(Frame::read(0x48, &[]), Err(WireError::Opcode(0x48)));
     let (opcode, mut body) = written(&frames()[1]);
     body[26..34].fill(0);
     assert_eq!(Frame::read(opcode, &body), Err(WireError::Field("voter")));

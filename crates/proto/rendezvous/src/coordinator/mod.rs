@@ -465,12 +465,6 @@ impl Coordinator {
         !self.runs.is_empty()
     }
 
-    /// Whether every run that an agent takes part in is over.
-    pub(crate) fn is_over(&self) -> bool {
-        let mut runs = self.runs.values();
-        runs.all(|hosted| hosted.run.is_closed())
-    }
-
     fn operate(&mut self, now: Now, from: ConnId, operation: Operation) {
         match operation {
             Operation::Join(join) => self.join(now, from, join),

@@ -46,7 +46,7 @@ pub struct Voter {
     /// Questions of the coordinator to the group, and answers for it.
     questions: Vec<u64>,
     answers: Vec<(u64, bool)>,
-    /// Until when it waits for a successor, if it is about to end.
+    /// Until when it waits to be no member any more, if it is about to end.
     ending: Option<Mono>,
     /// Since when its group looks as if it could never decide again.
     lost_since: Option<Mono>,
@@ -71,6 +71,15 @@ struct Group {
     announced: Option<usize>,
     leader: Option<usize>,
     voters: BTreeSet<VoterId>,
+    /// All that have voted so far.
+    have_voted: BTreeSet<VoterId>,
+}
+
+impl Group {
+    /// Whether everything is over that it was there for.
+    fn is_over(&self) -> bool {
+        !self.runs.is_empty() && self.runs.values().all(|note| note.closed)
+    }
 }
 
 impl Voter {
@@ -120,7 +129,7 @@ impl Voter {
             || self.peers.at(connection).is_some()
     }
 
-    /// Whether it is about to end, and waits until another voter has taken over.
+    /// Whether it is about to end, and waits until the others do not count on it any more.
     pub fn hands_over(&self) -> bool {
         self.ending.is_some()
     }
@@ -203,6 +212,9 @@ impl Voter {
             Ok(Frame::Elsewhere { .. }) => {
                 self.close(from, "it said where the coordinator is, unasked");
             }
+            Ok(Frame::Leave) => self.peers.leaves(from),
+            Ok(Frame::Left) if self.hands_over() => self.retire(),
+            Ok(Frame::Left) => self.close(from, "it said that this voter has left, unasked"),
             Err(error) => self.close(from, format!("it sent a bad frame: {error}")),
         }
     }
@@ -297,7 +309,7 @@ impl Voter {
             self.review = None;
             self.gate.retry();
             self.invite();
-            self.replace_ended(now);
+            self.change_members(now);
             self.give_up_if_lost(now);
         }
         let due = self.coordinator.as_ref().and_then(Coordinator::deadline);
@@ -310,8 +322,9 @@ impl Voter {
     }
 
     /// Nobody has taken over: the agents look for another one.
-    fn give_up_hand_over(&mut self) {
+    pub(super) fn give_up_hand_over(&mut self) {
         self.step_down(self.role().map_or(0, |role| role.term));
+        self.retire();
     }
 }
 
@@ -340,10 +353,11 @@ impl Machine for Voter {
                 from,
                 opcode: code,
                 payload,
-            } if (opcode::HELLO..=opcode::ELSEWHERE).contains(&code) => {
+            } if (opcode::HELLO..=opcode::LEFT).contains(&code) => {
                 self.peer_request(now, from, code, payload);
-                if !matches!(code, opcode::MESSAGE | opcode::SNAPSHOT_PART) {
-                    self.replace_ended(now);
+                let is_leaving = self.hands_over() || self.peers.all_leaving().next().is_some();
+                if is_leaving || !matches!(code, opcode::MESSAGE | opcode::SNAPSHOT_PART) {
+                    self.change_members(now);
                     self.invite();
                 }
             }

@@ -130,6 +130,11 @@ pub enum Fact {
         /// The endpoint.
         place: String,
     },
+    /// Voters have left, and nobody has taken their places.
+    Fewer {
+        /// The endpoints of those that vote now.
+        voters: Vec<String>,
+    },
     /// This process has left a group that can never decide again.
     GaveUp,
     /// A process at a place cannot be a voter of this group.
@@ -147,7 +152,10 @@ impl Fact {
         match self {
             Self::Coordinates { before, .. } | Self::Follows { before, .. } => before.is_some(),
             Self::GaveUp | Self::Unsuitable { .. } => true,
-            Self::Founded { .. } | Self::Leaderless { .. } | Self::Replaced { .. } => false,
+            Self::Founded { .. }
+            | Self::Leaderless { .. }
+            | Self::Replaced { .. }
+            | Self::Fewer { .. } => false,
         }
     }
 }
@@ -193,6 +201,13 @@ impl fmt::Display for Fact {
             Self::Replaced { place } => write!(
                 formatter,
                 "the process at {place} votes in place of the one that has ended there"
+            ),
+            Self::Fewer { voters } => write!(
+                formatter,
+                "voters have left; now there {} {}: {}",
+                if voters.len() == 1 { "is" } else { "are" },
+                voters.len(),
+                voters.join(", ")
             ),
             Self::GaveUp => formatter.write_str(
                 "more than half of the voters have ended at once, so the voters begin anew; rounds of before are given up",

@@ -20,6 +20,8 @@ pub(super) struct Peer {
     pub(super) connection: Option<ConnId>,
     /// When it was first heard of.
     since: Mono,
+    /// It has said that it is about to end.
+    pub(super) leaves: bool,
 }
 
 /// All places but this process' own.
@@ -58,6 +60,7 @@ impl Peers {
             epoch,
             connection: Some(connection),
             since: same.map_or(now, |peer| peer.since),
+            leaves: same.is_some_and(|peer| peer.leaves),
         };
         self.peers.insert(place, peer);
         let old = before.and_then(|peer| peer.connection);
@@ -76,6 +79,21 @@ impl Peers {
         let peer = peers.find(|peer| peer.connection == Some(connection))?;
         peer.connection = None;
         Some(peer.voter)
+    }
+
+    /// The process at the other end of a connection has said that it is about to end.
+    pub(super) fn leaves(&mut self, connection: ConnId) {
+        let mut peers = self.peers.values_mut();
+        let peer = peers.find(|peer| peer.connection == Some(connection));
+        if let Some(peer) = peer {
+            peer.leaves = true;
+        }
+    }
+
+    /// The processes that have said that they are about to end, with their places.
+    pub(super) fn all_leaving(&self) -> impl Iterator<Item = (usize, VoterId)> {
+        let leaving = self.peers.iter().filter(|(_, peer)| peer.leaves);
+        leaving.map(|(place, peer)| (*place, peer.voter))
     }
 
     /// The process at the other end of a connection.
@@ -106,7 +124,7 @@ impl Peers {
 
     /// Every process that is, or could be, a member of the group.
     ///
-    /// A member has ended if another process has its place. Where all places have a process that is in contact, that
+    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if another process has its place. Where all places have a process that is in contact, that
     /// is so for every member that is none of them.
     pub(super) fn candidates(
         &self,
@@ -127,6 +145,7 @@ impl Peers {
         let mut candidates = vec![candidate(own.1, Standing::Present, own.0, Mono::ZERO)];
         for (place, peer) in &self.peers {
             let standing = match peer.connection {
+                _ if peer.leaves => Standing::Gone(Duration::MAX),
                 Some(_) => Standing::Present,
                 None => Standing::Silent,
             };

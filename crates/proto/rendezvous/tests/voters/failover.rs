@@ -245,6 +245,49 @@ fn a_coordinator_that_ends_hands_over() {
 }
 
 #[test]
+fn of_three_voters_two_may_end_one_after_the_other() {
+    let mut world = World::founded(3);
+    let (first, ..) = round_of_two(&mut world);
+    let second = (first + 1) % 3;
+    let third = (first + 2) % 3;
+    world.end(third);
+    world.pass(Duration::from_millis(20));
+    assert!(!world.hands_over(third), "it waits for nothing any more");
+    world.kill(third);
+    // The one that leads ends next, which only a learner is left for.
+    world.pass(Duration::from_millis(50));
+    world.end(first);
+    world.pass(Duration::from_millis(50));
+    assert!(!world.hands_over(first));
+    assert_eq!(world.coordinator(), Some(second));
+    world.kill(first);
+    world.pass(SECOND * 5);
+    assert_eq!(world.coordinator(), Some(second));
+    // Others come, and the group is what it was.
+    world.start(first);
+    world.start(third);
+    world.pass(SECOND);
+    world.kill(second);
+    world.pass(SECOND * 2);
+    assert!(world.coordinator().is_some());
+}
+
+#[test]
+fn two_of_three_voters_may_end_at_the_same_time() {
+    let mut world = World::founded(3);
+    let (first, ..) = round_of_two(&mut world);
+    let others: Vec<usize> = (0..3).filter(|place| *place != first).collect();
+    others.iter().for_each(|place| world.end(*place));
+    world.pass(Duration::from_millis(50));
+    others.iter().for_each(|place| {
+        assert!(!world.hands_over(*place));
+        world.kill(*place);
+    });
+    world.pass(SECOND * 5);
+    assert_eq!(world.coordinator(), Some(first));
+}
+
+#[test]
 fn the_last_voter_waits_for_no_successor() {
     let mut world = World::founded(3);
     let (first, ..) = round_of_two(&mut world);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use rdzv_consensus::wire::Frame;
 use rdzv_consensus::{self as consensus, Configuration, Role};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
@@ -15,7 +16,7 @@ use crate::slot::Bytes;
 use crate::voter::command;
 use crate::voter::{Fact, Output};
 
-/// The time in which a coordinator that ends in order hands over.
+/// The time in which a voter that ends in order hands over, and the others change the group.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(300);
 
 /// An input for the group that follows from one of its outputs.
@@ -124,12 +125,33 @@ impl Voter {
             return;
         }
         for voter in configuration.voters.difference(&group.voters) {
-            if let Some(place) = self.peers.place(*voter) {
+            // One that votes again replaces nobody.
+            if group.have_voted.insert(*voter)
+                && let Some(place) = self.peers.place(*voter)
+            {
                 let place = self.endpoint(place);
                 self.log(group, Fact::Replaced { place });
             }
         }
+        if configuration.voters.len() < group.voters.len() {
+            let voters = configuration.voters.iter();
+            let places = voters.filter_map(|voter| match *voter == self.id {
+                true => Some(self.settings.own),
+                false => self.peers.place(*voter),
+            });
+            let voters = places.map(|place| self.endpoint(place)).collect();
+            self.log(group, Fact::Fewer { voters });
+        }
         group.voters.clone_from(&configuration.voters);
+        if group.consensus.role().leads {
+            for (place, voter) in self.peers.all_leaving() {
+                if !configuration.has(voter) {
+                    let mut frame = Vec::new();
+                    Frame::Left.write(&mut frame);
+                    self.outbox.push(Output::ToPeer { place, frame });
+                }
+            }
+        }
     }
 
     /// Tells people where the coordinator is, if that has changed.
@@ -176,9 +198,7 @@ impl Voter {
 
     /// Logs something about the group, unless everything it was there for is over.
     fn log(&mut self, group: &Group, fact: Fact) {
-        let mut runs = group.runs.values();
-        let is_over = !group.runs.is_empty() && runs.all(|note| note.closed);
-        if !is_over && !self.has_retired {
+        if !group.is_over() && !self.has_retired {
             self.outbox.push(Output::Log(fact));
         }
     }
@@ -224,25 +244,28 @@ impl Voter {
             }
             self.outbox.push(Output::SteppedDown);
         }
-        if self.ending.is_some() {
-            self.retire();
-        }
     }
 
-    /// The process is about to end, by its own decision.
+    /// The process is about to end, by its own decision. The others are told, and it stays until they do not count on it any
+    /// more: of three voters two may end one after the other, and the last one goes on.
     pub(super) fn end(&mut self, now: Now) {
-        let coordinator = self.coordinator.as_ref();
-        let is_needed = coordinator.is_some_and(|coordinator| !coordinator.is_over());
-        if is_needed && self.peers.all_present().next().is_some() {
-            self.ending = Some(now.mono + HAND_OVER_WITHIN);
-            self.consent(now, consensus::Input::Transfer(None));
-        } else {
-            self.retire();
+        let group = self.group.as_ref().filter(|group| !group.is_over());
+        let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
+        if group.is_none() || places.is_empty() {
+            return self.retire();
         }
+        self.ending = Some(now.mono + HAND_OVER_WITHIN);
+        let mut frame = Vec::new();
+        Frame::Leave.write(&mut frame);
+        for place in places {
+            let frame = frame.clone();
+            self.outbox.push(Output::ToPeer { place, frame });
+        }
+        self.change_members(now);
     }
 
     /// Takes no part in the group any more.
-    fn retire(&mut self) {
+    pub(super) fn retire(&mut self) {
         if std::mem::replace(&mut self.has_retired, true) {
             return;
         }

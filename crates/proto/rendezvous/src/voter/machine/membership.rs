@@ -101,6 +101,7 @@ impl Voter {
         self.group = Some(Group {
             cluster,
             voters: consensus.configuration().voters.clone(),
+            have_voted: consensus.configuration().voters.clone(),
             consensus,
             founders,
             runs: BTreeMap::new(),
@@ -207,40 +208,55 @@ impl Voter {
         };
     }
 
-    /// Whether everybody who is there votes.
+    /// Whether those vote who should.
     fn is_settled(&self, group: &Group) -> bool {
         let configuration = group.consensus.configuration();
-        let mut present = self.peers.all_present();
-        configuration.learners.is_empty()
-            && present.all(|(_, peer)| configuration.voters.contains(&peer.voter))
+        let mut leaving = self.peers.all_leaving();
+        let staying = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
+        let staying: Vec<VoterId> = staying.map(|(_, peer)| peer.voter).collect();
+        let is_expected = match (configuration.voters.len(), &staying[..]) {
+            // Of two, one votes and the other one learns.
+            (1, [other]) => configuration.has(*other),
+            _ => {
+                configuration.learners.is_empty()
+                    && staying.iter().all(|it| configuration.voters.contains(it))
+            }
+        };
+        is_expected && leaving.all(|(_, voter)| !configuration.has(voter))
     }
 
-    /// Has a new process vote in place of one that has ended, if there is one; at the leader.
-    pub(super) fn replace_ended(&mut self, now: Now) {
+    /// The next change of members that is needed, at the leader: a new process votes in place of one that has ended, and who
+    /// leaves is not counted any more. A leader that leaves hands over.
+    pub(super) fn change_members(&mut self, now: Now) {
         let Some(group) = self.group.as_ref().filter(|_| self.coordinator.is_some()) else {
             return;
         };
+        let leader_ends = self.ending.is_some();
+        if group.consensus.is_changing() || !leader_ends && self.is_settled(group) {
+            return;
+        }
         let configuration = group.consensus.configuration();
         let own = (self.settings.own, self.id);
         let places = self.settings.places.len();
-        let is_changing = group.consensus.is_changing();
-        if is_changing || self.is_settled(group) || self.ending.is_some() {
-            return;
-        }
         let members = configuration.members();
         let candidates = (self.peers).candidates(group.cluster, own, &members, places);
         let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
         let caught_up = members.iter().copied().filter(is_caught_up);
         let next = membership::next(&View {
             leader: self.id,
-            leader_ends: false,
+            leader_ends,
             configuration,
             candidates: &candidates,
             caught_up: &caught_up.collect(),
             most: places,
         });
-        if let NextChange::Change(change) = next {
-            self.consent(now, consensus::Input::Change(&change));
+        match next {
+            NextChange::Change(change) => self.consent(now, consensus::Input::Change(&change)),
+            NextChange::HandOver(voter) => {
+                self.consent(now, consensus::Input::Transfer(Some(voter)));
+            }
+            NextChange::Nothing(_) if leader_ends => self.give_up_hand_over(),
+            NextChange::Nothing(_) => {}
         }
     }
 
