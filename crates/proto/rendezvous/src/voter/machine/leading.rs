@@ -17,7 +17,7 @@ use crate::voter::command;
 use crate::voter::{Fact, Output};
 
 /// The time in which a voter that ends in order hands over, and the others change the group.
-const HAND_OVER_WITHIN: Duration = Duration::from_millis(300);
+const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
 
 /// An input for the group that follows from one of its outputs.
 enum Then {

@@ -255,8 +255,13 @@ impl Voter {
             NextChange::HandOver(voter) => {
                 self.consent(now, consensus::Input::Transfer(Some(voter)));
             }
-            NextChange::Nothing(_) if leader_ends => self.give_up_hand_over(),
-            NextChange::Nothing(_) => {}
+            NextChange::Nothing(_) => {
+                // A learner may be ready in a moment.
+                let is_last = self.peers.all_present().all(|(_, peer)| peer.leaves);
+                if leader_ends && is_last {
+                    self.give_up_hand_over();
+                }
+            }
         }
     }
 
