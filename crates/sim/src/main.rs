@@ -11,6 +11,7 @@
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
 //! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and clients that count with it
 //! cargo run -p rdzv-sim -- consensus --seed 5 --break RemovesLeader    with a broken rule
+//! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off, with fences
 //! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    so many from another one on
 //! ```
 
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use rdzv_sim::agents::plan::{Place, Plan};
 use rdzv_sim::trace::Trace;
-use rdzv_sim::{Violation, agents, consensus, references};
+use rdzv_sim::{Violation, agents, consensus, fence, references};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [consensus | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT)"
+                "usage: rdzv-sim [consensus | fence | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT)"
             );
             return ExitCode::from(2);
         }
@@ -61,6 +62,12 @@ fn main() -> ExitCode {
                 let mut plan = consensus::plan::Plan::of_seed(seed);
                 plan.mutant = mutant;
                 consensus::run(plan, seed, trace)
+            });
+        }
+        Some("fence") => {
+            let replay = |seed| format!("fence --seed {seed}");
+            return run(seeds, everything, replay, |seed, trace| {
+                fence::world::World::new(fence::Plan::of_seed(seed), seed, trace).run()
             });
         }
         Some("references") => {

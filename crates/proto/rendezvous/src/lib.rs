@@ -35,6 +35,7 @@ pub mod decide;
 pub mod expected;
 pub mod fence;
 pub mod last_call;
+pub mod mutant;
 pub mod native_client;
 pub mod participant;
 pub mod pickle;

@@ -338,7 +338,8 @@ impl Agent {
     }
 
     fn not_joined(&mut self, refused: bool, unreachable: bool, actions: &mut Vec<Action>) {
-        if refused {
+        // One that closes the run, and cannot in time, does not join again either.
+        if refused || !self.wanted {
             return self.end();
         }
         self.doing = Doing::Stopping;

@@ -1,4 +1,4 @@
-//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 to INV-N3.
+//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 to INV-N4.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -160,6 +160,12 @@ impl Plan {
                 for torchrun in &mut plan.torchrun {
                     *torchrun = mixed && random.u32(0..3) == 0;
                 }
+                // They write in turn, each after two ways at least. Rounds that are complete before the last of them has
+                // written are followed by others, again and again.
+                let writers = plan.torchrun.iter().filter(|is| **is).count() as u32;
+                let all_write = plan.latency.1 * 4 * writers;
+                let settings = &mut plan.settings;
+                settings.last_call_timeout = settings.last_call_timeout.max(all_write);
             }
             Place::Restartable => {}
             Place::Store => plan.draw_store(random),

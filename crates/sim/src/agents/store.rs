@@ -11,6 +11,7 @@ use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
 use super::agent::{Doing, Input};
+use super::ledger::broken;
 use super::world::{Answer, Ask, Event, Question, World, origin};
 use crate::Violation;
 use crate::scheduler::{due, nanos};
@@ -159,6 +160,7 @@ impl World {
                     let node = link.node.clone();
                     self.time.log("host", || format!("► {node} {event:?}"));
                     self.ledger.announced(&node, &event)?;
+                    self.is_most_of_it(&event)?;
                     if let Announcement::Refused(Refusal::Unusable(why)) = &event {
                         return Err(Violation(format!("{node} is refused: {why}")));
                     }
@@ -169,6 +171,23 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Fails if a round is over because some have not come back to a coordinator that was started again, and these are half
+    /// of it or more.
+    fn is_most_of_it(&self, event: &Announcement) -> Result<(), Violation> {
+        let Announcement::Membership { round, reason, .. } = event else {
+            return Ok(());
+        };
+        let Some((numbers, _)) = reason.split_once(" nodes did not come back to the rendezvous")
+        else {
+            return Ok(());
+        };
+        let mut numbers = numbers.split(" of ").map(str::parse::<u64>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(missing)), Some(Ok(size))) if missing * 2 < size || self.recovers => Ok(()),
+            _ => broken(format!("INV-N4: round {round} is over, because {reason}")),
+        }
     }
 
     /// An agent asks the store.

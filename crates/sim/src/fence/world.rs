@@ -429,6 +429,9 @@ impl World {
     fn coordinator(&mut self, it: usize, output: coordinator::Output) -> Result<(), Violation> {
         match output {
             coordinator::Output::Send(id, event) => {
+                let to = self.links.get(&id).map(|link| link.from);
+                self.time
+                    .log(format!("n{it}"), || format!("tells {to:?} {event:?}"));
                 if let Told::Formed { round, .. } = event {
                     self.announce(round)?;
                 }

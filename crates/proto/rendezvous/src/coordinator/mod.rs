@@ -794,7 +794,7 @@ impl Coordinator {
             self.joined.remove(&connection);
         }
         let idle = hosted.run.is_idle();
-        if idle {
+        if idle && !hosted.run.is_recovering() {
             hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
         }
         let alarm = hosted.deadline().filter(|_| !idle);
@@ -812,6 +812,10 @@ impl Coordinator {
                 // Those who came have vanished again; the others may still come.
                 if let Some(note) = hosted.run.note_of_recovery() {
                     self.noted.insert(id.to_owned(), note);
+                }
+                // What stands there has only those who came, and the note is what the others are looked for with.
+                if hosted.run.written_form().is_some() {
+                    self.outbox.push(Output::Remove(keys::state(id)));
                 }
                 return self.left.add(now, id, &[]);
             }

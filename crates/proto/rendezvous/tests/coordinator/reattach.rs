@@ -140,7 +140,12 @@ fn an_agent_that_comes_back_in_time_is_not_lost() {
     world.lose(1);
     world.pass(REATTACH_WITHIN / 2);
     world.reattach(11, 1, held(0, 0));
-    assert_eq!(after_attached(&mut world, 11), []);
+    // Rank 0 says the address, and need not have heard that it was taken in.
+    let received = after_attached(&mut world, 11);
+    assert!(
+        matches!(received[..], [Event::Master { .. }]),
+        "{received:?}"
+    );
     world.pass(REATTACH_WITHIN * 2);
     assert_eq!(world.take(2), []);
     // Its new connection is as good as the old one.
@@ -345,6 +350,27 @@ fn with_more_than_half_back_the_others_are_lost_after_the_window() {
 }
 
 #[test]
+fn a_member_that_comes_back_after_another_one_was_lost_learns_that_the_round_is_over() {
+    let mut world = round_of(4, 1);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    assert_eq!(after_attached(&mut world, 2), []);
+    // The round is not recovered yet, and is over.
+    world.lose(1);
+    world.pass(REATTACH_WITHIN + Duration::from_millis(1));
+    assert!(world.membership(2).contains("n001"));
+    world.reattach(3, 3, held(0, 2));
+    membership_after_attached(&mut world, 3);
+    // Everybody who is there comes together.
+    world.attempt = Some(2);
+    world.join(2);
+    world.join(3);
+    world.pass(RECOVERY_WINDOW + Duration::from_secs(1));
+    assert_eq!(world.formed(2), (1, 0, 2));
+}
+
+#[test]
 fn half_of_a_round_waits_and_says_for_whom() {
     let mut world = round_of(4, 1);
     world.restart();
@@ -497,6 +523,30 @@ fn a_recovery_that_all_have_deserted_begins_anew() {
 }
 
 /// Agents 1 to 3 in round 0; their coordinator and its note are gone, and another one was started.
+#[test]
+fn agents_come_together_after_a_recovery_that_all_have_deserted() {
+    let mut world = round_of(3, 2);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.reattach(2, 2, held(0, 1));
+    // An agent of torchrun looks at the state meanwhile.
+    world.read();
+    for number in 1..=2 {
+        world.lose(number);
+    }
+    world.pass(REATTACH_WITHIN * 2);
+    for number in 1..=3 {
+        world.reattach(number, number, held(0, number - 1));
+    }
+    for number in 1..=3 {
+        world.take(number);
+        world.attempt = Some(2);
+        world.join(number);
+    }
+    world.pass(RECOVERY_WINDOW * 2);
+    assert_eq!(world.formed(1), (1, 0, 3));
+}
+
 fn without_note(origin: Origin) -> World {
     let mut world = round_of(3, 2);
     world.start_unnoted(origin);

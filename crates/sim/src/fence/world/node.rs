@@ -68,6 +68,7 @@ impl World {
         it: usize,
         input: agent::Input<'_>,
     ) -> Result<(), Violation> {
+        self.time.log(format!("n{it}"), || format!("◄ {input:?}"));
         let now = self.now(it);
         let Some(client) = &mut self.machines[it].client else {
             return Ok(());
@@ -78,6 +79,7 @@ impl World {
             outputs.push(output);
         }
         for output in outputs {
+            self.time.log(format!("n{it}"), || format!("► {output:?}"));
             self.of_agent(it, output)?;
         }
         self.schedule(it);

@@ -29,7 +29,7 @@ use crate::fence::{self, Mutant, is_broken};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
-use crate::{NodeDesc, RendezvousState, Settings};
+use crate::{NodeDesc, RendezvousState, Settings, mutant};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
 
@@ -516,7 +516,7 @@ impl Run {
 
     /// Announces to every agent that the run is over, as suits what it waits for.
     fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
-        self.note.closed = true;
+        self.note.closed = !mutant::is_broken(mutant::Mutant::EndIsNotNoted);
         out.push(Effect::Note(self.note.clone()));
         self.recovery = None;
         for (node, agent) in &mut self.agents {

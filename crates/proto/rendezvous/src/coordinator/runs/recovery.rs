@@ -31,6 +31,7 @@ use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
+use crate::mutant::{Mutant, is_broken};
 use crate::{NodeDesc, fence, recovering::Recovering};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
@@ -213,6 +214,9 @@ impl Run {
         successor: &NodeDesc,
         out: &mut Outbox<Effect>,
     ) {
+        if is_broken(Mutant::IgnoresSuccessors) {
+            return;
+        }
         let mut agents = self.agents.iter();
         let known = agents.find(|(node, agent)| {
             agent.instance == instance && instance != 0 && *node != successor
@@ -330,10 +334,11 @@ impl Run {
         let round = held.round;
         match (held.master, self.masters.current()) {
             (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
-            (None, Some((addr, port))) => out.push(Effect::Notify(
-                node.clone(),
-                Event::Master { round, addr, port },
-            )),
+            // The one that has said it need not have heard that it was taken in.
+            (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
+                let event = Event::Master { round, addr, port };
+                out.push(Effect::Notify(node.clone(), event));
+            }
             _ => {}
         }
         if self.change_announced {
@@ -391,6 +396,10 @@ impl Run {
         if let Some((addr, port)) = held.master {
             self.masters.set(addr, port);
         }
+        // Somebody who had come back is gone again, of which the others were told then.
+        if self.change_announced {
+            self.dismiss(&node, held.round, out);
+        }
         if held.succeeded {
             self.succeeded.insert(node);
         }
@@ -415,14 +424,17 @@ impl Run {
         };
         let size = self.note.members.len();
         let enough = match recovery.window_ends {
-            Some(ends) if ends <= now.mono => {
-                self.missing.len() * 2 < size || !recovery.over.is_empty() || self.recovers
+            Some(ends) if ends <= now.mono || is_broken(Mutant::NoWindow) => {
+                let is_half = self.missing.len() * 2 == size && is_broken(Mutant::HalfRestores);
+                let is_most = self.missing.len() * 2 < size || is_half;
+                is_most || !recovery.over.is_empty() || self.recovers
             }
             Some(_) => self.missing.is_empty(),
             // Until then, somebody may come who knows of a later round.
             None => {
                 let is_early = self.not_before.is_some_and(|at| now.mono < at);
                 let is_assured = self.recovers && recovery.began + WINDOW <= now.mono;
+                let is_assured = is_assured || is_broken(Mutant::MissingAreLost);
                 !is_early && (self.missing.is_empty() || is_assured)
             }
         };
@@ -458,7 +470,10 @@ impl Run {
         if is_unnoted {
             out.push(Effect::Note(self.note.clone()));
             // A number that was given out meanwhile is never used twice.
-            self.step = UNNOTED_STEP;
+            self.step = match is_broken(Mutant::NoJump) {
+                false => UNNOTED_STEP,
+                true => 1,
+            };
         }
         out.push(Effect::Recovering(Recovering {
             round: self.note.round,
@@ -659,7 +674,7 @@ impl Run {
         let is_known = self.announced.is_some() || self.state.closed;
         is_known.then(|| RunNote {
             round: self.note.round,
-            closed: self.state.closed,
+            closed: self.state.closed && !is_broken(Mutant::EndIsNotNoted),
             ..RunNote::default()
         })
     }

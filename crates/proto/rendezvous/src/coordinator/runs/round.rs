@@ -13,6 +13,7 @@ use super::{Effect, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
 use crate::coordinator::wire::{Event, Refusal};
 use crate::last_call::LastCall;
+use crate::mutant::{Mutant, is_broken};
 use crate::{NodeDesc, ranks};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
@@ -180,7 +181,9 @@ impl Run {
     fn announce(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.announced = Some(self.state.round);
         self.change_announced = false;
-        self.note_round(out);
+        if !is_broken(Mutant::NoteAfterFormed) {
+            self.note_round(out);
+        }
         self.former = self.state.participants.keys().cloned().collect();
         self.awaited = self.former.clone();
         let programs = self.former.iter().map(|node| {
@@ -207,6 +210,9 @@ impl Run {
                 assignment: assignment.and_then(|all| all.get(*rank as usize).copied()),
             };
             out.push(Effect::Notify(node.clone(), event));
+        }
+        if is_broken(Mutant::NoteAfterFormed) {
+            self.note_round(out);
         }
         for (node, agent) in &mut self.agents {
             if agent.phase == Phase::Member

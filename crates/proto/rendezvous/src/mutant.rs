@@ -1,0 +1,54 @@
+//! Rules of the coordinator, and of its recovery, that can be broken on purpose. Those of the [fence](crate::fence) are there.
+
+/// A broken rule, which the simulation has to notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// A round is noted when its participants have been told of it.
+    NoteAfterFormed,
+    /// The end of a run is not noted.
+    EndIsNotNoted,
+    /// With a note, half of the participants are enough to go on without the others.
+    HalfRestores,
+    /// Without a note, those who are missing are not waited for.
+    MissingAreLost,
+    /// With a note, participants have no time to come back.
+    NoWindow,
+    /// After a recovery without a note, rounds are numbered as if nothing could have been missed.
+    NoJump,
+    /// Nobody believes that an agent has ended in place of which another one was started.
+    IgnoresSuccessors,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::NoteAfterFormed,
+        Self::EndIsNotNoted,
+        Self::HalfRestores,
+        Self::MissingAreLost,
+        Self::NoWindow,
+        Self::NoJump,
+        Self::IgnoresSuccessors,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+std::thread_local! {
+    static BROKEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Breaks a rule, on this thread.
+#[cfg(feature = "mutants")]
+pub fn break_rule(mutant: Option<Mutant>) {
+    BROKEN.set(mutant);
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) fn is_broken(mutant: Mutant) -> bool {
+    BROKEN.get() == Some(mutant)
+}
+
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn is_broken(_: Mutant) -> bool {
+    false
+}
