@@ -93,6 +93,13 @@ pub trait RendezvousBackend: Send {
         Ok(())
     }
 
+    /// The same because a process around this one was killed, so that nobody starts another one here by itself. What this
+    /// node hosts for the others ends with the process, as if that had been killed too: they wait for whoever is started
+    /// in its place.
+    fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
+        self.leave()
+    }
+
     /// Ends it for everybody and frees what it holds; true if that went well. The stores that it has
     /// returned cannot be used any more. Whoever hosts the store waits a while for the others.
     fn shutdown(&mut self) -> bool;

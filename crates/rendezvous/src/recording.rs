@@ -45,6 +45,16 @@ impl Recorded {
         (self.recorder)(RendezvousEvent::new(state, message));
     }
 
+    /// The node does not take part any more, if that went well.
+    fn has_left(&self, left: Result<(), RendezvousError>) -> Result<(), RendezvousError> {
+        self.checked(left)?;
+        if self.takes_part.swap(false, Ordering::SeqCst) {
+            let message = format!("The node has left the rendezvous '{}'.", self.run_id());
+            self.record(NodeState::Succeeded, message);
+        }
+        Ok(())
+    }
+
     /// Records an error on its way to the caller.
     fn checked<T>(&self, result: Result<T, RendezvousError>) -> Result<T, RendezvousError> {
         result.inspect_err(|error| (self.recorder)(RendezvousEvent::failed(error)))
@@ -170,12 +180,12 @@ impl RendezvousBackend for Recorded {
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
         let left = self.backend.leave();
-        self.checked(left)?;
-        if self.takes_part.swap(false, Ordering::SeqCst) {
-            let message = format!("The node has left the rendezvous '{}'.", self.run_id());
-            self.record(NodeState::Succeeded, message);
-        }
-        Ok(())
+        self.has_left(left)
+    }
+
+    fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
+        let left = self.backend.leave_to_successor();
+        self.has_left(left)
     }
 
     fn shutdown(&mut self) -> bool {

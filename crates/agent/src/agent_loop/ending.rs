@@ -130,7 +130,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     async fn leave(&mut self, reason_to_leave: LeaveReason) {
         let limit = match reason_to_leave {
-            LeaveReason::Left => LEAVING,
+            LeaveReason::Left | LeaveReason::Killed => LEAVING,
             LeaveReason::Succeeded | LeaveReason::Failed { .. } => CLOSING,
         };
         let Some(mut left) = self.rendezvous.leave(reason_to_leave) else {
@@ -200,10 +200,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 | Ending::SucceededAlone { .. }
                 | Ending::Signalled { .. }
                 | Ending::Preempted { .. }
-                | Ending::NotNeeded
-                | Ending::KeeperLost,
+                | Ending::NotNeeded,
                 _,
             ) => LeaveReason::Left,
+            (Ending::KeeperLost, _) => LeaveReason::Killed,
         }
     }
 

@@ -351,8 +351,12 @@ impl Rendezvous {
                     info!("the rendezvous could not be closed for the other nodes");
                 }
             }
-            LeaveReason::Left => {
-                if let Err(error) = backend.leave() {
+            LeaveReason::Left | LeaveReason::Killed => {
+                let left = match reason_to_leave {
+                    LeaveReason::Killed => backend.leave_to_successor(),
+                    _ => backend.leave(),
+                };
+                if let Err(error) = left {
                     info!("the rendezvous could not be left in order: {error}");
                 }
             }

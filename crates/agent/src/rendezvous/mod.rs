@@ -85,6 +85,8 @@ pub(crate) enum LeaveReason {
     Failed { reason: Option<String> },
     /// The others may go on.
     Left,
+    /// The same, where a process around this one was killed.
+    Killed,
 }
 
 /// A rendezvous that is complete.

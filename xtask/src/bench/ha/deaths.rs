@@ -133,7 +133,8 @@ pub(super) fn play(tools: &Tools, plan: Plan, case: &Case) -> anyhow::Result<Pla
             let _ = signal(agent, Signal::SIGCONT);
         }
     }
-    let least = if waits && case.death != Death::AgentAndLauncher {
+    let keeps_round = matches!(case.death, Death::Machine | Death::Stopped);
+    let least = if waits && keeps_round {
         round
     } else {
         round + 1

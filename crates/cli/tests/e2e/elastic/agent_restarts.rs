@@ -222,3 +222,24 @@ fn a_host_that_somebody_starts_again_finds_the_others() {
     host.wait().expect(0);
     other.wait().expect(0);
 }
+
+#[test]
+fn the_others_wait_for_a_host_whose_keeper_was_killed() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let host = place.node(&flags, &script(&go)).start();
+    host.stdout.await_text("/1 at", 1);
+    let other = place.node(&flags, &script(&go)).start();
+    for node in [&host, &other] {
+        node.stdout.await_text("/2 at", 1);
+    }
+    kill_node(host);
+    let host = place.node(&flags, &script(&go)).start();
+    host.stdout.await_text("/2 at", 1);
+    other.stdout.await_text("/2 at", 2);
+    fs::write(&go, "").unwrap();
+    host.wait().expect(0);
+    other.wait().expect(0);
+}

@@ -186,7 +186,9 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
 fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let place = first_agent();
     let script = "echo started; sleep 1000";
-    let host = place.node(&["--nnodes=2"], script).start();
+    // It could be started again there, and is waited for so long.
+    let flags = ["--nnodes=2", "--rdzv-conf=coordinator_timeout=3"];
+    let host = place.node(&flags, script).start();
     super::await_participants(&place.endpoint, 1, |_| true);
     let other = place
         .node(&["--nnodes=2", "--max-restarts=3"], script)

@@ -306,6 +306,19 @@ impl RendezvousBackend for C10dRendezvous {
         }
     }
 
+    fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
+        let left = self.leave();
+        let is_alone = matches!(self.options.medium, Medium::Tcp { .. });
+        // Of several voters, another one coordinates at once.
+        if let Some(connection) = self.connected.get_mut().as_mut().filter(|_| is_alone)
+            && let Some(server) = connection.server.take()
+        {
+            // Its end in order would tell the others that nobody comes, so it lasts as long as the process.
+            Box::leak(Box::new(server));
+        }
+        left
+    }
+
     fn shutdown(&mut self) -> bool {
         let Some(mut connection) = self.connected.take() else {
             return true;

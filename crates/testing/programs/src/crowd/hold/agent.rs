@@ -349,8 +349,9 @@ impl Agent {
                     self.is_expired = false;
                 }
                 Output::Changed(_) => rejoins = true,
-                Output::NotJoined(failure) => {
-                    eprintln!("agent {} did not join: {failure:?}", self.number);
+                // One says it for all.
+                Output::NotJoined(failure) if self.number == 0 => {
+                    eprintln!("agent 0 did not join: {failure:?}");
                 }
                 _ => {}
             }
