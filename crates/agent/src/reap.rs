@@ -139,38 +139,64 @@ impl ProcessStat {
     }
 }
 
+/// Stops everything below a process, or continues it.
+///
+/// A process is stopped before its children are looked for: it cannot start others then, nor collect
+/// these, so that their numbers cannot come to mean other processes.
+pub(crate) fn signal_below(parent: Pid, signal: Signal) {
+    let (mut seen, mut next) = (HashSet::new(), children_of(parent));
+    while let Some(process) = next.pop() {
+        if seen.insert(process) && kill_process(process, signal).is_ok() {
+            next.extend(children_of(process));
+        }
+    }
+}
+
+/// Whether a process is stopped.
+pub(crate) fn is_stopped(process: Pid) -> bool {
+    let process = process.as_raw_nonzero();
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, after)| after.trim_start());
+    state.is_some_and(|state| state.starts_with('T'))
+}
+
 /// Whether there is any child at all: one system call, where reading the list takes many.
 fn has_children() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
-/// Our children. The kernel keeps them per thread. If the list is not empty, it may lack some that
-/// come to be while it is read; an empty answer is always right.
+/// Our children.
 fn children() -> Vec<Pid> {
+    children_of(getpid())
+}
+
+/// The children of a process. The kernel keeps them per thread. If the list is not empty, it may lack some that
+/// come to be while it is read; an empty answer is always right.
+fn children_of(parent: Pid) -> Vec<Pid> {
     let mut pids = Vec::new();
-    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+    let parent = parent.as_raw_nonzero().get();
+    let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else {
         return pids;
     };
     for thread in threads.flatten() {
         match fs::read_to_string(thread.path().join("children")) {
             Ok(text) => pids.extend(text.split_whitespace().filter_map(parse_pid)),
             // A kernel without this file, or a thread that has just ended.
-            Err(_) => return children_from_all_processes(),
+            Err(_) => return children_from_all_processes(parent),
         }
     }
     pids
 }
 
-fn children_from_all_processes() -> Vec<Pid> {
-    let us = getpid().as_raw_nonzero().get();
+fn children_from_all_processes(of: i32) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     processes
         .flatten()
         .filter_map(|process| parse_pid(process.file_name().to_str()?))
-        .filter(|pid| ProcessStat::of(pid.as_raw_nonzero()).is_some_and(|other| other.parent == us))
+        .filter(|pid| ProcessStat::of(pid.as_raw_nonzero()).is_some_and(|other| other.parent == of))
         .collect()
 }
 
@@ -190,7 +216,8 @@ mod tests {
         let pid = Pid::from_child(&child);
         assert!(has_children());
         assert!(children().contains(&pid));
-        assert!(children_from_all_processes().contains(&pid));
+        let us = getpid().as_raw_nonzero().get();
+        assert!(children_from_all_processes(us).contains(&pid));
         let stat = ProcessStat::of(child.id()).unwrap();
         assert_eq!(stat.parent, getpid().as_raw_nonzero().get());
         assert_eq!(stat.session, ProcessStat::of("self").unwrap().session);

@@ -278,6 +278,7 @@ mod tests {
             keep_alive_interval: seconds(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
+            node_timeout: Duration::from_secs(3),
             fence: None,
         };
         assert_eq!(read("").unwrap(), defaults);
@@ -304,6 +305,7 @@ mod tests {
                 keep_alive_interval: seconds(6),
                 keep_alive_max_attempt: 7,
                 cas_backoff_max: Duration::from_millis(500),
+                node_timeout: Duration::from_secs(3),
                 fence: None,
             }
         );

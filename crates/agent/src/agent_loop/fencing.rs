@@ -7,11 +7,13 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Mono;
 use rdzv_rendezvous::fence::{self, Input, Output};
 use rdzv_rendezvous::{NodeState, RendezvousEvent};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid};
 use tokio::time::sleep;
 use tracing::warn;
 
 use super::AgentLoop;
+use crate::keeper::{is_kept, kept};
+use crate::reap::signal_below;
 use crate::supervisor::Supervisor;
 use crate::{AgentConfig, RendezvousPlan};
 
@@ -41,10 +43,12 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// Tells the fence of something, and does what it wants at once.
     pub(super) fn fence(&mut self, input: Input) {
         self.fence.handle(fence::now(), input);
+        self.note_lease();
         while let Some(output) = self.fence.poll_output() {
             match output {
                 Output::Stop => {
                     self.supervisor.suspend();
+                    self.signal_others(Signal::STOP);
                     self.say_of_fence(
                         "workers stand still: no coordinator with a majority was heard of in time"
                             .to_owned(),
@@ -52,6 +56,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 }
                 Output::Continue(stood) => {
                     self.supervisor.resume();
+                    self.signal_others(Signal::CONT);
                     self.say_of_fence(format!(
                         "workers go on after {:.1} s: the coordinator has a majority, and the round holds",
                         stood.as_secs_f64()
@@ -75,6 +80,37 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     self.kill_fenced();
                 }
             }
+        }
+    }
+
+    /// The guard knows until when workers may run, in case this process is stopped then.
+    fn note_lease(&mut self) {
+        let until = self.fence.lease_until();
+        if until != self.noted_lease
+            && let Some(kept) = kept()
+        {
+            let millis = until.map_or(0, |until| until.since(Mono::ZERO).as_millis());
+            kept.update_note(|note| note.lease_until = u64::try_from(millis).unwrap_or(u64::MAX));
+        }
+        self.noted_lease = until;
+    }
+
+    /// This process goes on. If it was stopped, the guard may have stopped its workers.
+    pub(super) fn continued(&mut self) {
+        if self.fence.lease_until().is_some() {
+            self.fence(Input::Tick);
+            if !self.fence.is_closed() {
+                self.supervisor.resume();
+                self.signal_others(Signal::CONT);
+            }
+        }
+    }
+
+    /// Processes that workers have started may be in other groups than theirs. They are below this process, if this is the agent
+    /// and not a part of somebody's program.
+    fn signal_others(&self, signal: Signal) {
+        if is_kept() {
+            signal_below(getpid(), signal);
         }
     }
 

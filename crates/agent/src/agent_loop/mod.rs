@@ -72,6 +72,8 @@ pub(crate) struct AgentLoop<'o, S> {
     awaiting: Awaiting,
     /// Stops the workers while no coordinator has a majority.
     fence: Fence,
+    /// The end of their lease, as it stands in the note.
+    noted_lease: Option<Mono>,
     /// The round that this node is in.
     round: Option<u64>,
 }
@@ -89,6 +91,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
             fence: Fence::new(kill_after(&config)),
+            noted_lease: None,
             round: None,
             config,
             observer,
@@ -207,7 +210,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     async fn requested(&mut self, request: Request) {
         let input = match request {
             Request::Job(JobRequest::Suspend) => self.suspend().await,
-            Request::Job(JobRequest::Continue) => None,
+            Request::Job(JobRequest::Continue) => {
+                self.continued();
+                None
+            }
             Request::Stop(signal) => Some(self.stop(signal)),
             Request::PassOn(signal) => {
                 self.supervisor.pass_on(signal);

@@ -5,11 +5,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rdzv_rendezvous::Kept;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, timeout_at};
 
+use super::stopped_agent::StoppedAgent;
 use crate::AgentError;
 use crate::control_group::ControlGroup;
 use crate::error::system;
@@ -73,6 +75,8 @@ pub(super) struct Attendant {
     outermost: bool,
     /// The signals that were passed on.
     passed_on: Vec<Signal>,
+    /// The workers of a child that is stopped.
+    stopped: StoppedAgent,
 }
 
 impl Attendant {
@@ -92,7 +96,14 @@ impl Attendant {
             leftovers,
             outermost,
             passed_on: Vec::new(),
+            stopped: StoppedAgent::default(),
         })
+    }
+
+    /// The child is an agent, and its note is here.
+    pub(super) fn with_note(mut self, kept: Option<Kept>) -> Self {
+        self.stopped = StoppedAgent::new(kept);
+        self
     }
 
     /// Waits for the child's end, and passes signals on to it.
@@ -101,20 +112,22 @@ impl Attendant {
         // The child is not collected yet, so a signal cannot hit another process.
         loop {
             // Before the first wait too: the child may have ended before SIGCHLD was handled.
-            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
             let changed = waitpid(Some(child), options).map_err(system("wait for a child"))?;
             match changed {
                 // A guard that is stopped guards nobody.
                 Some((_, status)) if status.stopped() && self.outermost => {
                     let _ = kill_process(child, Signal::CONT);
                 }
-                Some((_, status)) if status.stopped() => {}
+                Some((_, status)) if status.stopped() => self.stopped.begin(),
+                Some((_, status)) if status.continued() => self.stopped.end(),
                 Some((_, status)) => return Ok(ExitStatus::from_raw(status.as_raw())),
                 None => {}
             }
             tokio::select! {
                 biased;
                 _ = self.children.recv() => self.leftovers.collect(&ours),
+                () = self.stopped.stop_in_time(child) => {}
                 request = self.job_control.next() => match request {
                     JobRequest::Suspend => {
                         let _ = kill_process(child, Signal::TSTP);

@@ -141,7 +141,7 @@ fn guard(
     let (mut agent, mut began) = start()?;
     name_this_process(NAME);
     event_loop()?.block_on(async {
-        let mut attendant = Attendant::new(leftovers, false)?;
+        let mut attendant = Attendant::new(leftovers, false)?.with_note(kept.clone());
         let mut lives = Lives::default();
         let keeper_ended = awaitable(keeper.pidfd.as_fd()).map_err(system("watch the keeper"))?;
         loop {

@@ -39,6 +39,7 @@
 //! | `guard` | the guard |
 //! | `child` | both: the wait for a child, the signals for it, the end of what it leaves |
 //! | `restarts` | how often a process that was killed is started again |
+//! | `stopped_agent` | the workers of an agent that is stopped and has a fence |
 //! | `watch` | the agent's view of the two, and of what outlives it |
 //! | `service` | the keeper of a service without workers, which is started again if it is killed |
 
@@ -47,6 +48,7 @@ mod guard;
 mod outer;
 mod restarts;
 mod service;
+mod stopped_agent;
 mod watch;
 
 use std::time::Duration;

@@ -9,6 +9,8 @@ use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rdzv_agent::Service;
+use rdzv_rendezvous::RendezvousError;
+use rdzv_rendezvous::dynamic::StoreVoter;
 use rdzv_rendezvous::dynamic::native::{self, NoteFile, Origin};
 use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, parse_size};
 
@@ -72,6 +74,19 @@ pub(crate) struct StoreArgs {
     #[arg(long)]
     recover: bool,
 
+    /// Be one of the voters of a job: the list of endpoints that its agents have
+    ///
+    /// For a job on two machines, on a third one: `rdzv run --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join
+    /// a:29400,b,c` on c. The store listens at the endpoint that is its machine. With two of three voters the rendezvous goes
+    /// on, whichever machine is lost. A job that begins waits until all voters are there; a voter that is lost may
+    /// be started again at any time.
+    #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
+    join: Option<String>,
+
+    /// Seconds for which a machine may be silent, as the agents have it in --rdzv-conf (3)
+    #[arg(long, value_name = "SECONDS", requires = "join")]
+    node_timeout: Option<String>,
+
     #[command(flatten, next_help_heading = "The secret of the job")]
     trust: TrustArgs,
 }
@@ -93,11 +108,19 @@ impl StoreArgs {
 /// The time for clients to leave once the server is to end.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// The same for one that is a voter, and hands over to another one before.
+const HAND_OVER: Duration = Duration::from_millis(500);
+
 /// The time for the reader of stderr to take the last lines.
 const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
 /// The time for which agents wait for a store that was killed, in seconds.
 const AWAITED: u64 = 60;
+
+/// Flags that cannot be; a sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
 
 /// Serves until SIGTERM, SIGINT or SIGHUP.
 pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
@@ -120,7 +143,10 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
         Ok(Some(ended)) => rdzv_agent::end_like(ended),
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
-            Exit::Failure
+            match error.is::<Misuse>() {
+                true => Exit::Usage,
+                false => Exit::Failure,
+            }
         }
     };
     finish_lines(Some(FINAL_FLUSH));
@@ -139,13 +165,39 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         limits: arguments.limits(),
         ..ServerOptions::default()
     };
-    let mut restart = None;
-    if arguments.restarts == 0 {
+    options.admission = Admission {
+        credentials: trust.credentials,
+        torch_clients: trust.torch_clients,
+        agent_prefix: None,
+    };
+    let is_open = options.admission.credentials.is_empty();
+    let timeout = Duration::from_secs(arguments.coordinator_timeout);
+    let (mut restart, mut linger) = (None, LINGER);
+    if let Some(list) = &arguments.join {
+        let misuse = |error: RendezvousError| Misuse(format!("--join: {error}"));
+        let places = StoreVoter::places(list).map_err(misuse)?;
+        let node_timeout = StoreVoter::node_timeout(arguments.node_timeout.as_deref());
+        let node_timeout = node_timeout.map_err(|error| Misuse(error.to_string()))?;
+        let Some(voter) = StoreVoter::listen(places).map_err(misuse)? else {
+            return Err(anyhow!(
+                "the places of this machine in {list} are in use: an agent there is the voter already"
+            ));
+        };
+        if arguments.restarts > 0 {
+            match rdzv_agent::keep_service(arguments.restarts)? {
+                Service::Serves(why) => restart = why,
+                Service::Ended(ended) => return Ok(Some(ended)),
+            }
+        }
+        // It has threads, so it is made by the process that serves.
+        let serves = voter.serve_with(&mut options, timeout, node_timeout);
+        serves.with_context(|| format!("be a voter at {}", voter.place()))?;
+        linger = HAND_OVER;
+    } else if arguments.restarts == 0 {
         options.extension = Some(native::extension());
     } else {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
         options.listeners = listeners.map_err(failed)?;
-        let timeout = Duration::from_secs(arguments.coordinator_timeout);
         let mut note = NoteFile::new(timeout).context("make memory for a note")?;
         match rdzv_agent::keep_service(arguments.restarts)? {
             Service::Serves(why) => restart = why,
@@ -170,13 +222,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             tracing::warn!("{warning}");
         }
     }
-    let is_open = trust.credentials.is_empty();
-    options.admission = Admission {
-        credentials: trust.credentials,
-        torch_clients: trust.torch_clients,
-        agent_prefix: None,
-    };
-    let served = TcpStoreServer::serve(options, ends.into(), LINGER, |address| {
+    let served = TcpStoreServer::serve(options, ends.into(), linger, |address| {
         if restart.is_some() {
             return;
         }

@@ -67,7 +67,8 @@ pub(crate) struct RendezvousArgs {
     /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
     /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
     /// ended), `fence` (`off` or `auto`: a node of a job with voters stops its workers before the others go on without
-    /// it), `node_timeout` (3: so long after it has last heard of a coordinator with a majority), `fence_kill` (60: so
+    /// it), `node_timeout` (3: a machine may be silent for so long; with a fence, so long after it has last heard of a coordinator
+    /// with a majority), `fence_kill` (60: so
     /// long they stand still before they are killed). Every agent that hosts
     /// a store: `store_max_memory` (4GiB). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
     /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).

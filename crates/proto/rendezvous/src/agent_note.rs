@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
-//!             status: i32, short: u32, pid: u32, instances: u32 count of u64
+//!             status: i32, short: u32, pid: u32, lease until ms: u64, instances: u32 count of u64
 //! ```
 
 use crate::slot::{self, Bytes};
@@ -26,6 +26,8 @@ pub struct AgentNote {
     pub deaths: u32,
     /// The end of the last one, if there was one.
     pub last_death: Option<Death>,
+    /// The end of the lease of its workers, in milliseconds of the clock of leases; 0 if there is none.
+    pub lease_until: u64,
     /// The instances under which agents have taken part in the rendezvous, the newest at the end.
     pub instances: Vec<u64>,
 }
@@ -66,6 +68,7 @@ impl AgentNote {
         content.extend_from_slice(&death.status.to_le_bytes());
         content.extend_from_slice(&death.short.to_le_bytes());
         content.extend_from_slice(&death.pid.to_le_bytes());
+        content.extend_from_slice(&self.lease_until.to_le_bytes());
         slot::write_numbers(&self.instances, &mut content);
         slot::encode(sequence, &content)
     }
@@ -90,6 +93,7 @@ impl AgentNote {
             restarts_used,
             deaths,
             last_death: (flags & KILLED != 0).then_some(death),
+            lease_until: bytes.u64()?,
             instances: bytes.numbers()?,
         })
     }
@@ -105,6 +109,7 @@ mod tests {
             restarts: 3,
             restarts_used: 1,
             deaths: 2,
+            lease_until: 1 << 40,
             last_death: Some(Death {
                 status: 9,
                 short: 1,

@@ -110,7 +110,16 @@ impl Fence {
         self.stopped.is_some()
     }
 
+    /// The end of the lease of the workers that are there.
+    pub fn lease_until(&self) -> Option<Mono> {
+        self.until
+    }
+
     fn lease(&mut self, now: Mono, round: u64, until: Mono) {
+        if self.stopped.is_none() && self.until.is_some_and(|until| until <= now) {
+            // This process was held up. Others may have stopped the workers in its place, and are to see them go on.
+            self.tick(now);
+        }
         if self.left.is_some_and(|left| round <= left) {
             return;
         }
@@ -289,6 +298,17 @@ mod tests {
         let continued = [Output::Continue(stood)];
         assert_eq!(tell(&mut fence, 6000, lease(8900)), continued);
         assert_eq!(tell(&mut fence, 8900, Input::Tick), [Output::Stop]);
+    }
+
+    #[test]
+    fn an_answer_after_the_end_of_the_lease_finds_them_stopped() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        let continued = Output::Continue(Duration::ZERO);
+        assert_eq!(
+            tell(&mut fence, 3100, lease(6000)),
+            [Output::Stop, continued]
+        );
     }
 
     #[test]

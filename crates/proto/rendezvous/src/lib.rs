@@ -16,6 +16,7 @@
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
 //! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
+//! * [`silence`]: how the loss of a machine is noticed that closes no connection.
 //! * [`AgentNote`]: what is known of an agent after its death.
 //! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
 //! * [`participant`]: the machine of one agent over such a store.
@@ -42,6 +43,7 @@ pub mod pickle;
 pub mod ranks;
 pub mod recovering;
 pub mod settings;
+pub mod silence;
 mod slot;
 pub mod state;
 pub mod voter;

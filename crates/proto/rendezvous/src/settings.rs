@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::silence;
+
 /// The settings of a run's rendezvous; assumed to be the same for all its agents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
@@ -23,6 +25,8 @@ pub struct Settings {
     pub keep_alive_max_attempt: u32,
     /// Most that is slept after a lost write (0: no sleep).
     pub cas_backoff_max: Duration,
+    /// A machine may be silent for so long, before its connections are ended (3 s).
+    pub node_timeout: Duration,
     /// A node that has heard for so long from no coordinator with a majority stops its workers; `None`: it does not.
     pub fence: Option<Duration>,
 }
@@ -47,6 +51,7 @@ impl Settings {
             keep_alive_interval: Duration::from_secs(5),
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
+            node_timeout: silence::NODE_TIMEOUT,
             fence: None,
         }
     }

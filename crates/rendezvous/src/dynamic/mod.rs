@@ -23,7 +23,7 @@ mod waiting;
 mod watch_thread;
 
 pub use bootstrap::reserve_port;
-pub use c10d::{C10dRendezvous, C10dState};
+pub use c10d::{C10dRendezvous, C10dState, StoreVoter};
 pub use driver::{Driver, DriverOptions};
 pub use node::is_this_machine;
 pub use shared::{Notice, SharedState, Token, Written};

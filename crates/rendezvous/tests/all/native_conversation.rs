@@ -108,7 +108,7 @@ impl Conversation {
                     sent.push((id.0, bytes));
                 }
                 server::Output::Close(id, why) => self.note(&format!("closes {}: {why}", id.0)),
-                server::Output::Joined(_) => {}
+                server::Output::Joined(..) => {}
                 other => panic!("{other:?}"),
             }
         }

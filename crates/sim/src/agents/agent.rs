@@ -291,6 +291,8 @@ impl Agent {
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }
             | Output::Missing(_)
+            | Output::Watch(_)
+            | Output::Search
             | Output::Lease { .. }
             | Output::AllSucceeded(_) => {}
         }

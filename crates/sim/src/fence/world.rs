@@ -137,6 +137,7 @@ impl World {
                 own,
                 seed: time.random.u64(1..),
                 timeout: Duration::from_secs(120),
+                node_timeout: plan.node_timeout,
             }),
             greeting: Vec::new(),
             keys: BTreeMap::new(),

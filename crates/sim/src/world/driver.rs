@@ -53,7 +53,7 @@ impl World {
                     let now = self.time.clocks(0);
                     self.machine.handle(now, Input::Turn);
                 }
-                Output::Joined(id) => unreachable!("{id:?} joined, and nobody is an agent here"),
+                Output::Joined(id, _) => unreachable!("{id:?} joined, and nobody is an agent here"),
             }
         }
     }

@@ -243,3 +243,29 @@ fn the_others_wait_for_a_host_whose_keeper_was_killed() {
     host.wait().expect(0);
     other.wait().expect(0);
 }
+
+#[test]
+fn a_host_that_is_stopped_is_named_and_waited_for() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let host = place.node(&FLAGS, &script(&go)).start();
+    await_participants(&place.endpoint, 1, |_| true);
+    let other = place.node(&FLAGS, &script(&go)).start();
+    for node in [&host, &other] {
+        await_round(node, 0);
+    }
+    let agent = host.agent_pid();
+    kill(agent, Signal::STOP);
+    let stopped = Instant::now();
+    // Its kernel answers, so the connection holds.
+    let text = "for 3 s (it is connected and says nothing); the workers are not touched";
+    other.stderr.await_text(text, 1);
+    assert!(stopped.elapsed() < Duration::from_secs(10));
+    kill(agent, Signal::CONT);
+    fs::write(&go, "").unwrap();
+    for node in [host, other] {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+    }
+}

@@ -151,6 +151,79 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     first.end();
 }
 
+/// An agent of this machine that is started again if it is killed, with the options that everybody has.
+fn usual_node(machine: &Machine, address: &str, script: &str) -> Running {
+    let script = format!(
+        "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} --rdzv-id job \
+         --local-addr {address} --rdzv-conf last_call_timeout=1 --no-python sh -c '{script}'",
+        machine.enter()
+    );
+    shell(&script).start()
+}
+
+#[test]
+fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it_waits_for() {
+    let Some((first, second)) = machines_if_possible() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = format!(
+        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let near = usual_node(&first, "10.9.0.1", &script);
+    let far = usual_node(&second, "10.9.0.2", &script);
+    near.stdout.await_text("/2 at", 1);
+    far.stdout.await_text("/2 at", 1);
+    second.run("ip link set cable down");
+    let cut = Instant::now();
+    near.stdout.await_text("/1 at", 1);
+    let missed = cut.elapsed();
+    far.stderr
+        .await_text("no coordinator at the rdzv store at 10.9.0.1", 1);
+    let said = cut.elapsed();
+    // By its heartbeats alone it would be 10 to 15 s.
+    assert!(missed < Duration::from_secs(9), "{missed:?}");
+    assert!(said < Duration::from_secs(12), "{said:?}");
+    // The cable of a machine that is back brings its node back.
+    second.run("ip link set cable up");
+    near.stdout.await_text("/2 at", 2);
+    far.stdout.await_text("/2 at", 2);
+    fs::write(&go, "").unwrap();
+    near.wait().expect(0);
+    far.wait().expect(0);
+    second.end();
+    first.end();
+}
+
+#[test]
+fn a_link_that_is_cut_for_a_moment_costs_nothing() {
+    let Some((first, second)) = machines_if_possible() else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let script = format!(
+        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
+        go.display()
+    );
+    let near = usual_node(&first, "10.9.0.1", &script);
+    let far = usual_node(&second, "10.9.0.2", &script);
+    near.stdout.await_text("/2 at", 1);
+    far.stdout.await_text("/2 at", 1);
+    for _ in 0..3 {
+        first.run("ip link set cable down; sleep 0.8; ip link set cable up; sleep 2");
+    }
+    fs::write(&go, "").unwrap();
+    for node in [near, far] {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
+    }
+    second.end();
+    first.end();
+}
+
 /// Three machines at one switch, which is in the first one's hands.
 fn three_machines() -> Option<(Machine, [Machine; 3])> {
     let (switch, cable) = machines_if_possible()?;

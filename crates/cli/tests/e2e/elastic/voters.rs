@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_testing::{Authority, pids};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::secret::token_file;
 use super::{PRINT_ROUND, Place, printed};
-use crate::harness::{DEADLINE, Running, free_port};
+use crate::harness::{DEADLINE, Running, free_port, rdzv};
 
 /// Short, because the last node is not waited for here.
 const CONF: &str = "last_call_timeout=1,join_timeout=60";
@@ -352,5 +352,166 @@ fn a_coordinator_that_is_stopped_is_replaced_and_is_a_node_again_when_it_goes_on
     fs::write(&go, "").unwrap();
     for node in nodes {
         node.wait().expect(0);
+    }
+}
+
+/// The times at which a worker has written, in nanoseconds.
+fn stamps(file: &Path) -> Vec<u128> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// Waits until a worker has written after this time.
+fn await_stamp_after(file: &Path, time: u128) {
+    let until = Instant::now() + DEADLINE;
+    while stamps(file).last().is_none_or(|last| *last <= time) {
+        assert!(Instant::now() < until, "nothing is written any more");
+        // Nobody tells when a file grows.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a worker has written nothing for a while, in which it would have written often.
+fn await_rest(file: &Path) {
+    let until = Instant::now() + DEADLINE;
+    let (mut last, mut since) = (stamps(file).len(), Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        assert!(Instant::now() < until, "it is never at rest");
+        std::thread::park_timeout(Duration::from_millis(5));
+        let now = stamps(file).len();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
+#[test]
+fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let conf = "last_call_timeout=1,join_timeout=60,fence=auto,node_timeout=0.8";
+    let flags = ["--nnodes=2:3", "--rdzv-conf", conf];
+    let file = |node: usize, who: &str| directory.path().join(format!("{who}{node}"));
+    let nodes = [0, 1, 2].map(|number| {
+        let ends = format!("until test -e {}; do", go.display());
+        let write = |who| {
+            format!(
+                "date +%s%N >> {}; sleep 0.02; done",
+                file(number, who).display()
+            )
+        };
+        // A helper in a session of its own, whose parent has ended.
+        let script = format!(
+            "{PRINT_ROUND}; setsid -f sh -c \"{ends} {}\"; {ends} {}",
+            write("helper"),
+            write("worker")
+        );
+        place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
+    });
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    let stopped = (coordinator(&nodes) + 1) % 3;
+    for who in ["worker", "helper"] {
+        await_stamp_after(&file(stopped, who), 0);
+    }
+    let agent = nodes[stopped].agent_pid();
+    pids::kill(agent, Signal::STOP);
+    pids::wait_for_state(agent, 'T');
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    for who in ["worker", "helper"] {
+        await_rest(&file(stopped, who));
+    }
+    for who in ["worker", "helper"] {
+        let last = stamps(&file(stopped, who)).last().copied().unwrap();
+        let ran = Duration::from_nanos(last.saturating_sub(now.as_nanos()) as u64);
+        // 1.05 times 0.8 s, and 0.25 s; a busy machine takes longer to stop than an idle one.
+        assert!(ran < Duration::from_millis(1_600), "{who}: {ran:?}");
+    }
+    // Its heartbeats are not missed yet: the round holds, and everybody goes on.
+    pids::kill(agent, Signal::CONT);
+    let continued = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    for who in ["worker", "helper"] {
+        await_stamp_after(&file(stopped, who), continued.as_nanos());
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
+    }
+}
+
+/// A store that is a voter of these places.
+fn store_voter(place: &Place) -> Running {
+    let store = rdzv(["store", "--join", &place.endpoint])
+        .env("LOGLEVEL", "INFO")
+        .start();
+    store.stdout.await_text("listening on ", 1);
+    store
+}
+
+#[test]
+fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let store = store_voter(&place);
+    let flags = ["--nnodes=1:2", "--rdzv-conf", CONF];
+    let mut nodes = Vec::from([1, 2].map(|_| start(&place, &go, &flags)));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    // A store that is killed votes again.
+    let before = nodes[0].stderr.so_far().len();
+    let (service, _) = store.processes().into_iter().next_back().unwrap();
+    pids::kill(service, Signal::KILL);
+    let until = Instant::now() + DEADLINE;
+    while !nodes[0].stderr.so_far()[before..].contains("votes in place") {
+        assert!(Instant::now() < until, "the store does not vote again");
+        // The node says it in its own time.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    kill_machine(nodes.remove(0));
+    nodes[0].stdout.await_text("/1 at", 1);
+    nodes.push(start(&place, &go, &flags));
+    for node in &nodes {
+        node.stdout
+            .await_text("/2 at", if node.pid() == nodes[0].pid() { 2 } else { 1 });
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+    store.signal(Signal::TERM);
+    store.wait().expect(0);
+}
+
+#[test]
+fn a_store_that_cannot_be_a_voter_says_why() {
+    for (list, text) in [
+        (
+            "127.0.0.1:29400",
+            "names 1 of the voters and has to be the list of all 3 or 5",
+        ),
+        ("127.0.0.1,127.0.0.2,127.0.0.1", "is in the list twice"),
+        ("203.0.113.1,203.0.113.2,203.0.113.3", "is this machine"),
+    ] {
+        let ended = rdzv(["store", "--join", list]).run().expect(2);
+        assert!(ended.stderr.contains(text), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("rdzv store: --join: "),
+            "{}",
+            ended.stderr
+        );
+    }
+    let place = places(3);
+    let store = store_voter(&place);
+    let others = [store_voter(&place), store_voter(&place)];
+    let ended = rdzv(["store", "--join", &place.endpoint]).run().expect(1);
+    assert!(ended.stderr.contains("are in use"), "{}", ended.stderr);
+    for store in others.into_iter().chain([store]) {
+        store.signal(Signal::TERM);
+        store.wait().expect(0);
     }
 }

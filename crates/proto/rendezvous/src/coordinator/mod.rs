@@ -46,12 +46,12 @@ use self::backing::Backing;
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
-use self::sessions::Sessions;
+use self::sessions::{Limits, Sessions};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
-use crate::NodeDesc;
-use crate::fence::{Mutant, is_broken};
+use crate::fence::{self, Mutant, is_broken};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
+use crate::{NodeDesc, silence};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
@@ -74,6 +74,8 @@ pub enum Input<'a> {
         /// The operation's fields.
         payload: &'a [u8],
     },
+    /// A connection is about to be gone because the other machine does not answer any more.
+    Silent(ConnId),
     /// A connection is gone.
     Closed(ConnId),
     /// The answer to [`Output::Read`].
@@ -199,6 +201,8 @@ pub struct Origin {
     pub forgotten: u32,
     /// If voters are behind it: when one of those that elected it had last heard from an earlier leader.
     pub electors_heard: Option<Mono>,
+    /// The time for which a machine may be silent, as far as it is known before the first agent joins.
+    pub node_timeout: Option<Duration>,
 }
 
 /// A run with its sessions.
@@ -221,12 +225,13 @@ impl Hosted {
             recover,
             forgotten,
             electors_heard,
+            node_timeout,
             ..
         } = coordinator.origin;
         let unnoted_since = coordinator.unnoted_since;
         let mut run = Run::new(id, authority.is_some())
             .hosted(host, unnoted_since, recover)
-            .fencing(electors_heard);
+            .fencing(electors_heard, node_timeout);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }
@@ -336,11 +341,27 @@ impl Hosted {
         refusal.or_else(|| self.run.refusal(join))
     }
 
+    fn limits(&self) -> Limits {
+        let settings = self.run.settings();
+        // Where a broken connection is a loss, it is left alone.
+        let has_others = settings.max_nodes > 1 && self.authority.is_some();
+        Limits {
+            lost_after: settings.lost_after().max(self.run.fence()),
+            again: settings.keep_alive_interval,
+            pulse: has_others.then(|| silence::pulse(self.lease())),
+        }
+    }
+
+    /// The time for which a machine may be silent, with so many agents as there are.
+    fn lease(&self) -> Duration {
+        fence::lease(self.run.settings().node_timeout, self.sessions.len())
+    }
+
     /// An agent has a session over this connection from here on.
     fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
         self.run.adopt_settings(join);
-        let settings = self.run.settings();
-        if let Some(old) = self.sessions.attach(now, from, &join.node, settings) {
+        let limits = self.limits();
+        if let Some(old) = self.sessions.attach(now, from, &join.node, &limits) {
             self.ended.push(old);
             let why = "its agent came back over another connection";
             out.push(Output::Close(old, why.to_owned()));
@@ -354,7 +375,8 @@ impl Hosted {
         };
         if self.run.may_reattach(&node) {
             let fence = self.run.fence_of(&node);
-            return self.sessions.await_return(now, &node, fence);
+            let silence = self.lease();
+            return self.sessions.await_return(now, &node, fence, silence);
         }
         self.apply(out, |run, out| {
             run.lost(now, &node, "its connection closed", out);
@@ -364,11 +386,13 @@ impl Hosted {
     /// The deadline `at` has come.
     fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
-        let lost_after = self.run.settings().lost_after().max(self.run.fence());
-        let silent = self
-            .sessions
-            .expire(now, late, self.run.settings(), lost_after);
-        for (connection, node, heard) in silent {
+        let due = self.sessions.expire(now, late, &self.limits());
+        for (connection, node) in due.quiet {
+            if self.run.is_member(&node) {
+                out.push(Output::Send(connection, Event::Alive(None)));
+            }
+        }
+        for (connection, node, heard) in due.silent {
             let how = format!(
                 "it has not been heard of for {:.1} s",
                 now.mono.since(heard).as_secs_f64()
@@ -410,6 +434,11 @@ impl Machine for Coordinator {
                     format!("it sent a bad operation of native rendezvous: {error}"),
                 )),
             },
+            Input::Silent(id) => {
+                if let Some(hosted) = self.joined.get(&id).and_then(|run| self.runs.get_mut(run)) {
+                    hosted.sessions.is_silent(id);
+                }
+            }
             Input::Closed(id) => self.closed(now, id),
             Input::Found { key, value } => self.found(now, key, value),
             Input::Touching { key, writes } => {
@@ -458,6 +487,15 @@ impl Coordinator {
     /// Whether an agent takes part in a run over this connection.
     pub fn has_joined(&self, connection: ConnId) -> bool {
         self.joined.contains_key(&connection)
+    }
+
+    /// The time after which the connection of an agent that has joined is to be ended if its kernel acknowledges nothing of
+    /// what it was sent; `None` if a broken connection would be the loss of the agent.
+    pub fn silence(&self, connection: ConnId) -> Option<Duration> {
+        let hosted = self.runs.get(self.joined.get(&connection)?)?;
+        let settings = hosted.run.settings();
+        self.authority?;
+        Some(silence::unacknowledged(settings.node_timeout))
     }
 
     /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::wire::Refusal;
-use crate::{NodeDesc, Settings};
+use crate::NodeDesc;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
@@ -17,7 +17,7 @@ pub const REATTACH_WITHIN: Duration = Duration::from_millis(250);
 pub(super) struct Sessions {
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<NodeDesc, ConnId>,
-    /// When to check which session for silence.
+    /// When to look at which session.
     timers: BTreeSet<(Mono, ConnId)>,
     /// Agents whose connection broke, and until when they may come back; the same by time.
     detached: BTreeMap<NodeDesc, Mono>,
@@ -28,7 +28,31 @@ pub(super) struct Sessions {
 struct Session {
     node: NodeDesc,
     heard: Mono,
-    silence_at: Mono,
+    /// When it was last sent something only for its kernel to acknowledge.
+    pulsed: Mono,
+    due: Mono,
+    /// Its connection is about to break because its machine does not answer.
+    is_silent: bool,
+}
+
+/// When a session is looked at, and for what.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Without a word for so long, the agent is lost.
+    pub(super) lost_after: Duration,
+    /// More time for agents whose heartbeats may wait to be read.
+    pub(super) again: Duration,
+    /// Without a word for so long, the agent is sent something; `None`: never.
+    pub(super) pulse: Option<Duration>,
+}
+
+/// The sessions that are due.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// Those that have been silent for too long, and since when.
+    pub(super) silent: Vec<(ConnId, NodeDesc, Mono)>,
+    /// Those that are to be sent something.
+    pub(super) quiet: Vec<(ConnId, NodeDesc)>,
 }
 
 impl Sessions {
@@ -36,6 +60,11 @@ impl Sessions {
     pub(super) fn node(&self, connection: ConnId) -> Option<NodeDesc> {
         let session = self.sessions.get(&connection);
         session.map(|session| session.node.clone())
+    }
+
+    /// The number of sessions.
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
     }
 
     /// The connection of an agent.
@@ -60,30 +89,46 @@ impl Sessions {
         now: Now,
         connection: ConnId,
         node: &NodeDesc,
-        settings: &Settings,
+        limits: &Limits,
     ) -> Option<ConnId> {
         let old = self.connection(node).filter(|old| *old != connection);
         if old.is_some() {
             self.detach(node);
         }
-        let silence_at = now.mono + settings.lost_after();
+        let due = limits
+            .pulse
+            .unwrap_or(limits.lost_after)
+            .min(limits.lost_after);
         let session = self.sessions.entry(connection).or_insert_with(|| Session {
             node: node.clone(),
             heard: now.mono,
-            silence_at,
+            pulsed: now.mono,
+            due: now.mono + due,
+            is_silent: false,
         });
         session.heard = now.mono;
-        self.timers.insert((session.silence_at, connection));
+        self.timers.insert((session.due, connection));
         self.connections.insert(node.clone(), connection);
         self.stop_awaiting(node);
         old
     }
 
     /// The connection of an agent is gone, which may come back over another one. It is not lost before `fence` has passed
-    /// since it was heard of.
-    pub(super) fn await_return(&mut self, now: Now, node: &NodeDesc, fence: Duration) {
+    /// since it was heard of; and not before `silence` has, if its machine did not answer: the kernel counts the silence of a moment
+    /// before as well.
+    pub(super) fn await_return(
+        &mut self,
+        now: Now,
+        node: &NodeDesc,
+        fence: Duration,
+        silence: Duration,
+    ) {
         let session = self.connection(node).and_then(|it| self.sessions.get(&it));
         let heard = session.map_or(now.mono, |session| session.heard);
+        let fence = match session.is_some_and(|session| session.is_silent) {
+            true => fence.max(silence),
+            false => fence,
+        };
         self.end(node);
         self.stop_awaiting(node);
         let until = (now.mono + REATTACH_WITHIN).max(heard + fence);
@@ -119,9 +164,16 @@ impl Sessions {
     fn end(&mut self, node: &NodeDesc) -> Option<ConnId> {
         let connection = self.connections.remove(node)?;
         if let Some(session) = self.sessions.remove(&connection) {
-            self.timers.remove(&(session.silence_at, connection));
+            self.timers.remove(&(session.due, connection));
         }
         Some(connection)
+    }
+
+    /// The machine of an agent does not answer.
+    pub(super) fn is_silent(&mut self, connection: ConnId) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.is_silent = true;
+        }
     }
 
     /// An agent has sent something.
@@ -138,32 +190,36 @@ impl Sessions {
         [silence, detached].into_iter().flatten().min()
     }
 
-    /// The agents that have been silent for too long, and since when. If this process has been held
-    /// up (`late`), so have the heartbeats that wait to be read, and all get more time.
-    pub(super) fn expire(
-        &mut self,
-        now: Now,
-        late: bool,
-        settings: &Settings,
-        lost_after: Duration,
-    ) -> Vec<(ConnId, NodeDesc, Mono)> {
-        let mut silent = Vec::new();
+    /// The sessions that are due. If this process has been held up (`late`), so have the heartbeats that wait to be
+    /// read, and all get more time.
+    pub(super) fn expire(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
+        let (now, mut expired) = (now.mono, Due::default());
         while let Some(&(at, connection)) = self.timers.first()
-            && at <= now.mono
+            && at <= now
         {
             self.timers.pop_first();
             let Some(session) = self.sessions.get_mut(&connection) else {
                 continue;
             };
-            let until = session.heard + lost_after;
-            if until > now.mono || late {
-                let again = now.mono + settings.keep_alive_interval;
-                session.silence_at = if until > now.mono { until } else { again };
-                self.timers.insert((session.silence_at, connection));
-            } else {
-                silent.push((connection, session.node.clone(), session.heard));
-            }
+            let until = session.heard + limits.lost_after;
+            session.due = match (until > now, limits.pulse) {
+                (false, _) if late => now + limits.again,
+                (false, _) => {
+                    let silent = (connection, session.node.clone(), session.heard);
+                    expired.silent.push(silent);
+                    continue;
+                }
+                (true, None) => until,
+                (true, Some(pulse)) => {
+                    if session.heard.max(session.pulsed) + pulse <= now {
+                        session.pulsed = now;
+                        expired.quiet.push((connection, session.node.clone()));
+                    }
+                    until.min(session.heard.max(session.pulsed) + pulse)
+                }
+            };
+            self.timers.insert((session.due, connection));
         }
-        silent
+        expired
     }
 }

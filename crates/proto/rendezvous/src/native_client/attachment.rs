@@ -8,8 +8,8 @@ use crate::coordinator::wire::{Authority, HeldRound, LastCoordinator};
 /// Time between two messages that there is no coordinator.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// Waits that are shorter are not spoken of.
-const FIRST: Duration = Duration::from_secs(3);
+/// Waits that are shorter are not spoken of. It may be over only when an attempt to connect is.
+const FIRST: Duration = Duration::from_millis(1500);
 
 /// An agent's knowledge of its coordinator, and its words to it.
 #[derive(Debug)]

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::attachment::Attachment;
 use super::lease::Lease;
+use super::quiet::{Quiet, Step};
 use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
     Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
 };
 use crate::waiting::{Arrived, Waiting};
-use crate::{NodeDesc, Settings};
+use crate::{NodeDesc, Settings, silence};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::reminder::Reminder;
@@ -52,6 +53,9 @@ pub struct NativeClient {
     waiting: u32,
     heartbeat_at: Mono,
     heard: Mono,
+    /// The silence of a coordinator that another one would follow.
+    quiet: Quiet,
+    has_voters: bool,
     /// The wait for a round, from the request to join on.
     wait: Wait,
     /// Since when, and why, there was no connection before the present one, on which the host has not
@@ -184,7 +188,9 @@ impl Machine for NativeClient {
         let link = match &self.link {
             Link::Up => {
                 let lease = self.lease.as_ref().and_then(Lease::deadline);
-                Some(lease.map_or(self.heartbeat_at, |due| due.min(self.heartbeat_at)))
+                let quiet = self.is_watching().then(|| self.quiet.deadline());
+                let due = [lease, quiet, Some(self.heartbeat_at)];
+                due.into_iter().flatten().min()
             }
             Link::Pausing { until, .. } => Some(*until),
             Link::Down | Link::Dialing(_) => None,
@@ -228,6 +234,8 @@ impl NativeClient {
             closed: false,
             waiting: 0,
             heard: now.mono,
+            quiet: Quiet::new(now.mono, settings.node_timeout),
+            has_voters: false,
             wait: Wait::default(),
             unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
@@ -251,6 +259,12 @@ impl NativeClient {
     /// address, knows by that that the one before has ended.
     pub fn at(mut self, address: String) -> Self {
         self.attachment.address = address;
+        self
+    }
+
+    /// Says that there are voters, one of which is the coordinator.
+    pub fn among_voters(mut self) -> Self {
+        self.has_voters = true;
         self
     }
 
@@ -328,6 +342,7 @@ impl NativeClient {
 
     fn receive(&mut self, now: Mono, bytes: &[u8]) {
         self.heard = now;
+        self.quiet.heard(now);
         self.reader.feed(bytes);
         while self.link == Link::Up {
             match self.reader.next_event() {
@@ -373,7 +388,14 @@ impl NativeClient {
         match event {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive(arrived) => self.alive(now, arrived),
-            Event::Attached(authority) => self.attachment.accept(authority),
+            Event::Attached(authority) => {
+                self.attachment.accept(authority);
+                if self.attachment.timeout().is_some() {
+                    let limit = silence::unacknowledged(self.join.settings.node_timeout);
+                    self.outbox.push(Output::Watch(limit));
+                    self.heartbeat_at = self.heartbeat_at.min(now + self.beats());
+                }
+            }
             Event::Status { closed, waiting } => {
                 (self.closed, self.waiting) = (self.closed || closed, waiting);
                 if std::mem::take(&mut self.asking) {
@@ -551,6 +573,7 @@ impl NativeClient {
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;
+        self.quiet.heard(now);
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
         self.attachment.connected();
         if let Some(lease) = &mut self.lease {
@@ -629,7 +652,7 @@ impl NativeClient {
                 }
                 if attached.is_some() && self.attachment.is_to_tell(elapsed) {
                     self.outbox.push(Output::Missing(Missing {
-                        what: why,
+                        what: Some(why),
                         elapsed,
                         left: timeout.saturating_sub(elapsed),
                     }));
@@ -700,6 +723,7 @@ impl NativeClient {
                 None => self.renew_lease(now),
             }
         }
+        self.tick_quiet(now);
         if self.asks_at().is_some() && self.wait.reminder.is_due(now.since(self.wait.since)) {
             self.wait.asked = true;
             self.say(&Operation::Heartbeat);
@@ -730,6 +754,43 @@ impl NativeClient {
         }
     }
 
+    /// Whether something is to be done about a coordinator that says nothing.
+    fn is_watching(&self) -> bool {
+        let takes_part = !matches!(self.phase, Phase::Idle | Phase::CutOff);
+        let has_others = self.join.settings.max_nodes > 1;
+        takes_part && has_others && self.attachment.timeout().is_some()
+    }
+
+    /// Time between two heartbeats.
+    fn beats(&self) -> Duration {
+        let settings = &self.join.settings;
+        match self.is_watching() {
+            true => silence::heartbeat(settings.node_timeout).min(settings.keep_alive_interval),
+            false => settings.keep_alive_interval,
+        }
+    }
+
+    fn tick_quiet(&mut self, now: Mono) {
+        while self.link == Link::Up
+            && self.is_watching()
+            && let Some(step) = self.quiet.next(now, self.has_voters)
+        {
+            match step {
+                Step::Ask => self.say(&Operation::Heartbeat),
+                Step::Search => self.outbox.push(Output::Search),
+                Step::Tell(elapsed) => {
+                    let lost_after = self.join.settings.lost_after();
+                    let timeout = self.attachment.timeout().unwrap_or_default();
+                    self.outbox.push(Output::Missing(Missing {
+                        what: None,
+                        elapsed,
+                        left: (lost_after + timeout).saturating_sub(elapsed),
+                    }));
+                }
+            }
+        }
+    }
+
     fn beat(&mut self, now: Mono) {
         let Settings {
             keep_alive_interval,
@@ -745,7 +806,7 @@ impl NativeClient {
             let why = format!("it said nothing for {:.1} s", silent.as_secs_f64());
             return self.disconnected(now, why, true);
         }
-        self.heartbeat_at = now + keep_alive_interval;
+        self.heartbeat_at = now + self.beats();
         self.say(&Operation::Heartbeat);
     }
 }

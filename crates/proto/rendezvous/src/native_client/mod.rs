@@ -22,11 +22,13 @@
 //! | `mod.rs` | types |
 //! | `client.rs` | the machine |
 //! | `lease.rs` | until when its workers may run |
+//! | `quiet.rs` | a coordinator that says nothing |
 //! | `attachment.rs` | what it knows of its coordinator, and what it says over a new connection |
 
 mod attachment;
 mod client;
 mod lease;
+mod quiet;
 
 use std::time::Duration;
 
@@ -86,6 +88,11 @@ pub enum Output {
     Dial,
     /// Close the connection.
     HangUp,
+    /// Have the kernel end this connection if the other one acknowledges nothing for so long of what is sent.
+    Watch(Duration),
+    /// Ask the other voters who coordinates; if it is another one than this, the connection is of no use
+    /// any more ([`Input::Disconnected`]).
+    Search,
     /// Send to the coordinator.
     Send(Vec<u8>),
     /// This agent has rank 0 of the round, and says where the workers meet ([`Input::Publish`]).
@@ -159,8 +166,8 @@ pub struct Joined {
 /// Since when there is no coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The answer in its place.
-    pub what: String,
+    /// The answer in its place; nothing if it is connected and silent.
+    pub what: Option<String>,
     /// For how long it has been tried.
     pub elapsed: Duration,
     /// For how long it will be.

@@ -134,6 +134,11 @@ impl Voter {
         self.ending.is_some()
     }
 
+    /// The time after which the connection of an agent is to be ended whose kernel acknowledges nothing.
+    pub fn silence(&self, connection: ConnId) -> Option<Duration> {
+        self.coordinator.as_ref()?.silence(connection)
+    }
+
     /// The endpoint of the coordinator, as far as this voter knows.
     pub fn coordinator(&self) -> Option<&str> {
         let leader = self.group.as_ref()?.consensus.role().leader?;
@@ -381,6 +386,7 @@ impl Machine for Voter {
                     self.coordinate(now, input);
                 }
             }
+            Input::Silent(_) => self.coordinate(now, input),
             Input::Ending => self.end(now),
             Input::Tick => self.tick(now),
             Input::Found { .. }

@@ -51,6 +51,7 @@ use std::time::Duration;
 pub use self::machine::Voter;
 pub use self::search_order::SearchOrder;
 use crate::coordinator;
+use rdzv_consensus as consensus;
 use rdzv_core::ident::ConnId;
 
 pub use rdzv_consensus::VoterId;
@@ -68,6 +69,18 @@ pub struct Settings {
     pub seed: u64,
     /// The time for which agents wait for the next coordinator.
     pub timeout: Duration,
+    /// The time for which a machine may be silent; the group elects another leader in a third of it.
+    pub node_timeout: Duration,
+}
+
+impl Settings {
+    /// Those of the group: a tick is a sixtieth of the time for which a machine may be silent.
+    fn consensus(&self) -> consensus::Settings {
+        consensus::Settings {
+            tick: self.node_timeout / 60,
+            ..consensus::Settings::default()
+        }
+    }
 }
 
 /// Something that a voter wants done.

@@ -45,6 +45,26 @@ impl SearchOrder {
         (self.at, self.hint) = (place, None);
     }
 
+    /// All places but that of the coordinator, the next one first.
+    pub fn others(&self) -> Vec<usize> {
+        let count = self.places.len();
+        (1..count).map(|next| (self.at + next) % count).collect()
+    }
+
+    /// The coordinator may be at this place.
+    pub fn suppose(&mut self, place: usize) {
+        self.hint = Some(place);
+    }
+
+    /// A voter has said, while there is a connection to the coordinator, that it is at this endpoint. Returns whether that is
+    /// another one of the places; it is then asked next.
+    pub fn has_moved(&mut self, coordinator: &str) -> bool {
+        let at = self.at;
+        self.elsewhere(coordinator);
+        self.hint = self.hint.take_if(|hint| *hint != at);
+        self.hint.is_some()
+    }
+
     /// The voter that was asked last has said that the coordinator is at this endpoint, which may be its own by now.
     /// Returns whether it is one of the places; others are not believed.
     pub fn elsewhere(&mut self, coordinator: &str) -> bool {
@@ -78,6 +98,18 @@ mod tests {
         // It is gone since: the others are asked before it.
         order.found(2);
         assert_eq!([order.advance(), order.advance()], [0, 1]);
+    }
+
+    #[test]
+    fn a_coordinator_that_is_said_to_be_elsewhere_is_looked_for_there() {
+        let mut order = order();
+        order.found(1);
+        assert_eq!(order.others(), [2, 0]);
+        assert!(!order.has_moved("b"));
+        assert!(!order.has_moved("elsewhere"));
+        assert_eq!(order.clone().advance(), 2);
+        assert!(order.has_moved("a"));
+        assert_eq!(order.advance(), 0);
     }
 
     #[test]

@@ -259,7 +259,8 @@ fn attached_client() -> NativeClient {
     let client = NativeClient::new(Now::default(), 1, "run", me, Settings::new(1, 2));
     let mut client = client.running(Some(Program::new("train.py", b"", true)));
     tell(&mut client, JOIN);
-    assert_eq!(hear(&mut client, &attached(3)), []);
+    let watch = Output::Watch(Duration::from_millis(1500));
+    assert_eq!(hear(&mut client, &attached(3)), [watch]);
     client
 }
 
@@ -325,7 +326,8 @@ fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
     let mut client = attached_client();
     for epoch in 3..6 {
         assert_eq!(reattaches(&said_after_outage(&mut client)), (Some(1), None));
-        assert_eq!(hear(&mut client, &attached(epoch)), []);
+        let watched = hear(&mut client, &attached(epoch));
+        assert!(matches!(watched[..], [Output::Watch(_)]), "{watched:?}");
     }
 }
 
@@ -450,5 +452,41 @@ fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
         seconds += 0.25;
     };
     assert!((61.0..62.0).contains(&lost), "{lost}");
-    assert_eq!(told, [3, 13, 23, 33, 43, 53]);
+    assert_eq!(told, [1, 11, 21, 31, 41, 51]);
+}
+
+#[test]
+fn a_coordinator_that_says_nothing_is_asked_and_then_the_other_voters_are() {
+    let mut client = member().among_voters();
+    // Heartbeats at first, and one more.
+    for seconds in [0.75, 1.0, 1.5] {
+        let beat = at(&mut client, seconds, Input::Tick);
+        assert!(matches!(beat[..], [Output::Send(_)]), "{seconds}: {beat:?}");
+    }
+    let without_beats = |mut outputs: Vec<Output>| {
+        outputs.retain(|output| !matches!(output, Output::Send(_)));
+        outputs
+    };
+    assert_eq!(at(&mut client, 1.9, Input::Tick), []);
+    assert_eq!(at(&mut client, 2.0, Input::Tick), [Output::Search]);
+    // They name the same one.
+    let outputs = without_beats(at(&mut client, 3.0, Input::Tick));
+    let [Output::Search, Output::Missing(missing)] = &outputs[..] else {
+        panic!("{outputs:?}");
+    };
+    assert_eq!((&missing.what, missing.elapsed.as_secs()), (&None, 3));
+    // The connection holds: a slow process is no loss.
+    let mut alive = Vec::new();
+    Event::Alive(None).write(&mut alive);
+    assert_eq!(at(&mut client, 3.5, Input::Bytes(&alive)), []);
+    assert_eq!(without_beats(at(&mut client, 5.4, Input::Tick)), []);
+    // They name another one.
+    let outputs = without_beats(at(&mut client, 6.4, Input::Tick));
+    assert_eq!(outputs, [Output::Search]);
+    let moved = Input::Disconnected("another voter coordinates now".to_owned());
+    assert_eq!(at(&mut client, 6.4, moved), []);
+    assert_eq!(at(&mut client, 6.4, Input::Tick), [Output::Dial]);
+    let outputs = at(&mut client, 6.5, Input::Connected);
+    let said: Vec<_> = outputs.iter().map(said).collect();
+    assert!(matches!(said[..], [Operation::Reattach(_)]), "{said:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
 use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
@@ -712,4 +713,52 @@ fn a_number_that_no_round_can_have_does_no_harm() {
     world.attempt = Some(3);
     world.join(1);
     assert_eq!(world.formed(1).0, (1 << 48) + 2);
+}
+
+#[test]
+fn a_participant_that_says_nothing_is_sent_something_for_its_kernel_to_acknowledge() {
+    let mut world = round_of(2, 1);
+    let pulses = |world: &mut World| {
+        let sent = std::mem::take(&mut world.pulses);
+        [1, 2].map(|number| sent.get(&number).copied().unwrap_or(0))
+    };
+    // A third of 3 s, and of 0.2 ms for each.
+    world.pass(Duration::from_millis(990));
+    assert_eq!(pulses(&mut world), [0, 0]);
+    world.operate(1, &Operation::Heartbeat);
+    assert_eq!(pulses(&mut world), [1, 0], "it is answered");
+    world.pass(Duration::from_millis(20));
+    assert_eq!(pulses(&mut world), [0, 1]);
+    world.pass(Duration::from_millis(985));
+    assert_eq!(pulses(&mut world), [1, 0]);
+    let silence = world.coordinator.silence(ConnId(1));
+    assert_eq!(silence, Some(Duration::from_millis(1500)));
+    // Nobody is lost for that.
+    world.pass(Duration::from_secs(10));
+    assert!(world.closed.is_empty());
+}
+
+#[test]
+fn where_a_broken_connection_is_a_loss_nothing_is_sent() {
+    let mut world = World::new(2, 2);
+    world.join(1);
+    world.join(2);
+    world.pass(Duration::from_secs(14));
+    assert!(world.pulses.is_empty());
+    assert_eq!(world.coordinator.silence(ConnId(1)), None);
+}
+
+#[test]
+fn a_machine_is_lost_when_it_was_silent_for_long_and_not_when_its_connection_breaks() {
+    let mut world = round_of(2, 1);
+    world.pass(Duration::from_millis(500));
+    world.operate(2, &Operation::Heartbeat);
+    world.pass(Duration::from_millis(1700));
+    // The kernel has counted what was before.
+    world.handle(Input::Silent(ConnId(2)));
+    world.lose(2);
+    world.pass(Duration::from_millis(1290));
+    assert!(world.take(1).is_empty());
+    world.pass(Duration::from_millis(20));
+    assert!(world.membership(1).contains("n002"));
 }

@@ -24,6 +24,8 @@ pub(crate) struct World {
     pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The events that each agent has received and not taken yet.
     pub(crate) received: BTreeMap<u32, Vec<Event>>,
+    /// The number of times that each was told only that the coordinator lives.
+    pub(crate) pulses: BTreeMap<u32, u32>,
     pub(crate) closed: Vec<u32>,
     /// The last calls that were logged.
     pub(crate) last_calls: Vec<LastCall>,
@@ -70,6 +72,7 @@ impl World {
             },
             keys: BTreeMap::new(),
             received: BTreeMap::new(),
+            pulses: BTreeMap::new(),
             closed: Vec::new(),
             last_calls: Vec::new(),
             settings: Settings::new(min, max),
@@ -127,6 +130,10 @@ impl World {
         let mut reads = Vec::new();
         while let Some(output) = self.coordinator.poll_output() {
             match output {
+                // An answer to a heartbeat, or something for a kernel to acknowledge.
+                Output::Send(to, Event::Alive(None)) => {
+                    *self.pulses.entry(to.0).or_default() += 1;
+                }
                 Output::Send(to, event) => self.received.entry(to.0).or_default().push(event),
                 Output::LastCall { call, .. } => self.last_calls.push(call),
                 Output::Read(key) => reads.push(key),

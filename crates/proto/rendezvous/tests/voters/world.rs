@@ -110,6 +110,7 @@ impl World {
             own: own.unwrap(),
             seed: self.seeds,
             timeout: Duration::from_secs(60),
+            node_timeout: Duration::from_secs(3),
         });
         self.places[place] = Some(Process {
             voter,
@@ -221,6 +222,8 @@ impl World {
     fn of_coordinator(&mut self, place: usize, output: CoordinatorOutput) {
         let process = self.places[place].as_mut().unwrap();
         match output {
+            // For the kernel of the agent to acknowledge.
+            CoordinatorOutput::Send(_, Event::Alive(None)) => {}
             CoordinatorOutput::Send(id, event) => {
                 let agent = id.0 - AGENTS;
                 self.check(place, agent, &event);

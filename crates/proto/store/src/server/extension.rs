@@ -11,6 +11,7 @@
 //! one comparison more than without an extension.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::connection::{Connection, Stage};
 use super::{CloseReason, Output, ServerMachine, Standing};
@@ -42,6 +43,11 @@ pub trait Extension: fmt::Debug + Send {
         payload: &[u8],
         reach: &mut Reach<'_>,
     );
+
+    /// A connection is about to be gone because the peer's machine does not answer any more.
+    fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
+        let _ = (now, id, reach);
+    }
 
     /// A connection is gone.
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>);
@@ -76,7 +82,7 @@ pub trait Extension: fmt::Debug + Send {
 pub struct Reach<'a> {
     operations: &'a mut Operations,
     connections: &'a mut [Option<Connection>],
-    joined: &'a mut Vec<ConnId>,
+    joined: &'a mut Vec<(ConnId, Option<Duration>)>,
     outbox: &'a mut Outbox<Output>,
     closing: &'a mut Vec<(ConnId, CloseReason)>,
 }
@@ -114,9 +120,10 @@ impl Reach<'_> {
         }
     }
 
-    /// The connection is that of an agent of the job, which has no share of the store but all of it.
-    pub fn join(&mut self, id: ConnId) {
-        self.joined.push(id);
+    /// The connection is that of an agent of the job, which has no share of the store but all of it. It is to be ended if the
+    /// peer's kernel acknowledges nothing for `silence` of what it was sent; `None`: as the server does with agents.
+    pub fn join(&mut self, id: ConnId, silence: Option<Duration>) {
+        self.joined.push((id, silence));
     }
 
     /// Ends a connection, once what it has been sent is gone or cannot be sent at once.
@@ -147,8 +154,8 @@ impl ServerMachine {
         call(extension.as_mut(), self.now, &mut reach);
         self.watching = extension.watches();
         self.wake();
-        for id in joined {
-            self.joined(id);
+        for (id, silence) in joined {
+            self.joined(id, silence);
         }
         for (id, reason) in closing {
             self.close(id, reason);
@@ -156,12 +163,12 @@ impl ServerMachine {
     }
 
     /// The connection is that of an agent.
-    fn joined(&mut self, id: ConnId) {
+    fn joined(&mut self, id: ConnId, silence: Option<Duration>) {
         if let Some(connection) = self.connection(id)
             && connection.account.standing() != Standing::Agent
         {
             connection.account.join();
-            self.outbox.push(Output::Joined(id));
+            self.outbox.push(Output::Joined(id, silence));
         }
     }
 

@@ -38,6 +38,7 @@ mod turns;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 pub use close::CloseReason;
 pub use connection::PREAMBLE_LENGTH;
@@ -77,6 +78,8 @@ pub enum Input<'a> {
     Sent(ConnId, usize),
     /// The connection is gone: the peer left, or the driver has applied [`Output::Close`].
     Closed(ConnId),
+    /// The connection is about to be gone because the peer's machine does not answer any more.
+    Silent(ConnId),
     /// The driver refuses the peer, for this reason.
     Refused(ConnId, String),
     /// The peer has not proven that it belongs to the job: what is for agents is not for it
@@ -112,8 +115,8 @@ pub enum Output {
     /// Connections wait for their next turn: serve all that are ready, and hand in [`Input::Turn`].
     Yield,
     /// The connection is that of an agent, which comes back if it is closed: find out soon whether
-    /// its host is there.
-    Joined(ConnId),
+    /// its host is there: it is not if it acknowledges nothing for so long, where that is said.
+    Joined(ConnId, Option<Duration>),
 }
 
 /// Figures of a server.
@@ -199,6 +202,9 @@ impl Machine for ServerMachine {
                 }
             }
             Input::Turn => self.next_turns(),
+            Input::Silent(id) => {
+                self.extend(|extension, now, reach| extension.silent(now, id, reach));
+            }
             Input::Closed(id) => self.closed(id),
             Input::PreparePurge => self.prepare_purge(),
             Input::Purge(prefixes) => {

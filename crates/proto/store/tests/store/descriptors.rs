@@ -30,7 +30,7 @@ impl Extension for Agents {
 
     fn request(&mut self, _: Now, from: ConnId, _: u8, payload: &[u8], reach: &mut Reach<'_>) {
         if !payload.is_empty() {
-            reach.join(from);
+            reach.join(from, None);
         }
         reach.send(from, b"!");
     }

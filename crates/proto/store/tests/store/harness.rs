@@ -128,7 +128,7 @@ impl Harness {
                     self.paused.insert(id, false);
                 }
                 Output::Yield => self.machine.handle(self.now, Input::Turn),
-                Output::Joined(id) => self.joined.push(id),
+                Output::Joined(id, _) => self.joined.push(id),
             }
         }
     }

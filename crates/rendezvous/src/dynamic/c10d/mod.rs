@@ -5,7 +5,7 @@
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
-//! | `voters.rs` | the same where several agents are voters |
+//! | `voters.rs`, `store_voter.rs` | the same where several agents are voters; a store that is one |
 //! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
 //! | `store_watch.rs` | noticing changes of it |
@@ -17,6 +17,8 @@
 //! | `is_host` | found out | whether this node hosts the store |
 //! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
 //! | `voters` | 1, 3 or 5, as many as the endpoint lists | how many of its places are voters |
+//! | `node_timeout` | 3 s | how long a machine may be silent, as its kernel shows it; see [`rdzv_rendezvous_proto::silence`] |
+//! | `fence`, `fence_kill` | off, 60 s | whether a node among voters stops its workers that has no majority, and how long they stand still |
 //! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
 //!
 //! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of
@@ -28,6 +30,7 @@
 mod connect;
 mod lost_agent;
 mod options;
+mod store_voter;
 mod store_watch;
 mod stored;
 mod voters;
@@ -44,6 +47,7 @@ use rdzv_store::{Pinger, TcpStoreServer};
 
 pub(crate) use self::options::OPTIONS;
 use self::options::{Medium, Options};
+pub use self::store_voter::StoreVoter;
 pub use self::stored::C10dState;
 use crate::{
     Change, ExitBarrier, Interrupter, Member, Observer, Recorder, RendezvousBackend,

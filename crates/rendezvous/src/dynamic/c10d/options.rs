@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous_proto::Settings;
+use rdzv_rendezvous_proto::{Settings, silence};
 use rdzv_store::StorePolicy;
 
 use crate::{Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
@@ -32,9 +32,7 @@ const READ_TIMEOUT: i64 = 60;
 /// Time for which agents wait for the coordinator in an agent that was killed, if nothing is configured, in seconds.
 const COORDINATOR_TIMEOUT: i64 = 60;
 
-/// For how long a node may hear from no majority, if nothing is configured; and at least and at most.
-const NODE_TIMEOUT: Duration = Duration::from_secs(3);
-const LEAST_NODE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A machine may be silent for so long at most.
 const MOST_NODE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What `c10d` is configured with.
@@ -114,7 +112,9 @@ impl Options {
             return wrong("The coordinator timeout must be a positive integer.");
         }
         let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
-        settings.fence = fence(config)?.filter(|_| matches!(medium, Medium::Voters(_)));
+        settings.node_timeout = node_timeout(config.get("node_timeout"))?;
+        let has_fence = has_fence(config)? && matches!(medium, Medium::Voters(_));
+        settings.fence = has_fence.then_some(settings.node_timeout);
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
         }
@@ -146,20 +146,22 @@ impl Options {
     }
 }
 
-/// The time after which a node stops its workers that hears from no majority, if it is to do so. That needs voters.
-fn fence(config: &RendezvousConfig) -> Result<Option<Duration>, RendezvousError> {
-    let wrong = |what: String| Err(RendezvousError::Argument(what));
-    let node_timeout = match config.get("node_timeout") {
-        None => NODE_TIMEOUT,
-        Some(text) => match text.trim().parse().map(Duration::try_from_secs_f64) {
-            Ok(Ok(time)) if LEAST_NODE_TIMEOUT <= time && time <= MOST_NODE_TIMEOUT => time,
-            _ => {
-                return wrong(format!(
-                    "node_timeout is {text} and has to be 0.5 to 3600 seconds"
-                ));
-            }
-        },
+/// The time for which a machine may be silent.
+pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousError> {
+    let Some(text) = text else {
+        return Ok(silence::NODE_TIMEOUT);
     };
+    match text.trim().parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(time)) if silence::LEAST <= time && time <= MOST_NODE_TIMEOUT => Ok(time),
+        _ => Err(RendezvousError::Argument(format!(
+            "node_timeout is {text} and has to be 0.5 to 3600 seconds"
+        ))),
+    }
+}
+
+/// Whether a node stops its workers that hears from no majority. That needs voters.
+fn has_fence(config: &RendezvousConfig) -> Result<bool, RendezvousError> {
+    let wrong = |what: String| Err(RendezvousError::Argument(what));
     if let Some(kill) = config.get_as_int("fence_kill")?
         && kill <= 0
     {
@@ -168,8 +170,8 @@ fn fence(config: &RendezvousConfig) -> Result<Option<Duration>, RendezvousError>
         ));
     }
     match config.get("fence") {
-        None | Some("off") => Ok(None),
-        Some("auto") => Ok(Some(node_timeout)),
+        None | Some("off") => Ok(false),
+        Some("auto") => Ok(true),
         Some(other) => wrong(format!("fence is {other} and has to be off or auto")),
     }
 }
@@ -177,29 +179,8 @@ fn fence(config: &RendezvousConfig) -> Result<Option<Duration>, RendezvousError>
 /// Reads the endpoint, which may be a list: the place of the coordinator, or those of the voters.
 pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
-    let mut places: Vec<Endpoint> = Vec::new();
-    for text in parameters.endpoint.split(',') {
-        // An endpoint alone may be empty, as PyTorch's: this host.
-        if text.trim().is_empty() && parameters.endpoint.contains(',') {
-            return Err(wrong(format!(
-                "the list of endpoints '{}' has an empty place: list them as a:29400,b,c",
-                parameters.endpoint
-            )));
-        }
-        // The port of the first holds where none is given.
-        let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
-        let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
-        if places.contains(&place) {
-            return Err(wrong(format!("the endpoint {place} is in the list twice")));
-        }
-        places.push(place);
-    }
-    let listed = places.len();
-    let most = match listed {
-        5.. => 5,
-        3.. => 3,
-        _ => 1,
-    };
+    let mut places = listed(&parameters.endpoint)?;
+    let (listed, most) = (places.len(), most_voters(places.len()));
     let count = match parameters.config.get_as_int("voters")? {
         None => most,
         Some(given) => match usize::try_from(given) {
@@ -219,6 +200,37 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
         )));
     }
     Ok(places)
+}
+
+/// Reads an endpoint that may be a list.
+pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
+    let wrong = |what: String| RendezvousError::Argument(what);
+    let mut places: Vec<Endpoint> = Vec::new();
+    for text in endpoint.split(',') {
+        // An endpoint alone may be empty, as PyTorch's: this host.
+        if text.trim().is_empty() && endpoint.contains(',') {
+            return Err(wrong(format!(
+                "the list of endpoints '{endpoint}' has an empty place: list them as a:29400,b,c"
+            )));
+        }
+        // The port of the first holds where none is given.
+        let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
+        let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
+        if places.contains(&place) {
+            return Err(wrong(format!("the endpoint {place} is in the list twice")));
+        }
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// The number of voters that so many endpoints have, if nothing is configured.
+pub(super) fn most_voters(listed: usize) -> usize {
+    match listed {
+        5.. => 5,
+        3.. => 3,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::voter::FRAME_BOUND;
-use rdzv_store::{Store as _, StoreError, TcpStoreServer, resolve};
+use rdzv_store::{ServerOptions, Store as _, StoreError, TcpStoreServer, resolve};
 
 use super::Connection;
 use super::connect::{call, say_who_hosts};
@@ -150,26 +150,36 @@ fn serve(
             return start(places, own, kept, options).map(Some).map_err(explain);
         }
     }
+    let Some((own, listeners)) = take_place(places, timeout) else {
+        return Ok(None);
+    };
+    if let Some(kept) = &options.kept {
+        // Before anybody is accepted.
+        let keeps = kept.keep_listeners(&listeners);
+        keeps.map_err(|source| explain(listen_error(options, source)))?;
+    }
+    start(places, own, listeners, options)
+        .map(Some)
+        .map_err(explain)
+}
+
+/// The first of these places that is this machine and free, by its index, and the sockets there. One that is in use may be
+/// free in a moment.
+pub(super) fn take_place(
+    places: &[Endpoint],
+    timeout: Duration,
+) -> Option<(usize, Vec<TcpListener>)> {
     let mut own: Vec<_> = places
         .iter()
         .enumerate()
-        .filter(|(_, place)| here(place))
+        .filter(|(_, place)| node::is_this_machine(&place.host, timeout))
         .collect();
     let until = Instant::now() + RELEASED_WITHIN;
     loop {
         let mut in_use = Vec::new();
         for (own, place) in own {
             match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
-                Ok(listeners) => {
-                    if let Some(kept) = &options.kept {
-                        // Before anybody is accepted.
-                        let keeps = kept.keep_listeners(&listeners);
-                        keeps.map_err(|source| explain(listen_error(options, source)))?;
-                    }
-                    return start(places, own, listeners, options)
-                        .map(Some)
-                        .map_err(explain);
-                }
+                Ok(listeners) => return Some((own, listeners)),
                 Err(StoreError::Listen { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse =>
                 {
@@ -183,12 +193,12 @@ fn serve(
             }
         }
         if in_use.is_empty() {
-            return Ok(None);
+            return None;
         }
         own = in_use;
         if Instant::now() >= until {
             tracing::info!("other processes have the ports of this machine's places");
-            return Ok(None);
+            return None;
         }
         // Nobody tells when a port is free.
         std::thread::sleep(AGAIN);
@@ -221,6 +231,18 @@ fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
     }
 }
 
+/// Makes a server a voter.
+pub(super) fn become_voter(
+    server: &mut ServerOptions,
+    listeners: Vec<TcpListener>,
+    options: VoterOptions,
+) -> io::Result<()> {
+    server.limits.max_extension_bytes = FRAME_BOUND;
+    server.extension = Some(native::voter(options)?);
+    server.listeners = listeners;
+    Ok(())
+}
+
 fn start(
     places: &[Endpoint],
     own: usize,
@@ -228,15 +250,14 @@ fn start(
     options: &Options,
 ) -> Result<TcpStoreServer, StoreError> {
     let place = &places[own];
-    let extension = native::voter(VoterOptions {
+    let voter = VoterOptions {
         places: places.to_vec(),
         own,
         timeout: options.coordinator_timeout,
+        node_timeout: options.settings.node_timeout,
         credentials: options.policy.credentials.clone(),
-    });
+    };
     let mut server = options.policy.server(loopback(&place.host), place.port);
-    server.limits.max_extension_bytes = FRAME_BOUND;
-    server.extension = Some(extension.map_err(|source| listen_error(options, source))?);
-    server.listeners = listeners;
+    become_voter(&mut server, listeners, voter).map_err(|source| listen_error(options, source))?;
     TcpStoreServer::start(server)
 }

@@ -20,6 +20,7 @@ use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
 use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
+use socket2::SockRef;
 
 use super::probe::{Found, probe, write_all};
 use super::search::Search;
@@ -29,8 +30,8 @@ use crate::dynamic::waiting;
 use crate::fence;
 use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, RendezvousEvent};
 
-/// How long one attempt to connect again may take.
-const ONE_ATTEMPT: Duration = Duration::from_secs(2);
+/// How long one attempt to connect again may take: people are told in between that there is no coordinator.
+const ONE_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Time for the answer to the last `Leave`, without which the thread ends then.
 const LEAVE_WITHIN: Duration = Duration::from_millis(300);
@@ -257,6 +258,11 @@ impl ConnectionThread {
 
     fn broken(&mut self, why: String) {
         self.channel = None;
+        self.note_lost(&why);
+        self.handle(Input::Disconnected(why));
+    }
+
+    fn note_lost(&mut self, why: &str) {
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
             self.record(format!(
@@ -264,7 +270,16 @@ impl ConnectionThread {
                 place(self.address)
             ));
         }
-        self.handle(Input::Disconnected(why));
+    }
+
+    /// Has the kernel end the connection if the machine of the coordinator acknowledges nothing for so long. A process that
+    /// is stopped does: its kernel answers for it.
+    fn watch(&self, silence: Duration) {
+        if let Some(channel) = &self.channel
+            && let Err(error) = SockRef::from(channel.stream()).set_tcp_user_timeout(Some(silence))
+        {
+            tracing::debug!("the connection to the coordinator cannot be watched: {error}");
+        }
     }
 
     /// Passes an input to the machine, and applies its outputs and what follows from them.
@@ -316,6 +331,16 @@ impl ConnectionThread {
                 };
             }
             Output::HangUp => self.channel = None,
+            Output::Watch(silence) => self.watch(silence),
+            Output::Search => {
+                let credentials = self.workers.credentials();
+                let search = self.search.as_mut();
+                if search.is_some_and(|search| search.has_moved(credentials)) {
+                    let why = "another voter coordinates now";
+                    self.note_lost(why);
+                    return Happened::Broke(why.to_owned());
+                }
+            }
             Output::Send(bytes) => {
                 if let Err(error) = self.send(&bytes) {
                     return Happened::Broke(error.to_string());
@@ -360,13 +385,14 @@ impl ConnectionThread {
                 );
             }
             Output::Missing(missing) => {
+                let silent = "it is connected and says nothing";
                 tracing::warn!(
                     "[{}] no coordinator at {} for {:.0} s ({}); the workers are not touched, and it is waited for \
                      {:.0} s more",
                     escape(self.client.run()),
                     place(self.address),
                     missing.elapsed.as_secs_f64(),
-                    missing.what,
+                    missing.what.as_deref().unwrap_or(silent),
                     missing.left.as_secs_f64(),
                 );
             }

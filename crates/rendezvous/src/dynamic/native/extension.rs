@@ -1,5 +1,6 @@
 //! A machine that takes the inputs of a coordinator, as an extension of a store server; and the coordinator as one.
 
+use std::time::Duration;
 use std::{fmt, io};
 
 use rdzv_core::escape::escape;
@@ -55,6 +56,9 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
     fn has_ended(&self) -> bool {
         true
     }
+
+    /// The time after which it is to be ended if the other kernel acknowledges nothing.
+    fn silence(&self, connection: ConnId) -> Option<Duration>;
 }
 
 /// A host as an extension.
@@ -128,8 +132,12 @@ impl<H: Host> Extension for Beside<H> {
         };
         self.handle(now, request, reach);
         if self.host.has_joined(from) {
-            reach.join(from);
+            reach.join(from, self.host.silence(from));
         }
+    }
+
+    fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
+        self.handle(now, Input::Silent(id), reach);
     }
 
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
@@ -220,6 +228,10 @@ impl Host for CoordinatorHost {
 
     fn has_joined(&self, connection: ConnId) -> bool {
         self.coordinator.has_joined(connection)
+    }
+
+    fn silence(&self, connection: ConnId) -> Option<Duration> {
+        self.coordinator.silence(connection)
     }
 }
 

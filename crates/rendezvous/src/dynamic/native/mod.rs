@@ -33,7 +33,6 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_core::time::Now;
 use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
@@ -145,10 +144,6 @@ impl Native {
             }
             Err(what) => return Err(unreachable(place, what.to_string(), None)),
         };
-        if search.is_some() {
-            search::watch_closely(&channel)
-                .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
-        }
         let (instance, predecessors) = match &kept {
             Some(kept) => {
                 kept.take_part();
@@ -157,10 +152,14 @@ impl Native {
             None => (fastrand::u64(1..), Vec::new()),
         };
         let workers = WorkersStore::new(node.addr.clone(), policy.clone());
-        let client = NativeClient::new(Now::default(), instance, run_id.as_str(), node, settings)
+        let now = crate::fence::now();
+        let mut client = NativeClient::new(now, instance, run_id.as_str(), node, settings)
             .running(program)
             .replacing(predecessors)
             .at(numeric(address));
+        if search.is_some() {
+            client = client.among_voters();
+        }
         let (commands, thread) =
             ConnectionThread::start(channel, address, search, workers, client, recorder)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;

@@ -17,8 +17,7 @@ use super::probe::{Found, ProbeError, probe, read_exact};
 /// answers as soon as that is over.
 pub(super) const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// The time after which the kernel gives a connection up whose other machine is silent: less than the time that a new
-/// coordinator gives the members of a round to come back.
+/// The time after which the kernel gives a connection between voters up whose other machine is silent.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// The kernel asks a silent machine after so long, and again and again.
@@ -106,6 +105,25 @@ impl Search {
         Err(listed(answers.iter().map(|(place, why)| (place, &why[..]))))
     }
 
+    /// Whether another place than the one of the coordinator is said to have it now. The connection to that one is not
+    /// needed for the question.
+    pub fn has_moved(&mut self, credentials: &Credentials) -> bool {
+        for place in self.order.others() {
+            let Some(endpoint) = self.places.get(place) else {
+                continue;
+            };
+            match ask(endpoint, credentials) {
+                Ok(Answer::Coordinator(..)) => {
+                    self.order.suppose(place);
+                    return true;
+                }
+                Ok(Answer::Voter(Some(coordinator))) => return self.order.has_moved(&coordinator),
+                Ok(Answer::Voter(None)) | Err(_) => {}
+            }
+        }
+        false
+    }
+
     /// The refusals, if it was more than half of the places: then this node has the wrong token or certificate. Of fewer,
     /// they have, and the others may do without them.
     pub fn refusals(&self) -> Option<String> {
@@ -134,10 +152,7 @@ fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, ProbeEr
     let mut why = ProbeError::Other("its name has no address".to_owned());
     for address in addresses {
         match probe(address, ATTEMPT, credentials) {
-            Ok(Found::Coordinator(channel)) => {
-                watch_closely(&channel)?;
-                return Ok(Answer::Coordinator(address, channel));
-            }
+            Ok(Found::Coordinator(channel)) => return Ok(Answer::Coordinator(address, channel)),
             Ok(Found::Voter(channel)) => return Ok(Answer::Voter(who_coordinates(channel)?)),
             Ok(Found::Store) => {
                 why = ProbeError::Other("there is a store that is no voter".to_owned());

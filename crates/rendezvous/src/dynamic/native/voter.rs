@@ -26,6 +26,8 @@ pub struct VoterOptions {
     pub own: usize,
     /// The time for which agents wait for a coordinator.
     pub timeout: Duration,
+    /// The time for which a machine may be silent.
+    pub node_timeout: Duration,
     /// The proof that this process belongs to the job.
     pub credentials: Credentials,
 }
@@ -41,6 +43,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         places,
         own,
         timeout,
+        node_timeout,
         credentials,
     } = options;
     let mut links = BTreeMap::new();
@@ -55,6 +58,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         own,
         seed: fastrand::u64(..),
         timeout,
+        node_timeout,
     });
     while let Some(output) = voter.poll_output() {
         if let Output::Greet(frame) = output {
@@ -141,5 +145,9 @@ impl Host for VoterHost {
 
     fn has_ended(&self) -> bool {
         !self.voter.hands_over()
+    }
+
+    fn silence(&self, connection: ConnId) -> Option<Duration> {
+        self.voter.silence(connection)
     }
 }

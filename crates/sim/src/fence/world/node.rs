@@ -21,6 +21,7 @@ impl World {
         let settings = Settings {
             last_call_timeout: Duration::from_secs(1),
             join_timeout: Duration::from_secs(3600),
+            node_timeout: self.plan.node_timeout,
             fence: Some(self.plan.node_timeout),
             ..Settings::new(2, 3)
         };

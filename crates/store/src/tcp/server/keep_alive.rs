@@ -41,13 +41,16 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// For agents: 15 s, as their heartbeats take to be missed.
-    pub(super) const OF_AGENTS: Self = Self {
-        idle: Duration::from_secs(5),
-        interval: Duration::from_secs(5),
-        attempts: 2,
-        unacknowledged: Some(Duration::from_secs(15)),
-    };
+    /// For agents: 15 s, as their heartbeats take to be missed. What was sent to one may be unacknowledged for `silence`, if
+    /// that is known.
+    pub(super) fn of_agent(silence: Option<Duration>) -> Self {
+        Self {
+            idle: Duration::from_secs(5),
+            interval: Duration::from_secs(5),
+            attempts: 2,
+            unacknowledged: Some(silence.unwrap_or(Duration::from_secs(15))),
+        }
+    }
 
     /// Sets it for a connection, or for all that a listening socket accepts.
     pub(super) fn set(&self, socket: impl AsFd) -> Result<(), Errno> {

@@ -233,7 +233,7 @@ impl Service {
                 Output::PauseReading(id) => self.sockets.set_reading(id, false),
                 Output::ResumeReading(id) => self.sockets.set_reading(id, true),
                 Output::Yield => self.yielded = true,
-                Output::Joined(id) => self.watch_closely(id),
+                Output::Joined(id, silence) => self.watch_closely(id, silence),
             }
         }
     }

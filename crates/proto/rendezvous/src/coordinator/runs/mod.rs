@@ -29,7 +29,7 @@ use crate::fence::{self, Mutant, is_broken};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
-use crate::{NodeDesc, RendezvousState, Settings, mutant};
+use crate::{NodeDesc, RendezvousState, Settings, mutant, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
 
@@ -134,6 +134,8 @@ pub(super) struct Run {
     recovers: bool,
     /// If agents have leases: when one of the voters that elected this coordinator had last heard from an earlier one.
     electors_heard: Option<Mono>,
+    /// The time for which a machine may be silent, if it was said.
+    node_timeout: Option<Duration>,
     /// The distance to the number of the next round; 1 if it is 0.
     step: u64,
     /// Participants of the announced round whose workers have succeeded.
@@ -198,6 +200,7 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
         last_call_timeout,
         keep_alive_interval,
         keep_alive_max_attempt,
+        node_timeout,
         ..
     } = join.settings;
     let sensible = |time: Duration| time <= LONGEST;
@@ -208,9 +211,15 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     } else if keep_alive_interval.is_zero()
         || keep_alive_max_attempt == 0
         || keep_alive_max_attempt > MOST_ATTEMPTS
-        || ![join_timeout, last_call_timeout, keep_alive_interval]
-            .into_iter()
-            .all(sensible)
+        || node_timeout < silence::LEAST
+        || ![
+            join_timeout,
+            last_call_timeout,
+            keep_alive_interval,
+            node_timeout,
+        ]
+        .into_iter()
+        .all(sensible)
     {
         Some("the timeouts must be more than nothing and less than ten years".to_owned())
     } else {
@@ -257,8 +266,14 @@ impl Run {
         self
     }
 
-    /// Says that voters are behind the coordinator, and when those that elected it had last heard from an earlier one.
-    pub(super) fn fencing(mut self, electors_heard: Option<Mono>) -> Self {
+    /// Says that voters are behind the coordinator, when those that elected it had last heard from an earlier one, and for how
+    /// long a machine may be silent.
+    pub(super) fn fencing(
+        mut self,
+        electors_heard: Option<Mono>,
+        node_timeout: Option<Duration>,
+    ) -> Self {
+        self.node_timeout = node_timeout;
         self.electors_heard =
             electors_heard.map(|heard| match is_broken(Mutant::ForgetsElectors) {
                 false => heard,
@@ -278,11 +293,16 @@ impl Run {
 
     /// The same for one agent, whose workers run only if it takes part in the round.
     pub(super) fn fence_of(&self, node: &NodeDesc) -> Duration {
-        let agent = self.agents.get(node);
-        match agent.is_some_and(|agent| agent.phase == Phase::Member) {
+        match self.is_member(node) {
             true => self.fence(),
             false => Duration::ZERO,
         }
+    }
+
+    /// Whether an agent takes part in the round that was announced last.
+    pub(super) fn is_member(&self, node: &NodeDesc) -> bool {
+        let agent = self.agents.get(node);
+        agent.is_some_and(|agent| agent.phase == Phase::Member)
     }
 
     /// Whether an agent takes part, or waits to.
@@ -451,6 +471,11 @@ impl Run {
                 "keep_alive_interval",
                 seconds(ours.keep_alive_interval),
                 seconds(theirs.keep_alive_interval),
+            ),
+            (
+                "node_timeout",
+                seconds(ours.node_timeout),
+                seconds(theirs.node_timeout),
             ),
             (
                 "keep_alive_max_attempt",

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | all, and all hold the round | it holds on; nobody notices |
 //! | all, and some do not hold it any more | it is over, and the next one forms |
-//! | after [`WINDOW`], more than half, or one that does not hold it any more | the same; those who are missing are lost |
+//! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last coordinator was heard of), more than half, or one that does not hold it any more | the same; those who are missing are lost |
 //! | half or fewer, and all of them hold it | it waits, and says for whom |
 //!
 //! Two whole rounds never run because of that: the round of the note is the last one that was announced, so
@@ -32,7 +32,7 @@ use crate::coordinator::keys::{self, Field};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
 use crate::mutant::{Mutant, is_broken};
-use crate::{NodeDesc, fence, recovering::Recovering};
+use crate::{NodeDesc, fence, recovering::Recovering, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
 use rdzv_core::time::{Mono, Now};
@@ -88,10 +88,10 @@ impl Run {
         self.note = note;
         if waits {
             let each = WINDOW_EACH * u32::try_from(self.note.members.len()).unwrap_or(u32::MAX);
-            let mut window_ends = now.mono + WINDOW + each;
-            if let Some(heard) = self.electors_heard {
-                window_ends = window_ends.max(heard + self.fence());
-            }
+            let window_ends = match self.electors_heard {
+                None => now.mono + WINDOW + each,
+                Some(heard) => self.silence_ends(now.mono, heard),
+            };
             let members = self.note.members.iter().enumerate();
             let members = members.map(|(rank, instance)| (rank as u32, *instance));
             self.missing = members.filter(|(_, instance)| *instance != 0).collect();
@@ -106,6 +106,17 @@ impl Run {
             self.state.round += 1;
         }
         self.dirty = true;
+    }
+
+    /// Until when participants of a round of voters have to be back. The last coordinator was heard of then: the agents
+    /// have looked for another one since, and the workers of one that is cut off stand still.
+    fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
+        let members = u32::try_from(self.note.members.len()).unwrap_or(u32::MAX);
+        let timeout = self.node_timeout.unwrap_or(silence::NODE_TIMEOUT);
+        let lease = fence::lease(timeout, members);
+        let silent = heard + fence::lost_after(lease).max(self.fence());
+        // Where it took long to elect one, they come as soon as they find it.
+        silent.max(now + lease / 2)
     }
 
     /// Begins, or goes on, without a note, with a round that somebody reports.

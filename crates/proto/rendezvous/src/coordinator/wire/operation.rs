@@ -6,7 +6,7 @@ use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
-use crate::{NodeDesc, Settings};
+use crate::{NodeDesc, Settings, silence};
 
 /// An agent that reattaches and has been in no round, holds one, or has left it.
 const NONE: u8 = 0;
@@ -341,15 +341,24 @@ impl Join {
             if let Some(attempt) = attempt {
                 out.extend_from_slice(&attempt.to_le_bytes());
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
-                if !replaces.is_empty() || settings.fence.is_some() {
+                // A fence says it too.
+                let usual = settings.fence.unwrap_or(silence::NODE_TIMEOUT);
+                let is_usual = settings.node_timeout == usual;
+                if !replaces.is_empty() || settings.fence.is_some() || !is_usual {
                     out.push(replaces.len() as u8);
                 }
                 for instance in replaces {
                     out.extend_from_slice(&instance.to_le_bytes());
                 }
-                if let Some(fence) = settings.fence {
-                    let fence = u32::try_from(fence.as_millis()).unwrap_or(u32::MAX);
-                    out.extend_from_slice(&fence.to_le_bytes());
+                let short = |time: Duration| {
+                    let time = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+                    time.to_le_bytes()
+                };
+                if settings.fence.is_some() || !is_usual {
+                    out.extend_from_slice(&short(settings.fence.unwrap_or_default()));
+                }
+                if !is_usual {
+                    out.extend_from_slice(&short(settings.node_timeout));
                 }
             }
         }
@@ -402,9 +411,14 @@ impl Join {
                     .collect::<Result<_, _>>()?,
             },
         };
+        let milliseconds = |number| Duration::from_millis(u64::from(number));
         if !fields.0.is_empty() {
-            let fence = Duration::from_millis(u64::from(fields.u32("the fence")?));
-            join.settings.fence = Some(fence);
+            let fence = milliseconds(fields.u32("the fence")?);
+            join.settings.fence = (!fence.is_zero()).then_some(fence);
+            join.settings.node_timeout = join.settings.fence.unwrap_or(silence::NODE_TIMEOUT);
+        }
+        if !fields.0.is_empty() {
+            join.settings.node_timeout = milliseconds(fields.u32("the node timeout")?);
         }
         Ok(join)
     }
@@ -500,10 +514,18 @@ mod tests {
         };
         let fenced = Join {
             settings: Settings {
+                node_timeout: Duration::from_millis(800),
                 fence: Some(Duration::from_millis(800)),
                 ..join.settings
             },
             replaces: Vec::new(),
+            ..join.clone()
+        };
+        let impatient = Join {
+            settings: Settings {
+                node_timeout: Duration::from_millis(800),
+                ..join.settings
+            },
             ..join.clone()
         };
         let held = HeldRound {
@@ -537,6 +559,7 @@ mod tests {
         let operations = [
             Operation::Join(Box::new(join.clone())),
             Operation::Join(Box::new(fenced)),
+            Operation::Join(Box::new(impatient)),
             reattach(None, None),
             reattach(Some(held.clone()), None),
             reattach(Some(unpublished), None),

@@ -220,6 +220,7 @@ impl Voter {
         let origin = Origin {
             forgotten: self.epoch,
             electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
+            node_timeout: Some(self.settings.node_timeout),
             ..Origin::default()
         };
         self.coordinator = Some(Coordinator::restartable(now, note, origin));

@@ -89,7 +89,7 @@ impl Voter {
 
     /// This process is a voter of a new group.
     fn bootstrap(&mut self, now: Now, cluster: u64, voters: Vec<VoterId>) {
-        let (id, settings) = (self.id, consensus::Settings::default());
+        let (id, settings) = (self.id, self.settings.consensus());
         let consensus = Consensus::bootstrap(now, settings, id, &voters, &[]);
         self.outbox.push(Output::Log(Fact::Founded {
             voters: self.settings.places.clone(),
@@ -128,7 +128,7 @@ impl Voter {
         }
         self.epoch = epoch;
         if !voters.contains(&self.id) {
-            let settings = consensus::Settings::default();
+            let settings = self.settings.consensus();
             let consensus = Consensus::join(now, settings, self.id, place);
             self.enter(cluster, consensus, Vec::new());
             return self.consent(now, consensus::Input::PeerUp(peer.voter));

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
@@ -269,6 +270,7 @@ impl Service {
             self.traffic.lost_connections += 1;
             let lost = self.traffic.lost_connections;
             self.notices.lost(self.now.mono, peer, lost);
+            self.machine.handle(self.now, Input::Silent(id));
         } else {
             tracing::debug!(?peer, %error, "a store connection broke");
         }
@@ -276,9 +278,10 @@ impl Service {
 
     /// The connection of an agent comes back if it is closed, so it is closed soon if the agent's host
     /// does not answer.
-    pub(super) fn watch_closely(&mut self, id: ConnId) {
+    pub(super) fn watch_closely(&mut self, id: ConnId, silence: Option<Duration>) {
+        let keep_alive = KeepAlive::of_agent(silence);
         if let Some(socket) = self.sockets.get(id)
-            && let Err(error) = KeepAlive::OF_AGENTS.set(&socket.descriptor)
+            && let Err(error) = keep_alive.set(&socket.descriptor)
         {
             tracing::debug!(peer = ?socket.peer, %error, "keep-alive could not be set");
         }

@@ -1,0 +1,123 @@
+//! A coordinator that says nothing over a connection that holds: what an agent does about it.
+
+use std::time::Duration;
+
+use crate::silence;
+use rdzv_core::time::Mono;
+
+/// The time for an answer, at least, before people are told.
+const TELL_AFTER: Duration = Duration::from_secs(2);
+
+/// The kernel counts from when it has sent something a second time.
+const KERNEL_BEGINS: Duration = Duration::from_millis(500);
+
+/// Time between two messages.
+const REMIND: Duration = Duration::from_secs(10);
+
+/// The step to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Ask the coordinator for a word; its kernel acknowledges that.
+    Ask,
+    /// Ask the other voters who coordinates.
+    Search,
+    /// Tell people: nothing was heard for so long, and the machine is there.
+    Tell(Duration),
+}
+
+/// The steps since the coordinator was last heard of.
+#[derive(Debug)]
+pub(super) struct Quiet {
+    node_timeout: Duration,
+    heard: Mono,
+    asked: Option<Mono>,
+    search_at: Option<Mono>,
+    tell_at: Mono,
+}
+
+impl Quiet {
+    pub(super) fn new(now: Mono, node_timeout: Duration) -> Self {
+        Self {
+            node_timeout,
+            heard: now,
+            asked: None,
+            search_at: None,
+            tell_at: now,
+        }
+    }
+
+    /// The coordinator has said something.
+    pub(super) fn heard(&mut self, now: Mono) {
+        (self.heard, self.asked, self.search_at) = (now, None, None);
+    }
+
+    /// When to call [`Quiet::next`].
+    pub(super) fn deadline(&self) -> Mono {
+        match self.asked {
+            None => self.heard + silence::ask(self.node_timeout),
+            Some(_) => self
+                .search_at
+                .map_or(self.tell_at, |at| at.min(self.tell_at)),
+        }
+    }
+
+    /// The next step that is due. Other voters are asked only where there are some. Everything counts from the question, since
+    /// this process may have been held up before.
+    pub(super) fn next(&mut self, now: Mono, has_voters: bool) -> Option<Step> {
+        if self.deadline() > now {
+            return None;
+        }
+        let patience = silence::ask(self.node_timeout);
+        if self.asked.is_none() {
+            self.asked = Some(now);
+            self.search_at = has_voters.then_some(now + patience);
+            let acknowledged = silence::unacknowledged(self.node_timeout) + KERNEL_BEGINS;
+            self.tell_at = now + TELL_AFTER.max(acknowledged);
+            return Some(Step::Ask);
+        }
+        if self.search_at.is_some_and(|at| at <= now) {
+            self.search_at = Some(now + patience);
+            return Some(Step::Search);
+        }
+        self.tell_at = now + REMIND;
+        Some(Step::Tell(now.since(self.heard)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Mono {
+        Mono::from_origin(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn the_coordinator_is_asked_first_and_the_others_after_it() {
+        let mut quiet = Quiet::new(at(0), silence::NODE_TIMEOUT);
+        assert_eq!(quiet.next(at(999), true), None);
+        assert_eq!(quiet.next(at(1000), true), Some(Step::Ask));
+        assert_eq!(quiet.next(at(1999), true), None);
+        assert_eq!(quiet.next(at(2000), true), Some(Step::Search));
+        assert_eq!(quiet.next(at(2999), true), None);
+        // Their answer may have taken long.
+        assert_eq!(quiet.next(at(3100), true), Some(Step::Search));
+        let told = Step::Tell(Duration::from_millis(3101));
+        assert_eq!(quiet.next(at(3101), true), Some(told));
+        assert_eq!(quiet.deadline(), at(4100));
+        quiet.heard(at(3200));
+        assert_eq!(quiet.deadline(), at(4200));
+    }
+
+    #[test]
+    fn without_other_voters_people_are_reminded() {
+        let mut quiet = Quiet::new(at(0), silence::NODE_TIMEOUT);
+        // This process was held up: what was said meanwhile may not be read yet.
+        assert_eq!(quiet.next(at(20_000), false), Some(Step::Ask));
+        assert_eq!(quiet.deadline(), at(22_000));
+        let told = |seconds| Some(Step::Tell(Duration::from_secs(seconds)));
+        assert_eq!(quiet.next(at(22_000), false), told(22));
+        assert_eq!(quiet.next(at(31_000), false), None);
+        assert_eq!(quiet.next(at(32_000), false), told(32));
+    }
+}

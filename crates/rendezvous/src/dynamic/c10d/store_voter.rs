@@ -1,0 +1,142 @@
+//! A voter that is no agent: a store that takes one of the places.
+
+use std::io;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_store::ServerOptions;
+
+use super::options::{listed, most_voters, node_timeout};
+use super::voters::{become_voter, take_place};
+use crate::RendezvousError;
+use crate::bind::loopback;
+use crate::dynamic::is_this_machine;
+use crate::dynamic::native::VoterOptions;
+
+/// Time to find out which places are this machine.
+const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A store at one of the places of a job's voters, which it has the sockets of.
+#[derive(Debug)]
+pub struct StoreVoter {
+    places: Vec<Endpoint>,
+    own: usize,
+    listeners: Vec<TcpListener>,
+}
+
+impl StoreVoter {
+    /// Reads the list of endpoints that the agents have: the places of the voters.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such list; a sentence.
+    pub fn places(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
+        let wrong = |what: String| Err(RendezvousError::Argument(what));
+        let mut places = listed(list)?;
+        let count = most_voters(places.len());
+        if count < 3 {
+            return wrong(format!(
+                "'{list}' names {} of the voters and has to be the list of all 3 or 5, as the agents have it in \
+                 --rdzv-endpoint: a:29400,b,c",
+                places.len()
+            ));
+        }
+        places.truncate(count);
+        if let Some(place) = places.iter().find(|place| place.port == 0) {
+            return wrong(format!(
+                "the endpoint {place} of a voter needs a port that the others know"
+            ));
+        }
+        Ok(places)
+    }
+
+    /// Reads the time for which a machine may be silent.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such time; a sentence.
+    pub fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousError> {
+        node_timeout(text)
+    }
+
+    /// Takes the first of these places that is this machine and free; none if other processes have them.
+    ///
+    /// # Errors
+    ///
+    /// If none is this machine; a sentence.
+    pub fn listen(places: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
+        let mut hosts = places.iter().map(|place| &place.host);
+        if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {
+            let list: Vec<String> = places.iter().map(Endpoint::to_string).collect();
+            return Err(RendezvousError::Argument(format!(
+                "none of the voters {} is this machine: start it where one of them is to be",
+                list.join(", ")
+            )));
+        }
+        let taken = take_place(&places, RESOLVE_WITHIN);
+        Ok(taken.map(|(own, listeners)| Self {
+            places,
+            own,
+            listeners,
+        }))
+    }
+
+    /// Its place.
+    pub fn place(&self) -> &Endpoint {
+        &self.places[self.own]
+    }
+
+    /// Has a server be the voter there. Agents wait for the next coordinator for `timeout`; a machine may be silent for
+    /// `node_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started, or a socket cannot be shared.
+    pub fn serve_with(
+        &self,
+        server: &mut ServerOptions,
+        timeout: Duration,
+        node_timeout: Duration,
+    ) -> io::Result<()> {
+        let listeners = self.listeners.iter().map(TcpListener::try_clone);
+        let voter = VoterOptions {
+            places: self.places.clone(),
+            own: self.own,
+            timeout,
+            node_timeout,
+            credentials: server.admission.credentials.clone(),
+        };
+        let place = self.place();
+        (server.host, server.port) = (loopback(&place.host), place.port);
+        become_voter(server, listeners.collect::<io::Result<_>>()?, voter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(list: &str) -> Result<usize, String> {
+        let places = StoreVoter::places(list).map(|places| places.len());
+        places.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_list_is_that_of_all_voters() {
+        assert_eq!(places("a:29400,b,c"), Ok(3));
+        assert_eq!(places("a,b,c,d"), Ok(3));
+        assert_eq!(places("a,b,c,d,e,f"), Ok(5));
+        for (list, text) in [
+            ("a:29400", "names 1 of the voters"),
+            ("a,b", "names 2 of the voters"),
+            ("a,b,a", "is in the list twice"),
+            ("a,,c", "has an empty place"),
+            ("a:0,b,c", "needs a port"),
+            ("a:x,b,c", "must be an integer"),
+        ] {
+            let error = places(list).unwrap_err();
+            assert!(error.contains(text), "{list}: {error}");
+        }
+    }
+}
