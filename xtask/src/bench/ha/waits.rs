@@ -1,5 +1,6 @@
 //! What a job waits for, with the sentence that the screens show, and how it goes on afterwards.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -184,7 +185,10 @@ fn kill_store(job: &mut Job<'_>) -> anyhow::Result<()> {
     // It may have ended already, because its keeper has.
     let _ = signal(service, Signal::SIGKILL);
     keeper.wait()?;
-    Ok(())
+    // It is no child of ours, and its port is free when it has ended.
+    job.wait_for("end of the store", LONGEST, |_| {
+        Ok(fs::read_link(format!("/proc/{service}/exe")).is_err())
+    })
 }
 
 fn kill_node(job: &mut Job<'_>, number: usize) -> anyhow::Result<()> {
