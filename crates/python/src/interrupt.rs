@@ -126,13 +126,18 @@ pub(crate) fn is_to_end() -> bool {
     let error = match ENDING.load(Ordering::SeqCst) {
         true => Some(ended()),
         false => Python::try_attach(|py| {
-            below(py, || match py.check_signals() {
+            // The end may have begun meanwhile. This thread may hold locks that the end waits for, so it does not stay here
+            // but ends its call, and stays after that.
+            let Some(_entered) = Below::enter() else {
+                return Some(ended());
+            };
+            match py.check_signals() {
                 Err(error) => Some(error),
                 Ok(()) => match main_thread_is_over(py) {
                     Ok(is_over) => is_over.then(ended),
                     Err(error) => Some(error),
                 },
-            })
+            }
         })
         .unwrap_or_else(|| Some(ended())),
     };
