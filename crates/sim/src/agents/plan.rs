@@ -239,7 +239,14 @@ impl Plan {
                 self.end = self.end.max(at);
             }
         }
-        let is_gone = |act: &Act| matches!(act, Act::Crash | Act::Vanish | Act::NoteLost);
+        // A coordinator that stands still and is killed then has not heard who has left.
+        let stalls = |(_, _, act): &(_, _, Act)| matches!(act, Act::HostStalls(_));
+        let is_deaf = self.acts.iter().any(stalls);
+        let is_gone = |act: &Act| match act {
+            Act::Crash | Act::Vanish | Act::NoteLost => true,
+            Act::Leave => is_deaf,
+            _ => false,
+        };
         if self.acts.iter().any(|(_, _, act)| is_gone(act)) {
             // Those who have ended while nobody could note it are waited for, until somebody says so.
             self.end += Duration::from_secs(30);

@@ -251,8 +251,11 @@ impl World {
             }
             Event::StartAgain(agent, process) => {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
-                    self.crash(agent, false);
-                    self.agents[agent].wanted = true;
+                    // One that could not begin yet still knows in whose place it was started.
+                    if self.agents[agent].machine.is_some() {
+                        self.crash(agent, false);
+                        self.agents[agent].wanted = true;
+                    }
                     return self.start(agent);
                 }
                 Ok(())
