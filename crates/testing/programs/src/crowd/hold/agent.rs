@@ -15,8 +15,7 @@ use rdzv_store_proto::wire::request;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// The time for a place to answer, as agents give it: for one of several, and for the only one.
-const ATTEMPT: Duration = Duration::from_millis(500);
+/// The time for the only place to answer, as agents give it.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// What all agents share.
@@ -285,6 +284,7 @@ impl Agent {
             }
             Asked::Next | Asked::Nobody => {
                 self.link = Link::Down;
+                self.order.failed();
                 let why = "nobody coordinates".to_owned();
                 self.handle(crowd, Input::Disconnected(why));
             }
@@ -316,7 +316,7 @@ impl Agent {
         epoll::add(&crowd.epoll, &stream, token, EventFlags::OUT)?;
         let within = match self.places.len() {
             1 => ONLY_ATTEMPT,
-            _ => ATTEMPT,
+            _ => self.order.attempt(),
         };
         Ok(Link::Asking {
             stream,
