@@ -211,8 +211,6 @@ impl Machine for Fence {
 /// A rule of this file, or of those that use it, that is broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// The lease is counted from when the answer comes.
-    FromReceiving,
     /// The coordinator does not allow for clocks that drift.
     NoDrift,
     /// The coordinator answers without asking the other voters.
@@ -225,8 +223,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::FromReceiving,
+    pub const ALL: [Self; 4] = [
         Self::NoDrift,
         Self::BackedAlone,
         Self::ContinuesAlone,

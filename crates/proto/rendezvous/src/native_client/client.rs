@@ -472,7 +472,7 @@ impl NativeClient {
             }
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
-                if let Some((round, until)) = lease.and_then(|lease| lease.answered(now, number)) {
+                if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {
                     self.outbox.push(Output::Lease { round, until });
                     self.begin_if_ready(now);
                 }
