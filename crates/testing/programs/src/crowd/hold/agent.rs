@@ -15,7 +15,8 @@ use rdzv_store_proto::wire::request;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// The time for the only place to answer, as agents give it.
+/// The time for a place to answer, as agents give it: for one of several, and for the only one.
+const ATTEMPT: Duration = Duration::from_millis(500);
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// What all agents share.
@@ -284,7 +285,6 @@ impl Agent {
             }
             Asked::Next | Asked::Nobody => {
                 self.link = Link::Down;
-                self.order.failed();
                 let why = "nobody coordinates".to_owned();
                 self.handle(crowd, Input::Disconnected(why));
             }
@@ -316,7 +316,7 @@ impl Agent {
         epoll::add(&crowd.epoll, &stream, token, EventFlags::OUT)?;
         let within = match self.places.len() {
             1 => ONLY_ATTEMPT,
-            _ => self.order.attempt(),
+            _ => ATTEMPT,
         };
         Ok(Link::Asking {
             stream,
