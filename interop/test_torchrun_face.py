@@ -27,10 +27,12 @@ if os.environ["RANK"] == "0":
     raise ValueError("no such shard")
 time.sleep(600)
 """
+# Each line in one piece, since the two workers share the streams.
 SPEAK = """\
-import os, sys
-print("out", os.environ["RANK"])
-print("err", os.environ["RANK"], file=sys.stderr)
+import os
+rank = os.environb[b"RANK"]
+os.write(1, b"out " + rank + b"\\n")
+os.write(2, b"err " + rank + b"\\n")
 """
 # Both fail: rank 1 in its own way when it is stopped.
 BOTH = """\

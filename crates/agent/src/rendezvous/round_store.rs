@@ -14,24 +14,27 @@ use rdzv_store::{Store, StoreError};
 /// A handle costs nothing until [`RoundStore::connect`] is called; clones share one connection.
 #[derive(Debug, Clone)]
 pub struct RoundStore {
-    /// The rendezvous' own. Nobody waits in it.
-    source: Arc<dyn Store>,
     connections: Arc<Mutex<Connections>>,
 }
 
 /// Each is made at its first use: a node is in its round although the server may be gone again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connections {
+    /// The rendezvous' own, in which nobody waits. None when the round is over: whoever still has a handle does not keep the
+    /// server waiting.
+    source: Option<Arc<dyn Store>>,
     of_agent: Option<Arc<dyn Store>>,
     of_others: Option<Arc<dyn Store>>,
-    ended: bool,
 }
 
 impl RoundStore {
     pub(crate) fn new(source: Arc<dyn Store>) -> Self {
         Self {
-            source,
-            connections: Arc::default(),
+            connections: Arc::new(Mutex::new(Connections {
+                source: Some(source),
+                of_agent: None,
+                of_others: None,
+            })),
         }
     }
 
@@ -44,7 +47,8 @@ impl RoundStore {
     ///
     /// # Errors
     ///
-    /// If the server of the store is gone or does not answer within the timeout of the store.
+    /// If the server of the store is gone or does not answer within the timeout of the store, or the round is over and this is
+    /// the first call.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_others)
     }
@@ -56,7 +60,10 @@ impl RoundStore {
 
     /// A connection of its own for the caller, which does not end with the round.
     pub(super) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
-        self.source.try_clone()
+        let source = self.lock().source.clone();
+        let is_over =
+            || StoreError::Argument("the round is over, and its store with it".to_owned());
+        source.ok_or_else(is_over)?.try_clone()
     }
 
     fn connection(
@@ -67,10 +74,10 @@ impl RoundStore {
             return Ok(Arc::clone(store));
         }
         // Not under the lock, which the agent may be waiting for.
-        let made = Arc::from(self.source.try_clone()?);
+        let made = Arc::from(self.apart()?);
         let mut connections = self.lock();
         let store = Arc::clone(which(&mut connections).get_or_insert(made));
-        if connections.ended {
+        if connections.source.is_none() {
             break_off(&*store);
         }
         Ok(store)
@@ -79,7 +86,7 @@ impl RoundStore {
     /// Ends all connections, because the round is over. A server is not to wait for them.
     pub(super) fn end(&self) {
         let mut connections = self.lock();
-        connections.ended = true;
+        connections.source = None;
         for store in [&connections.of_agent, &connections.of_others]
             .into_iter()
             .flatten()

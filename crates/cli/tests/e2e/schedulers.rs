@@ -106,7 +106,7 @@ fn a_step_of_a_slurm_job_needs_no_flags() {
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
     let ended = ended.run().expect(0);
     let place = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");
-    for text in [&*place, "SLURM_STEP_NUM_NODES", "127.0.0.1:2"] {
+    for text in [&*place, "SLURM_STEP_NUM_NODES", "127.0.0.1:"] {
         assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
     }
 }
