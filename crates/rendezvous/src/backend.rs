@@ -94,8 +94,8 @@ pub trait RendezvousBackend: Send {
     }
 
     /// The same because a process around this one was killed, so that nobody starts another one here by itself. What this
-    /// node hosts for the others ends with the process, as if that had been killed too: they wait for whoever is started
-    /// in its place.
+    /// node hosts for the others ends with the process, as if that had been killed too: they wait for a successor
+    /// at its address.
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         self.leave()
     }

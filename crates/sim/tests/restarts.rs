@@ -97,7 +97,7 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
     }
 }
 
-/// What is wrong with the worlds of a seed, if something is.
+/// The fault in the worlds of a seed, if there is one.
 fn fault(seed: u64) -> Option<String> {
     if seed < 20 {
         match run(hundred_deaths(seed), seed) {

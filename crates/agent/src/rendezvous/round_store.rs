@@ -20,8 +20,8 @@ pub struct RoundStore {
 /// Each is made at its first use: a node is in its round although the server may be gone again.
 #[derive(Debug)]
 struct Connections {
-    /// The rendezvous' own, in which nobody waits. None when the round is over: whoever still has a handle does not keep the
-    /// server waiting.
+    /// The connection of the rendezvous, on which nothing waits. None when the round is over: a handle that is still held does
+    /// not keep the server waiting.
     source: Option<Arc<dyn Store>>,
     of_agent: Option<Arc<dyn Store>>,
     of_others: Option<Arc<dyn Store>>,

@@ -56,7 +56,7 @@ pub(super) enum Outcome {
     Waits { said: f64, sentence: String },
 }
 
-/// What has come of a case.
+/// The result of a case.
 pub(super) struct Played {
     pub(super) outcome: Outcome,
     /// Pairs of rounds whose workers all ran at one time.

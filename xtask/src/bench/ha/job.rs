@@ -116,7 +116,7 @@ impl<'a> Job<'a> {
         fs::read_to_string(self.console_file(number)).unwrap_or_default()
     }
 
-    /// How much stands on the screen of each machine so far, that of the store among them.
+    /// The length of the screen of each machine so far, that of the store among them.
     pub(super) fn consoles(&self) -> Vec<usize> {
         let machines = 1..=self.store_machine();
         machines.map(|number| self.console(number).len()).collect()

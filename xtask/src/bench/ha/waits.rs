@@ -103,7 +103,7 @@ const WAITS: [Wait; 6] = [
         place: Place::Voters(3),
         begin: |job| {
             let coordinator = job.coordinator().context("nobody coordinates")?;
-            // The same screen whoever coordinates.
+            // The screen is the same wherever the coordinator is.
             job.network.set_cable(coordinator, false)?;
             Ok((vec![coordinator], WAITED))
         },

@@ -851,7 +851,7 @@ impl Coordinator {
                 if let Some(note) = hosted.run.note_of_recovery() {
                     self.noted.insert(id.to_owned(), note);
                 }
-                // What stands there has only those who came, and the note is what the others are looked for with.
+                // The state has only those who came; the others are looked for with the note.
                 if hosted.run.written_form().is_some() {
                     self.outbox.push(Output::Remove(keys::state(id)));
                 }

@@ -67,16 +67,16 @@ impl Quiet {
         if self.deadline() > now {
             return None;
         }
-        let patience = silence::ask(self.node_timeout);
+        let wait = silence::ask(self.node_timeout);
         if self.asked.is_none() {
             self.asked = Some(now);
-            self.search_at = has_voters.then_some(now + patience);
+            self.search_at = has_voters.then_some(now + wait);
             let acknowledged = silence::unacknowledged(self.node_timeout) + KERNEL_BEGINS;
             self.tell_at = now + TELL_AFTER.max(acknowledged);
             return Some(Step::Ask);
         }
         if self.search_at.is_some_and(|at| at <= now) {
-            self.search_at = Some(now + patience);
+            self.search_at = Some(now + wait);
             return Some(Step::Search);
         }
         self.tell_at = now + REMIND;

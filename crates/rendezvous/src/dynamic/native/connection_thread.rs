@@ -30,7 +30,7 @@ use crate::dynamic::waiting;
 use crate::fence;
 use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, RendezvousEvent};
 
-/// How long one attempt to connect again may take: people are told in between that there is no coordinator.
+/// Time for one attempt to connect again: people are told in between that there is no coordinator.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Time for the answer to the last `Leave`, without which the thread ends then.

@@ -310,7 +310,7 @@ impl Service {
         let mono = deadlines.into_iter().flatten().min();
         let mono = mono.map(|deadline| deadline.since(now));
         let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
-        // What is waited for after the end is the machine's.
+        // After the end, the machine's deadline tells how long to wait.
         let end = self.end.filter(|_| self.machine.may_end());
         [mono, end.map(until), self.accept_again.map(until)]
             .into_iter()

@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 const ATTEMPT: Duration = Duration::from_millis(500);
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// What all agents share.
+/// The part that all agents share.
 pub(super) struct Crowd {
     pub(super) epoll: OwnedFd,
     origin: Instant,
@@ -62,7 +62,7 @@ enum Step {
     WhoCoordinates,
 }
 
-/// What came of a step towards the coordinator.
+/// The result of a step towards the coordinator.
 enum Asked {
     /// The next one is under way, or nothing has come yet.
     Waiting,
