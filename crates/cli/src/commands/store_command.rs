@@ -177,7 +177,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         let misuse = |error: RendezvousError| Misuse(format!("--join: {error}"));
         let places = StoreVoter::places(list).map_err(misuse)?;
         let node_timeout = StoreVoter::node_timeout(arguments.node_timeout.as_deref());
-        let node_timeout = node_timeout.map_err(|error| Misuse(error.to_string()))?;
+        let node_timeout =
+            node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
         let Some(voter) = StoreVoter::listen(places).map_err(misuse)? else {
             return Err(anyhow!(
                 "the places of this machine in {list} are in use: an agent there is the voter already"
