@@ -386,6 +386,8 @@ def test_explain_names_the_variable_of_each_value(cluster):
     job = batch(cluster, line, "-N3", "-w", "n1,n2,n3")
     job.completed()
     text = (job.folder / "explained-1").read_text()
+    # KillWait is 4 s there.
+    assert re.search(r"grace before SIGKILL +3 s .*before Slurm kills the agent", text), text
     text = text[text.index("Scheduler") : text.index("  MASTER_ADDR")]
     text = re.sub(r"n1:[23]\d{4}\b", "n1:PORT", text)
     # Columns are as wide as without the names of places.

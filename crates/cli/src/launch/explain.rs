@@ -28,7 +28,13 @@ pub(crate) fn explain(
     );
     rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
     node_check::explain(&mut draft, plan.node_check.as_ref());
-    restarts::explain(&mut draft, plan, launch.agent_restarts, environment);
+    restarts::explain(
+        &mut draft,
+        plan,
+        launch.agent_restarts,
+        launch.scheduled.longest_grace,
+        environment,
+    );
     preemption::explain(
         &mut draft,
         plan.preemption.as_ref(),

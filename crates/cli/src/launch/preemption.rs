@@ -28,7 +28,7 @@ pub(crate) struct PreemptionArgs {
 
     /// Seconds that workers have from the notice until they are told to end by SIGTERM
     ///
-    /// Not given: as --shutdown-timeout, which they have once more from SIGTERM to SIGKILL.
+    /// Not given: as --shutdown-timeout, or 30, which they have once more from SIGTERM to SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     preempt_grace: Option<i64>,
 

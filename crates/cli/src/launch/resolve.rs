@@ -89,7 +89,8 @@ pub(crate) fn resolve(
         arguments.logs_specs.as_deref(),
         &context,
     )?;
-    let shutdown_timeout = arguments.stop.shutdown_timeout(environment)?;
+    let longest_grace = arguments.scheduled.longest_grace;
+    let shutdown_timeout = arguments.stop.shutdown_timeout(longest_grace, environment)?;
     let (entrypoint, interpreter) =
         arguments
             .command
@@ -139,7 +140,9 @@ pub(crate) fn resolve(
     let node_check = arguments.node_check.resolve()?;
     let (agent_restarts, why_agent_restarts) =
         arguments.restart.of_agent(&rendezvous.plan, &mut context);
-    let preemption = arguments.preemption.resolve(shutdown_timeout, &context)?;
+    // A notice is another matter than the signal after which the scheduler kills.
+    let after_notice = arguments.stop.shutdown_timeout(None, environment)?;
+    let preemption = arguments.preemption.resolve(after_notice, &context)?;
     let given = environment.filled(env::RDZV_DEADLINE);
     let deadline = match given {
         Some(text) => text.parse().ok(),

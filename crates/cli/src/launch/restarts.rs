@@ -16,7 +16,7 @@ use crate::number::{self, int_or_raise, parse_int};
 use crate::suggestion::did_you_mean;
 
 /// Seconds between the closing signal and SIGKILL if no others are given.
-const SHUTDOWN_TIMEOUT: i64 = 30;
+const SHUTDOWN_TIMEOUT: u64 = 30;
 
 /// Flags for restarts.
 #[derive(Debug, Clone, Args, PartialEq)]
@@ -57,7 +57,7 @@ pub(crate) struct StopArgs {
 
     /// Seconds that workers have between the closing signal and SIGKILL
     ///
-    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30. Unlike in torchrun it holds on every
+    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30, or less in a step of Slurm whose KillWait is not longer. Unlike in torchrun it holds on every
     /// path: signals, restarts and failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
@@ -180,8 +180,12 @@ impl StopArgs {
         Ok(numbers)
     }
 
-    /// The grace of every path on which workers are stopped.
-    pub(super) fn shutdown_timeout(&self, environment: &Environment) -> Result<Duration, Raised> {
+    /// The grace of every path on which workers are stopped. `longest` bounds what nobody asked for.
+    pub(super) fn shutdown_timeout(
+        &self,
+        longest: Option<Duration>,
+        environment: &Environment,
+    ) -> Result<Duration, Raised> {
         let seconds = match self.shutdown_timeout {
             Some(seconds) if seconds < 0 => {
                 let raised = Raised::value_error(format!(
@@ -198,7 +202,10 @@ impl StopArgs {
                         "{TORCH_ELASTIC_SHUTDOWN_TIMEOUT} is '{text}' and has to be a whole number of seconds"
                     ))
                 })?,
-                None => SHUTDOWN_TIMEOUT,
+                None => {
+                    let usual = Duration::from_secs(SHUTDOWN_TIMEOUT);
+                    return Ok(longest.map_or(usual, |longest| usual.min(longest)));
+                }
             },
         };
         // Only the flag is refused when it is negative.
@@ -211,6 +218,7 @@ pub(super) fn explain(
     draft: &mut Draft,
     plan: &AgentConfig,
     agent_restarts: &'static str,
+    longest_grace: Option<Duration>,
     environment: &Environment,
 ) {
     draft.section("Restarts and ends");
@@ -225,13 +233,19 @@ pub(super) fn explain(
     );
     let variable = TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
     let mut provenance = draft.given("shutdown_timeout");
-    if !draft.is_given("shutdown_timeout") && environment.text(variable).is_some() {
-        provenance = Provenance::variable(variable);
+    let mut reason = "on every path: signals, restarts, failures";
+    if !draft.is_given("shutdown_timeout") {
+        if environment.text(variable).is_some() {
+            provenance = Provenance::variable(variable);
+        } else if longest_grace == Some(plan.shutdown_timeout) {
+            provenance = Provenance::decided("");
+            reason = "on every path; ends before Slurm kills the agent (KillWait)";
+        }
     }
     draft.line(
         "grace before SIGKILL",
         format!("{} s", plan.shutdown_timeout.as_secs()),
-        provenance.because("on every path: signals, restarts, failures"),
+        provenance.because(reason),
     );
     let names = plan.signals.iter().copied().map(signal::in_words);
     let names: Vec<String> = names.collect();

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, TORCHELASTIC_RUN_ID};
 
@@ -14,6 +15,7 @@ use crate::exit::Refusal;
 use crate::explanation::{Draft, Provenance};
 
 mod host_list;
+mod kill_wait;
 
 /// The schedulers that can be asked.
 pub(crate) const SCHEDULERS: [&str; 3] = ["auto", "slurm", "none"];
@@ -51,6 +53,8 @@ pub(crate) struct Scheduled {
     pub(crate) not_taken: &'static str,
     /// Unix time in seconds at which the job ends, if the scheduler says so.
     pub(crate) deadline: Option<u64>,
+    /// The longest grace of workers after which an agent ends before the scheduler kills it, if that is known.
+    pub(crate) longest_grace: Option<Duration>,
     /// Sentences for the user.
     pub(crate) warnings: Vec<String>,
 }
@@ -252,6 +256,7 @@ impl Step {
             }),
             // Not in every version.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
+            longest_grace: kill_wait::longest_grace(variables),
             ..Scheduled::default()
         };
         let is_given = |id: &str| given(id).is_some();
