@@ -27,7 +27,7 @@ use crate::wire::message::{self, Envelope};
 use crate::wire::{COMMAND_BOUND, FRAME_BOUND, WireError, opcode};
 use clock::GroupClock;
 use confirm::Questions;
-use election::Election;
+use election::{Election, TICKS_BOUND};
 use snapshot::{Assemblies, Transfers};
 
 /// Ticks without a leader before the member of place 0 stands for election; a leader that has no majority for as
@@ -53,7 +53,7 @@ const CAUGHT_UP: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The time of a tick. A leader says that it lives every 4 ticks; without one, a member stands for election
-    /// after `10 + place` ticks.
+    /// after `10 + place` ticks, and after more of them when votes were split.
     pub tick: Duration,
     /// Truncate the log when so many commands have been applied since the last snapshot.
     pub truncate_after: u64,
@@ -151,14 +151,13 @@ impl Consensus {
         log: Log,
         configuration: Configuration,
     ) -> Self {
-        let least = ELECTION_TICKS + usize::from(place);
         let config = raft::Config {
             id: id.number(),
             election_tick: ELECTION_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
-            // The library draws from this range: it has one number.
-            min_election_tick: least,
-            max_election_tick: least + 1,
+            // The library draws from this range, and what it draws is replaced before it is used (`await_leader`).
+            min_election_tick: ELECTION_TICKS,
+            max_election_tick: TICKS_BOUND,
             applied: log.snapshot_index(),
             pre_vote: !is_broken!(settings, NoPreVote),
             check_quorum: !is_broken!(settings, NoCheckQuorum),
@@ -169,7 +168,7 @@ impl Consensus {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&config, log, &logger).expect("constants that the library takes");
-        Self {
+        let mut consensus = Self {
             role: Role {
                 term: node.raft.term,
                 leader: None,
@@ -190,7 +189,9 @@ impl Consensus {
             transfers: Transfers::default(),
             wants_snapshot: false,
             outbox: Outbox::default(),
-        }
+        };
+        consensus.await_leader();
+        consensus
     }
 
     /// This member.
@@ -372,6 +373,17 @@ impl Consensus {
         self.election.begin_in_order(self.now.mono);
     }
 
+    /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which
+    /// nothing looks at before this.
+    fn await_leader(&mut self) {
+        let same_again = is_broken!(self.settings, WaitsTheSameAgain);
+        let raft = &mut self.node.raft;
+        if raft.leader_id != raft::INVALID_ID {
+            self.election.has_leader(raft.term);
+        }
+        raft.set_randomized_election_timeout(self.election.ticks(raft.term, same_again));
+    }
+
     fn change(&mut self, change: &Change) {
         let leads = self.node.raft.state == StateRole::Leader;
         let fault = if !leads {
@@ -538,6 +550,7 @@ impl Machine for Consensus {
             Input::Tick => self.tick(),
         }
         self.drain();
+        self.await_leader();
     }
 
     fn poll_output(&mut self) -> Option<Output> {

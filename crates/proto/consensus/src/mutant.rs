@@ -47,11 +47,13 @@ pub enum Mutant {
     MixesSnapshots,
     /// The silence of those that voted is not looked at.
     IgnoresSilence,
+    /// After a split vote members wait as long as before it.
+    WaitsTheSameAgain,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::EqualPlaces,
         Self::PromotesEmptyLearner,
         Self::RemovesLeader,
@@ -74,5 +76,6 @@ impl Mutant {
         Self::TimeIsFast,
         Self::MixesSnapshots,
         Self::IgnoresSilence,
+        Self::WaitsTheSameAgain,
     ];
 }

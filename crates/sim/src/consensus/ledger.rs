@@ -11,14 +11,22 @@ use crate::Violation;
 #[derive(Debug, Default)]
 pub struct Ledger {
     leaders: BTreeMap<u64, VoterId>,
-    /// The term of each entry that somebody knows to be committed.
-    committed: BTreeMap<u64, u64>,
+    /// Each entry that somebody knows to be committed.
+    committed: BTreeMap<u64, Committed>,
     /// Each command, with its time.
     commands: BTreeMap<u64, (Vec<u8>, Now)>,
     /// The state and the configuration after each index.
     states: BTreeMap<u64, (u64, Configuration)>,
     /// When an entry was proposed: by index and term.
     proposed: BTreeMap<(u64, u64), u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Committed {
+    /// The term of the entry.
+    term: u64,
+    /// The lowest term of those that knew of it. The leader that committed it is the first to know.
+    known_in: u64,
 }
 
 impl Ledger {
@@ -37,28 +45,42 @@ impl Ledger {
         self.leaders.len()
     }
 
-    /// An entry is committed, as somebody knows: INV-Q2.
-    pub fn commits(&mut self, who: VoterId, index: u64, term: u64) -> Result<(), Violation> {
-        match self.committed.insert(index, term) {
-            Some(other) if other != term => Err(Violation(format!(
-                "INV-Q2: entry {index} is committed with term {other}, and at {who} with term {term}"
-            ))),
-            _ => Ok(()),
+    /// An entry is committed, as somebody whose own term is `known_in` knows: INV-Q2.
+    pub fn commits(
+        &mut self,
+        who: VoterId,
+        index: u64,
+        term: u64,
+        known_in: u64,
+    ) -> Result<(), Violation> {
+        let known = self.committed.entry(index);
+        let known = known.or_insert(Committed { term, known_in });
+        known.known_in = known.known_in.min(known_in);
+        if known.term != term {
+            return Err(Violation(format!(
+                "INV-Q2: entry {index} is committed with term {}, and at {who} with term {term}",
+                known.term
+            )));
         }
+        Ok(())
     }
 
-    /// A new leader has all that was committed: INV-Q2.
+    /// A new leader has all that was committed in earlier terms: INV-Q2. One whose term is over already, because its votes
+    /// took long, need not have what was committed in later ones: it commits nothing any more.
     pub fn has_all(
         &self,
         leader: VoterId,
+        leads_in: u64,
         last: u64,
         term_at: impl Fn(u64) -> Option<u64>,
     ) -> Result<(), Violation> {
-        for (index, term) in self.committed.iter().rev().take(300) {
+        let committed = self.committed.iter().rev();
+        let earlier = committed.filter(|(_, entry)| entry.known_in < leads_in);
+        for (index, Committed { term, .. }) in earlier.take(300) {
             let has = term_at(*index);
             if *index > last || has.is_some_and(|has| has != *term) {
                 return Err(Violation(format!(
-                    "INV-Q2: {leader} leads without entry {index} of term {term}, and has {has:?}"
+                    "INV-Q2: {leader} leads in term {leads_in} without entry {index} of term {term}, and has {has:?}"
                 )));
             }
         }
@@ -87,7 +109,7 @@ impl Ledger {
             }
             return Ok(());
         }
-        let term = term.or_else(|| self.committed.get(&index).copied());
+        let term = term.or_else(|| self.committed.get(&index).map(|entry| entry.term));
         let proposed = |index: u64, term: Option<u64>| self.proposed.get(&(index, term?)).copied();
         if let Some((before, (_, earlier))) = self.commands.range(..index).next_back() {
             if at.mono < earlier.mono || at.wall < earlier.wall {
@@ -96,7 +118,7 @@ impl Ledger {
                 )));
             }
             let times = (
-                proposed(*before, self.committed.get(before).copied()),
+                proposed(*before, self.committed.get(before).map(|entry| entry.term)),
                 proposed(index, term),
             );
             if let (Some(began), Some(ended)) = times {

@@ -521,7 +521,7 @@ impl World {
         if let Some(consensus) = &process.consensus {
             let last = consensus.last().0;
             self.ledger
-                .has_all(id, last, |index| consensus.term_at(index))?;
+                .has_all(id, role.term, last, |index| consensus.term_at(index))?;
         }
         self.silence(it, role)
     }
@@ -566,7 +566,8 @@ impl World {
         let id = process.id;
         for index in process.committed + 1..=consensus.committed() {
             if let Some(term) = consensus.term_at(index) {
-                self.ledger.commits(id, index, term)?;
+                let known_in = consensus.role().term;
+                self.ledger.commits(id, index, term, known_in)?;
             }
         }
         process.committed = process.committed.max(consensus.committed());

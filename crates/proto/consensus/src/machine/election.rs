@@ -13,9 +13,19 @@ const AGAIN: Duration = Duration::from_millis(25);
 /// After that, the timeout decides.
 const AT_MOST: Duration = Duration::from_millis(500);
 
+/// The most multiples of its place that a member waits. Beyond that the waits of neighbours differ by more than clocks
+/// do, and longer waits would only delay.
+const MULTIPLES: u64 = 6;
+
+/// No member waits for so many ticks.
+pub(super) const TICKS_BOUND: usize =
+    super::ELECTION_TICKS + MULTIPLES as usize * (u8::MAX as usize) + 1;
+
 #[derive(Debug)]
 pub(super) struct Election {
     place: u8,
+    /// The last term in which this member knew a leader.
+    led: u64,
     /// When to stand for election next, and until when.
     due: Option<(Mono, Mono)>,
     /// When this member last heard from a leader.
@@ -28,6 +38,7 @@ impl Election {
     pub(super) fn new(place: u8) -> Self {
         Self {
             place,
+            led: 0,
             due: None,
             heard: None,
             granted: (0, None),
@@ -42,6 +53,24 @@ impl Election {
     /// The place of this member in a configuration that came into force.
     pub(super) fn set_place(&mut self, place: u8) {
         self.place = place;
+    }
+
+    /// A term has a leader.
+    pub(super) fn has_leader(&mut self, term: u64) {
+        self.led = self.led.max(term);
+    }
+
+    /// The ticks after which this member stands for election in a term, if it hears of no leader: 10 and its place.
+    ///
+    /// A term without a leader is one of a split vote. Clocks differ, so two members whose waits differ by one tick may
+    /// stand at the same moment in every term. Each such term adds the place once more, and the waits move apart.
+    pub(super) fn ticks(&self, term: u64, same_again: bool) -> usize {
+        let failed = match same_again {
+            false => term.saturating_sub(self.led),
+            true => 0,
+        };
+        let multiples = (1 + failed).min(MULTIPLES) as usize;
+        super::ELECTION_TICKS + multiples * usize::from(self.place)
     }
 
     pub(super) fn begin_in_order(&mut self, now: Mono) {

@@ -4,4 +4,5 @@
 
 mod group;
 mod membership;
+mod split_votes;
 mod wire;
