@@ -90,7 +90,9 @@ pub(crate) fn resolve(
         &context,
     )?;
     let longest_grace = arguments.scheduled.longest_grace;
-    let shutdown_timeout = arguments.stop.shutdown_timeout(longest_grace, environment)?;
+    let shutdown_timeout = arguments
+        .stop
+        .shutdown_timeout(longest_grace, environment)?;
     let (entrypoint, interpreter) =
         arguments
             .command
