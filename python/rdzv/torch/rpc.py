@@ -22,12 +22,14 @@ import torch.distributed as dist
 import torch.distributed.autograd as autograd
 import torch.distributed.rpc as torch_rpc
 from torch.distributed.rpc import api, backend_registry, internal
+from torch.nn.parallel import DistributedDataParallel
 
 import rdzv
 from rdzv.rpc import _agent, _functions, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
 from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
+from rdzv.torch import _autograd, _backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,10 +69,22 @@ _PACKAGE = (
     "PyRRef",
     "RRef",
 )
-# Calls of this backend do not carry gradients, which would be missed without a word.
-_AUTOGRAD = ("_new_context", "backward", "get_gradients")
+_AUTOGRAD = (
+    "_current_context",
+    "_get_debug_info",
+    "_get_max_id",
+    "_is_valid_context",
+    "_new_context",
+    "_release_context",
+    "_retrieve_context",
+    "backward",
+    "get_gradients",
+)
+# Its reducer gets no gradients from a distributed backward pass.
+_PARALLEL = ("_pre_forward",)
 _NEEDED = (
     (autograd, "torch.distributed.autograd", _AUTOGRAD),
+    (DistributedDataParallel, "torch.nn.parallel.DistributedDataParallel", _PARALLEL),
     (
         api,
         "torch.distributed.rpc.api",
@@ -102,6 +116,7 @@ _original: dict[tuple[Any, str], Any] = {
         (torch_rpc, _PACKAGE),
         (internal, ("_get_current_rpc_agent",)),
         (autograd, _AUTOGRAD),
+        (DistributedDataParallel, _PARALLEL),
     )
     for name in names
 }
@@ -275,6 +290,12 @@ class PyRRef(metaclass=_Kind):
         try:
             if native.is_owner:
                 return native.local_value(inner._native.timeout if limit == UNSET else limit)
+            context = _autograd.current()
+            if context is not None:
+                owner = native.owner[1]
+                seconds = inner._native.timeout if limit == UNSET else limit
+                message = (_Carried(native), seconds, context.send(owner, []))
+                return _unpacked(inner.call_async(owner, _fetch, message, None, limit).wait())
             call = inner._native.fetch(native, _agent._timeout(limit), _agent._request.get())
             return Future._of(call, inner._watch).wait()
         except BaseException as error:
@@ -330,8 +351,18 @@ class PyRRef(metaclass=_Kind):
     def _get_profiling_future(self, on_owner: bool = False) -> Any:
         return self._profiling
 
-    def backward(self, *_: Any, **__: Any) -> None:
-        raise _not_offered("RRef.backward")
+    def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
+        native = self._reference
+        if native.is_owner:
+            _backward_from(native, dist_autograd_ctx_id, retain_graph)
+            return
+        if dist_autograd_ctx_id == -1:
+            raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
+        arguments = (_Carried(native), dist_autograd_ctx_id, retain_graph)
+        try:
+            _ours().inner.call_sync(native.owner[1], _backward_at_owner, arguments, None, math.inf)
+        except rdzv.RpcError as error:
+            raise RuntimeError(str(error)) from None
 
     def _serialize(self) -> tuple[str, int]:
         """Leaves the reference in a place of the thread, where the call that is made next takes it."""
@@ -390,7 +421,10 @@ def _taken() -> tuple[list[int], list[_Carried]]:
     return list(sending), [_Carried(native) for native in sending.values()]
 
 
-def _deserialize(pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any]) -> Any:
+def _deserialize(
+    pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any], mark: _autograd.Mark | None = None
+) -> Any:
+    tensors = _autograd.received(mark, tensors)
     before = getattr(_local, "received", None)
     _local.received = {number: rref._rdzv_reference for number, rref in zip(numbers, carried)}
     try:
@@ -408,15 +442,39 @@ def _check_policy() -> None:
         raise Refused("NoSuchMethod", "this worker does not take calls of torch.distributed.rpc")
 
 
-def _run(pickled: bytes, tensors: list[Any], numbers: list[int], carried: list[Any]) -> Any:
+def _run(*message: Any) -> Any:
     _check_policy()
-    return internal._run_function(_deserialize(pickled, tensors, numbers, carried))
+    with _autograd.inside(_autograd.joined(_mark(message))):
+        return internal._run_function(_deserialize(*message))
 
 
-def _packed(result: Any) -> tuple[Any, ...]:
-    _taken()
-    pickled, tensors = api._default_pickler.serialize(result)
-    return pickled, tensors, *_taken()
+def _mark(message: tuple[Any, ...]) -> _autograd.Mark | None:
+    return message[4] if len(message) > 4 else None
+
+
+def _message(to: Any, pickled: bytes, tensors: list[Any]) -> tuple[Any, ...]:
+    """A call in torch's pickle; with a mark if it is made in a context of distributed autograd."""
+    context = _autograd.current()
+    mark = () if context is None else (context.send(to.id, tensors),)
+    return pickled, tensors, *_taken(), *mark
+
+
+class _Packer:
+    """Makes the message of a result, for a caller that called in a context of distributed autograd or in none."""
+
+    def __init__(self, mark: _autograd.Mark | None) -> None:
+        self.context = _autograd.joined(mark)
+        request = _agent._request.get()
+        self.caller = request.caller[1] if request is not None else -1
+
+    def __call__(self, result: Any) -> tuple[Any, ...]:
+        _taken()
+        pickled, tensors = api._default_pickler.serialize(result)
+        mark = () if self.context is None else (self.context.reply(self.caller, tensors),)
+        return pickled, tensors, *_taken(), *mark
+
+
+_packed = _Packer(None)
 
 
 def _unpacked(packed: tuple[Any, ...]) -> Any:
@@ -427,7 +485,8 @@ def _unpacked(packed: tuple[Any, ...]) -> Any:
 
 @_functions.function(name="rdzv.torch.udf")
 def _udf(*message: Any) -> tuple[Any, ...]:
-    return _packed(_run(*message))
+    pack = _Packer(_mark(message))
+    return pack(_run(*message))
 
 
 def _future_of(result: Any) -> Any:
@@ -460,7 +519,7 @@ def _outcome(finish: Callable[[Any], Any], value: Callable[[], Any]) -> tuple[An
 
 @_functions.function(name="rdzv.torch.udf_async")
 def _udf_async(*message: Any) -> Any:
-    return _async(_packed, message)
+    return _async(_Packer(_mark(message)), message)
 
 
 _udf_async._rdzv_async_execution = True  # type: ignore[attr-defined]
@@ -484,6 +543,46 @@ def _kept_udf_async(*message: Any) -> Any:
 _kept_udf_async._rdzv_async_execution = True  # type: ignore[attr-defined]
 
 
+@_functions.function(name="rdzv.torch.fetch")
+def _fetch(reference: Any, seconds: float, mark: _autograd.Mark) -> Future[Any]:
+    """Answers with the value of a reference, as a message of distributed autograd."""
+    _check_policy()
+    native, pack = reference._rdzv_reference, _Packer(mark)
+    after: Future[Any] = Future()
+
+    def answer(timeout: float) -> None:
+        after._finish(*_outcome(pack, lambda: native.local_value(timeout)))
+
+    try:
+        native.local_value(1e-6)
+    except rdzv.Deadline:
+        # The call that makes the value may need this thread.
+        threading.Thread(target=answer, args=(seconds,), daemon=True).start()
+    except Exception:  # noqa: BLE001, it is the answer too
+        answer(seconds)
+    else:
+        answer(seconds)
+    return after
+
+
+_fetch._rdzv_async_execution = True  # type: ignore[attr-defined]
+
+
+def _backward_from(native: Any, context_id: int, retain_graph: bool) -> None:
+    root = native.local_value(_ours().inner._native.timeout)
+    if not isinstance(root, torch.Tensor):
+        raise RuntimeError("RRef should contain a tensor for .backward()")
+    if context_id == -1:
+        torch.autograd.backward([root], retain_graph=retain_graph)
+    else:
+        backward(context_id, [root], retain_graph)
+
+
+@_functions.function(name="rdzv.torch.backward")
+def _backward_at_owner(reference: Any, context_id: int, retain_graph: bool) -> None:
+    _backward_from(reference._rdzv_reference, context_id, retain_graph)
+
+
 @_functions.function(name="rdzv.torch.nothing")
 def _nothing(_: object) -> None:
     pass
@@ -499,6 +598,7 @@ def _operate(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any]) -> Any:
     """The future of a call as one of torch."""
     other: Any = torch.futures.Future()
+    context = _autograd.current()
 
     def end(done: Future[Any]) -> None:
         try:
@@ -506,9 +606,12 @@ def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any
         except BaseException as error:  # noqa: BLE001, it is the result
             failed = _error(error, timeout)
             # torch carries exceptions only.
-            other.set_exception(failed if isinstance(failed, Exception) else RuntimeError(repr(failed)))
+            set_outcome, outcome = other.set_exception, failed if isinstance(failed, Exception) else RuntimeError(repr(failed))
         else:
-            other.set_result(result)
+            set_outcome, outcome = other.set_result, result
+        # The callbacks of the future run here.
+        with _autograd.inside(context):
+            set_outcome(outcome)
 
     future.add_done_callback(end)
     return other
@@ -585,6 +688,7 @@ def _needs_torch(func: Any) -> bool:
         or isinstance(func, torch.jit.ScriptFunction)
         or api._default_pickler is not internal._internal_rpc_pickler
         or _is_profiled()
+        or _autograd.current() is not None
     )
 
 
@@ -626,11 +730,23 @@ _functions.raw(_CALL, _served)
 
 
 def _invoke_rpc_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
-    message = (pickled, tensors, *_taken())
+    message = _message(to, pickled, tensors)
     return _call(to, _udf_async if is_async else _udf, message, timeout, _unpacked)
 
 
+# Operations take parameters as tensors, which a pickle would copy.
+_operands = internal._InternalRPCPickler()
+_operands._register_reducer(torch.nn.Parameter, _operands._tensor_reducer)
+
+
+def _operation(to: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The message of an operation of torch's that is called in a context of distributed autograd."""
+    return _message(to, *_operands.serialize(internal.PythonUDF(_operate, (name, args, kwargs), {})))
+
+
 def _invoke_rpc_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
+    if _autograd.current() is not None:
+        return _call(to, _udf, _operation(to, name, args, kwargs), timeout, _unpacked)
     return _call(to, _operate, (name, args, kwargs), timeout, lambda result: result)
 
 
@@ -643,11 +759,13 @@ def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> An
 
 
 def _invoke_remote_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
-    message = (pickled, tensors, *_taken())
+    message = _message(to, pickled, tensors)
     return _remote(to, _kept_udf_async if is_async else _kept_udf, message, timeout)
 
 
 def _invoke_remote_builtin(to: Any, name: str, timeout: float, *args: Any, **kwargs: Any) -> Any:
+    if _autograd.current() is not None:
+        return _remote(to, _kept_udf, _operation(to, name, args, kwargs), timeout)
     return _remote(to, _operate, (name, args, kwargs), timeout)
 
 
@@ -662,11 +780,29 @@ def _invoke_rpc_torchscript(*_: Any, **__: Any) -> Any:
 _invoke_remote_torchscript = _invoke_rpc_torchscript
 
 
-def _new_context(*_: Any, **__: Any) -> Any:
-    raise _not_offered("distributed autograd")
+# Distributed autograd -------------------------------------------------------------------------------------------------
+
+_current_context = _autograd._current_context
+_get_debug_info = _backward._get_debug_info
+_get_max_id = _autograd._get_max_id
+_is_valid_context = _autograd._is_valid_context
+_new_context = _autograd._new_context
+_release_context = _autograd._release_context
+_retrieve_context = _autograd._retrieve_context
+get_gradients = _autograd.get_gradients
 
 
-backward = get_gradients = _new_context
+def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
+    try:
+        _backward.backward(context_id, roots, retain_graph)
+    except rdzv.RpcError as error:
+        raise RuntimeError(str(error)) from None
+
+
+def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+    if _autograd.current() is not None and torch.is_grad_enabled():
+        raise _not_offered("DistributedDataParallel in a context of distributed autograd")
+    return _original[DistributedDataParallel, "_pre_forward"](module, *inputs, **kwargs)
 
 
 # The agent ------------------------------------------------------------------------------------------------------------
@@ -696,6 +832,7 @@ def _set_and_start_rpc_agent(agent: Any) -> None:
 def _reset_current_rpc_agent() -> None:
     global _current
     _current = None
+    _autograd.stop()
     _agent.install(None)
     _values.reference_class = None
 
@@ -831,6 +968,7 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
         ),
     )
     _agent.install(inner)
+    _autograd.start(inner)
     _values.reference_class = PyRRef
     return TorchAgent(inner, store)
 

@@ -16,6 +16,11 @@ import torch
 import torch.distributed.rpc as rpc
 from torch.testing._internal import common_distributed
 from torch.testing._internal.distributed import rpc_utils
+from torch.testing._internal.distributed.rpc.dist_autograd_test import (
+    DistAutogradTest,
+    TensorPipeAgentDistAutogradTest,
+)
+from torch.testing._internal.distributed.rpc.dist_optimizer_test import DistOptimizerTest
 from torch.testing._internal.distributed.rpc.examples.parameter_server_test import ParameterServerTest
 from torch.testing._internal.distributed.rpc.examples.reinforcement_learning_rpc_test import (
     ReinforcementLearningRpcTest,
@@ -48,7 +53,15 @@ class RdzvRpcAgentTestFixture(RpcAgentTestFixture):
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
-SUITES = [RpcTest, TensorPipeAgentRpcTest, ParameterServerTest, ReinforcementLearningRpcTest]
+SUITES = [
+    RpcTest,
+    TensorPipeAgentRpcTest,
+    DistAutogradTest,
+    TensorPipeAgentDistAutogradTest,
+    DistOptimizerTest,
+    ParameterServerTest,
+    ReinforcementLearningRpcTest,
+]
 CLASSES = rpc_utils.generate_tests("Rdzv", RdzvRpcAgentTestFixture, SUITES, __name__)
 for name, cls in CLASSES.items():
     # The fixture stands behind torch's class, whose way of starting processes would win.

@@ -1,0 +1,328 @@
+"""Contexts of distributed autograd, and the tensors that calls carry in them, for :mod:`rdzv.torch.rpc`.
+
+A *context* exists on all workers that took part in its calls. A *message* is the tensors that need gradients in one call or
+one answer. Its sender keeps the edges of the graph where their gradients go on (`Sent`); its receiver gets tensors whose
+`grad_fn` ends the graph there (`Received`). `_backward` carries the gradients.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from rdzv.rpc import _functions
+from rdzv.rpc._future import Future
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rdzv.rpc._agent import RdzvAgent
+
+# The rank of a worker is above these bits, its own numbers below them, as in torch.
+_BITS = 48
+# Contexts that have ended are remembered, for calls that are late.
+_REMEMBERED = 4096
+
+# What goes with a message: context, number of the message (0 without tensors that need gradients), and which tensors.
+Mark = tuple[int, int, list[int]]
+
+_agent: RdzvAgent | None = None
+_lock = threading.Lock()
+_contexts: dict[int, Context] = {}
+_ended: collections.OrderedDict[int, None] = collections.OrderedDict()
+_numbers = itertools.count(1)
+_local = threading.local()
+
+
+class _Touch(torch.autograd.Function):
+    """Has the node of a tensor that was not computed made, in any layout."""
+
+    @staticmethod
+    def forward(_: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.empty(0)
+
+
+def _edge(tensor: torch.Tensor) -> GradientEdge:
+    if tensor.grad_fn is not None:
+        return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    with torch.enable_grad():
+        return GradientEdge(*_Touch.apply(tensor).grad_fn.next_functions[0])
+
+
+# The type of these nodes.
+_LEAF: type = type(_edge(torch.empty(0, requires_grad=True)).node)
+
+
+def start(agent: RdzvAgent) -> None:
+    """Before the agent serves calls."""
+    global _agent, _numbers
+    stop()
+    _agent, _numbers = agent, itertools.count(1)
+
+
+def stop() -> None:
+    global _agent
+    _agent = None
+    _local.context = None
+    with _lock:
+        _contexts.clear()
+        _ended.clear()
+
+
+def _me() -> int:
+    assert _agent is not None
+    return _agent.get_worker_info().id
+
+
+def _next_number() -> int:
+    return _me() << _BITS | next(_numbers)
+
+
+def _call(worker: int, function: Any, *args: Any) -> Future[Any]:
+    # The loss of a worker is noticed; how long its part of a pass takes is not known.
+    assert _agent is not None
+    return _agent.call_async(worker, function, args, None, math.inf)
+
+
+def _failure(value: Callable[[], object]) -> BaseException | None:
+    try:
+        value()
+    except BaseException as error:  # noqa: BLE001, it is told on
+        return error
+    return None
+
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+class Sent:
+    """Where the gradients of a message go on, on the worker that sent it."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.edges = [_edge(tensor) for tensor in tensors]
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        return tuple((edge.node, edge.output_nr) for edge in self.edges)
+
+
+class Received:
+    """A message, on the worker that received it."""
+
+    def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
+        self.number = number
+        self.tensors: list[torch.Tensor] = tensors
+        self.count = len(tensors)
+
+    @property
+    def sender(self) -> int:
+        return self.number >> _BITS
+
+
+def _forward(node: Any, _: torch.Tensor, received: Received) -> tuple[torch.Tensor, ...]:
+    node.rdzv_received = received
+    tensors, received.tensors = received.tensors, []
+    return tuple(tensor.detach() for tensor in tensors)
+
+
+def _backward(*_: Any) -> Any:
+    raise RuntimeError(
+        "the gradient of a tensor that came by rpc goes on to its sender only by "
+        "torch.distributed.autograd.backward(context_id, roots)"
+    )
+
+
+# The name of torch's own node.
+_Recv: Any = type(
+    "torch::distributed::autograd::RecvRpc",
+    (torch.autograd.Function,),
+    {"forward": staticmethod(_forward), "backward": staticmethod(_backward)},
+)
+
+
+class Context:
+    """What a worker has of a context. The methods are those of torch's ``DistAutogradContext``."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lock = threading.Lock()
+        self.sent: dict[int, Sent] = {}
+        self.received: dict[int, Any] = {}
+        # Those that this worker sent something to.
+        self.workers: set[int] = set()
+        self.gradients: dict[torch.Tensor, torch.Tensor] = {}
+        # Backward passes by number: of `_backward`.
+        self.passes: dict[int, Any] = {}
+
+    def _context_id(self) -> int:
+        return self.number
+
+    def _send_functions(self) -> dict[int, Sent]:
+        with self.lock:
+            return dict(self.sent)
+
+    def _recv_functions(self) -> dict[int, Any]:
+        with self.lock:
+            return dict(self.received)
+
+    def _known_worker_ids(self) -> set[int]:
+        with self.lock:
+            return set(self.workers)
+
+    def send(self, worker: int, tensors: list[Any]) -> Mark:
+        """Before tensors are sent. The context goes along without any, since the answer may have some."""
+        which: list[int] = []
+        if torch.is_grad_enabled():
+            which = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
+        number = _next_number() if which else 0
+        with self.lock:
+            self.workers.add(worker)
+            if which:
+                self.sent[number] = Sent(tensors[index] for index in which)
+        return self.number, number, which
+
+    def reply(self, worker: int, tensors: list[Any]) -> Mark | None:
+        """The same for an answer, unless the context has ended meanwhile."""
+        return self.send(worker, tensors) if _contexts.get(self.number) is self else None
+
+    def receive(self, number: int, which: list[int], tensors: list[Any]) -> list[Any]:
+        """The tensors of a message, of which those that need gradients have theirs carried to the sender."""
+        received = Received(number, [tensors[index] for index in which])
+        with torch.enable_grad():
+            attached = _Recv.apply(torch.empty(0, requires_grad=True), received)
+        with self.lock:
+            self.received[number] = attached[0].grad_fn
+        tensors = list(tensors)
+        for index, tensor in zip(which, attached):
+            tensors[index] = tensor
+        return tensors
+
+    def add(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        with self.lock:
+            for leaf, gradient in found:
+                before = self.gradients.get(leaf)
+                if before is None:
+                    self.gradients[leaf] = gradient
+                elif before.layout is not torch.strided and gradient.layout is torch.strided:
+                    self.gradients[leaf] = gradient + before
+                else:
+                    self.gradients[leaf] = before + gradient
+
+
+def received(mark: Mark | None, tensors: list[Any]) -> list[Any]:
+    """The tensors of a message, with the mark that came with it."""
+    if mark is None or not mark[1]:
+        return tensors
+    context = joined(mark)
+    return tensors if context is None else context.receive(mark[1], mark[2], tensors)
+
+
+def joined(mark: Mark | None) -> Context | None:
+    """The context of a message; None if it has ended."""
+    if mark is None:
+        return None
+    number = mark[0]
+    with _lock:
+        if number in _ended:
+            return None
+        context = _contexts.get(number)
+        if context is None:
+            context = _contexts[number] = Context(number)
+        return context
+
+
+class inside:  # noqa: N801, as torch's context managers
+    """Runs what belongs to a call in the context that the call was made in."""
+
+    def __init__(self, context: Context | None) -> None:
+        self.context = context
+
+    def __enter__(self) -> None:
+        self.before, _local.context = current(), self.context
+
+    def __exit__(self, *_: object) -> None:
+        _local.context = self.before
+
+
+# Contexts, with the names and the texts of torch ----------------------------------------------------------------------
+
+
+def current() -> Context | None:
+    """The context of this thread."""
+    return getattr(_local, "context", None)
+
+
+def _current_context() -> Context:
+    context = current()
+    if context is None:
+        raise RuntimeError(
+            "Current thread doesn't have a valid autograd context. Please wrap your code using: "
+            "`with torch.distributed.autograd.context() as context_id` to generate a valid context"
+        )
+    return context
+
+
+def _new_context() -> Context:
+    if current() is not None:
+        raise RuntimeError("Already have an autograd context id for this thread")
+    context = Context(_next_number())
+    with _lock:
+        _contexts[context.number] = context
+    _local.context = context
+    return context
+
+
+def _retrieve_context(context_id: int) -> Context:
+    context = _contexts.get(context_id)
+    if context is None:
+        raise RuntimeError(f"Could not find autograd context with id: {context_id}")
+    return context
+
+
+def _is_valid_context(context_id: int) -> None:
+    _retrieve_context(context_id)
+
+
+def _release_context(context_id: int) -> None:
+    context = _retrieve_context(context_id)
+    if current() is context:
+        _local.context = None
+    _end(context_id)
+
+
+def _end(context_id: int) -> None:
+    with _lock:
+        context = _contexts.pop(context_id, None)
+        _ended[context_id] = None
+        while len(_ended) > _REMEMBERED:
+            _ended.popitem(last=False)
+    if context is None:
+        return
+    for worker in context._known_worker_ids():
+        try:
+            # Nobody waits for it, and a failure of it harms nobody.
+            _call(worker, _end_here, context_id).add_done_callback(lambda done: _failure(done.value))
+        except RuntimeError:
+            # It is gone, and the context with it.
+            pass
+
+
+@_functions.function(name="rdzv.torch.autograd.end")
+def _end_here(context_id: int) -> None:
+    _end(context_id)
+
+
+def _get_max_id() -> int:
+    return _me() << _BITS | (1 << _BITS) - 1
+
+
+def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
+    context = _retrieve_context(context_id)
+    with context.lock:
+        return dict(context.gradients)

@@ -1,0 +1,313 @@
+"""Backward passes of distributed autograd, through the messages of contexts.
+
+A pass is two rounds of calls that follow the messages in reverse. The first one finds the messages that the roots depend on.
+The second one carries their gradients. A worker computes the gradient of a message once, when all gradients that it depends
+on have come, so that each operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
+
+torch's own engine runs between two messages (`torch.autograd.grad`). It runs again through operations that are shared by
+tensors of which one depends on the other by way of another worker.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from rdzv.rpc import _functions
+from rdzv.rpc._future import Future
+from rdzv.torch import _autograd
+from rdzv.torch._autograd import Context, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_lock = threading.Lock()
+_passes = 0
+
+
+class Source:
+    """Tensors that gradients of a pass begin at: its roots, or those of a message that this worker sent."""
+
+    def __init__(self, edges: list[GradientEdge]) -> None:
+        self.edges = edges
+        self.gradients: list[torch.Tensor | None] | None = None
+        # What these tensors were computed from.
+        self.operations: set[Any] = set()
+        self.leaves: set[Any] = set()
+        self.messages: set[Any] = set()
+        found, ahead = set(), [edge.node for edge in edges]
+        while ahead:
+            node = ahead.pop()
+            if node in found:
+                continue
+            found.add(node)
+            if getattr(node, "rdzv_received", None) is not None:
+                self.messages.add(node)
+                continue
+            if type(node) is _autograd._LEAF:
+                self.leaves.add(node)
+                # A hook has to see the whole gradient, as an operation has.
+                if node.variable._backward_hooks:
+                    self.operations.add(node)
+                continue
+            self.operations.add(node)
+            ahead += [following for following, _ in node.next_functions if following is not None]
+
+
+class Part:
+    """Sources whose operations overlap, so that their gradients have to be summed on the way."""
+
+    def __init__(self, sources: list[Source]) -> None:
+        self.sources = sources
+        self.is_running = False
+        # What is to be computed, and from what.
+        self.messages: dict[Any, list[Source]] = {}
+        self.leaves: dict[Any, list[Source]] = {}
+        for source in sources:
+            for node in source.messages:
+                self.messages.setdefault(node, []).append(source)
+            for node in source.leaves:
+                self.leaves.setdefault(node, []).append(source)
+
+    def take(self) -> tuple[list[Any], list[Any]] | None:
+        """Messages and leaves whose gradients can be computed now."""
+        messages, leaves = _ready(self.messages), _ready(self.leaves)
+        if not messages and not (self.is_whole and leaves):
+            return None
+        for node in messages:
+            del self.messages[node]
+        for node in leaves:
+            del self.leaves[node]
+        return messages, leaves
+
+    @property
+    def is_whole(self) -> bool:
+        return all(source.gradients is not None for source in self.sources)
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_whole and not self.messages and not self.leaves
+
+
+def _ready(wanted: dict[Any, list[Source]]) -> list[Any]:
+    return [node for node, sources in wanted.items() if all(one.gradients is not None for one in sources)]
+
+
+class Pass:
+    """What a worker has of one call of ``backward``."""
+
+    def __init__(self, context: Context, number: int, retain_graph: bool) -> None:
+        self.context = context
+        self.number = number
+        self.retain_graph = retain_graph
+        self.lock = threading.Lock()
+        self.sources: dict[int, Source] = {}
+        self.found: set[int] = set()
+        self.parts: list[Part] | None = None
+        # Memory that gradients of leaves are in: a leaf has its own.
+        self.used: set[int] = set()
+
+    def explore(self, sources: dict[int, list[GradientEdge]]) -> Future[None]:
+        """Adds sources, and finds what they depend on, here and on the workers that it came from."""
+        ahead: dict[int, list[int]] = {}
+        for number, edges in sources.items():
+            source = Source(edges)
+            with self.lock:
+                self.sources[number] = source
+                for node in source.messages:
+                    message = node.rdzv_received
+                    if message.number not in self.found:
+                        self.found.add(message.number)
+                        ahead.setdefault(message.sender, []).append(message.number)
+        return _all(
+            _autograd._call(worker, _explore, self.context.number, self.number, self.retain_graph, numbers)
+            for worker, numbers in ahead.items()
+        )
+
+    def deliver(self, number: int, gradients: list[torch.Tensor | None]) -> Future[None]:
+        """Takes the gradients of a source, and computes and delivers what they were the last ones for."""
+        source = self.sources[number]
+        with self.lock:
+            if self.parts is None:
+                self.parts = _parts(list(self.sources.values()))
+            source.gradients = gradients
+            part = next(part for part in self.parts if source in part.sources)
+        return _all(self._run(part))
+
+    def _run(self, part: Part) -> Iterable[Future[Any]]:
+        while True:
+            with self.lock:
+                # The thread that runs the part takes what has come meanwhile.
+                taken = None if part.is_running else part.take()
+                if taken is None:
+                    break
+                part.is_running = True
+                is_last = part.is_done
+            try:
+                yield from self._compute(part, *taken, is_last)
+            finally:
+                with self.lock:
+                    part.is_running = False
+        with self.lock:
+            if all(part.is_done for part in self.parts or []):
+                self.context.passes.pop(self.number, None)
+
+    def _compute(self, part: Part, messages: list[Any], leaves: list[Any], is_last: bool) -> Iterable[Future[Any]]:
+        begins = [
+            (edge, gradient)
+            for source in part.sources
+            for edge, gradient in zip(source.edges, source.gradients or ())
+            if gradient is not None
+        ]
+        ends = [GradientEdge(node, index) for node in messages for index in range(node.rdzv_received.count)]
+        ends += [GradientEdge(node, 0) for node in leaves]
+        found: tuple[torch.Tensor | None, ...] = (None,) * len(ends)
+        if begins:
+            edges, gradients = zip(*begins)
+            keeps = self.retain_graph or not is_last
+            found = torch.autograd.grad(edges, ends, gradients, retain_graph=keeps, allow_unused=True)
+        at = 0
+        for node in messages:
+            message: Received = node.rdzv_received
+            own = list(found[at : at + message.count])
+            at += message.count
+            yield _autograd._call(message.sender, _deliver, self.context.number, self.number, message.number, own)
+        self.context.add(self._apart([(node.variable, one) for node, one in zip(leaves, found[at:]) if one is not None]))
+
+    def _apart(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The gradients of leaves, each in memory of its own."""
+        addresses = [_address(gradient) for _, gradient in found]
+        times = collections.Counter(addresses)
+        with self.lock:
+            shared = {address for address in times if times[address] > 1 or address in self.used}
+            self.used.update(addresses)
+        return [
+            (leaf, gradient.clone() if address in shared or _is_expanded(gradient) else gradient)
+            for (leaf, gradient), address in zip(found, addresses)
+        ]
+
+
+def _address(gradient: torch.Tensor) -> int:
+    if gradient.layout is torch.sparse_coo:
+        gradient = gradient._values()
+    elif gradient.layout is not torch.strided:
+        gradient = gradient.values()
+    return gradient.untyped_storage().data_ptr()
+
+
+def _is_expanded(gradient: torch.Tensor) -> bool:
+    return gradient.layout is torch.strided and 0 in gradient.stride()
+
+
+def _parts(sources: list[Source]) -> list[Part]:
+    """The sources, by what they share."""
+    groups: list[tuple[set[Any], list[Source]]] = []
+    for source in sources:
+        nodes, members = source.operations | source.messages, [source]
+        apart = []
+        for other in groups:
+            if other[0].isdisjoint(nodes):
+                apart.append(other)
+            else:
+                nodes |= other[0]
+                members += other[1]
+        groups = [*apart, (nodes, members)]
+    return [Part(members) for _, members in groups]
+
+
+@_functions.function(name="rdzv.torch.autograd.explore")
+def _explore(context_id: int, number: int, retain_graph: bool, messages: list[int]) -> Future[None]:
+    context = _autograd._retrieve_context(context_id)
+    with context.lock:
+        at = context.passes.get(number)
+        if at is None:
+            at = context.passes[number] = Pass(context, number, retain_graph)
+        sources = {message: context.sent[message].edges for message in messages}
+    return at.explore(sources)
+
+
+@_functions.function(name="rdzv.torch.autograd.deliver")
+def _deliver(context_id: int, number: int, message: int, gradients: list[torch.Tensor | None]) -> Future[None]:
+    context = _autograd._retrieve_context(context_id)
+    try:
+        return context.passes[number].deliver(message, gradients)
+    except Exception as error:
+        raise RuntimeError(f"Error on Node {_autograd._me()}: {error}") from error
+
+
+_explore._rdzv_async_execution = _deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
+
+
+def _all(futures: Iterable[Future[Any]]) -> Future[None]:
+    """Of the end of all of them, or of the first failure."""
+    end: Future[None] = Future()
+    waiting = list(futures)
+    lock, left = threading.Lock(), len(waiting)
+    if not left:
+        end.set_result(None)
+
+    def one(done: Future[Any]) -> None:
+        nonlocal left
+        error = _autograd._failure(done.value)
+        with lock:
+            if left <= 0:
+                return
+            left = 0 if error is not None else left - 1
+            if left:
+                return
+        end._finish(None, error)
+
+    for future in waiting:
+        future.add_done_callback(one)
+    return end
+
+
+_ROOTS = 0
+
+
+def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
+    if not isinstance(context_id, int) or not isinstance(roots, (list, tuple)):
+        raise TypeError(
+            "backward(): incompatible function arguments. The following argument types are supported: "
+            "(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False)"
+        )
+    context = _autograd._retrieve_context(context_id)
+    _check_roots(roots)
+    global _passes
+    with _lock:
+        _passes += 1
+    number = _autograd._next_number()
+    try:
+        at = Pass(context, number, retain_graph)
+        with context.lock:
+            context.passes[number] = at
+        at.explore({_ROOTS: [_autograd._edge(root) for root in roots]}).wait()
+        at.deliver(_ROOTS, [torch.ones_like(root) for root in roots]).wait()
+    finally:
+        context.passes.pop(number, None)
+        with _lock:
+            _passes -= 1
+
+
+def _check_roots(roots: Iterable[torch.Tensor]) -> None:
+    roots = list(roots)
+    if not roots:
+        raise RuntimeError("No tensors provided for gradient computation.")
+    for root in roots:
+        if not root.requires_grad:
+            raise RuntimeError("requires_grad not set on root")
+        if root.numel() != 1:
+            raise RuntimeError(f"a root of shape {list(root.shape)} is not a scalar, all roots need to be scalar")
+        if root.grad_fn is None:
+            raise RuntimeError("a root does not have a valid gradient function.")
+
+
+def _get_debug_info() -> dict[str, str]:
+    return {
+        "num_current_backward_passes": str(_passes),
+        "num_autograd_contexts": str(len(_autograd._contexts)),
+    }
