@@ -360,17 +360,21 @@ impl Consensus {
             && self.node.raft.leader_id == peer.number()
             && !is_broken!(self.settings, RemembersLeader)
         {
-            self.forget_leader();
+            self.forget_leader(peer);
         }
     }
 
     /// The leader's connection has closed: nothing holds this member back from a vote any more, and it stands for
-    /// election soon, in the order of places. If the leader is there after all, its next heartbeat ends
+    /// election soon, in the order of places after its own. If the leader is there after all, its next heartbeat ends
     /// that; the others, which still hear it, do not vote.
-    fn forget_leader(&mut self) {
+    fn forget_leader(&mut self, leader: VoterId) {
         let term = self.node.raft.term;
         self.node.raft.become_follower(term, raft::INVALID_ID);
-        self.election.begin_in_order(self.now.mono);
+        let places = &self.configuration().places;
+        let leader = places.get(&leader).copied();
+        let places: Vec<u8> = places.values().copied().collect();
+        self.election
+            .begin_in_order(self.now.mono, leader, places.into_iter());
     }
 
     /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which

@@ -350,6 +350,20 @@ fn followers_whose_connection_to_the_leader_closes_elect_another_one_within_20_m
     assert_eq!(group.applied(3), [b"a", b"b"]);
 }
 
+/// Agents that look for the coordinator ask there first.
+#[test]
+fn the_place_after_that_of_the_leader_follows_it() {
+    let mut group = Group::of(3);
+    group.handle(id(1), Input::Transfer(None));
+    group.settle();
+    assert!(group.members[&id(2)].role().leads);
+    group.members.remove(&id(2));
+    group.handle(id(1), Input::PeerDown(id(2)));
+    group.handle(id(3), Input::PeerDown(id(2)));
+    group.pass(Duration::from_millis(20));
+    assert!(group.members[&id(3)].role().leads);
+}
+
 #[test]
 fn a_closed_connection_that_was_no_end_disturbs_nobody() {
     let mut group = Group::of(3);

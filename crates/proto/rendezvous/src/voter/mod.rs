@@ -49,7 +49,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use self::machine::Voter;
-pub use self::search_order::SearchOrder;
+pub use self::search_order::{ATTEMPT, SearchOrder};
 use crate::coordinator;
 use rdzv_consensus as consensus;
 use rdzv_core::ident::ConnId;

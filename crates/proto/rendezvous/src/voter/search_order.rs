@@ -1,5 +1,15 @@
 //! The places at which an agent asks for the coordinator, in the order in which it asks.
 
+use std::time::Duration;
+
+/// The time for one attempt to connect to a place, and for a voter to name the coordinator: while one is elected, it
+/// answers as soon as that is over.
+pub const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// The number of times that it doubles. Thousands of agents look for the coordinator at once, and a voter that has not come
+/// to an agent in time has done its work in vain.
+const DOUBLINGS: u32 = 2;
+
 /// The places at which the coordinator may be.
 ///
 /// A voter that is not the coordinator says where that is, if it knows; that place is asked next. Else the places are
@@ -11,6 +21,8 @@ pub struct SearchOrder {
     /// The place that was asked last.
     at: usize,
     hint: Option<usize>,
+    /// Searches in a row that have found nothing.
+    failures: u32,
 }
 
 impl SearchOrder {
@@ -20,6 +32,7 @@ impl SearchOrder {
             at: places.len().saturating_sub(1),
             places,
             hint: None,
+            failures: 0,
         }
     }
 
@@ -42,7 +55,17 @@ impl SearchOrder {
 
     /// The coordinator is at this place.
     pub fn found(&mut self, place: usize) {
-        (self.at, self.hint) = (place, None);
+        (self.at, self.hint, self.failures) = (place, None, 0);
+    }
+
+    /// No place was the coordinator.
+    pub fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// The time for the next attempt.
+    pub fn attempt(&self) -> Duration {
+        ATTEMPT * 2_u32.pow(self.failures.min(DOUBLINGS))
     }
 
     /// All places but that of the coordinator, the next one first.
@@ -110,6 +133,19 @@ mod tests {
         assert_eq!(order.clone().advance(), 2);
         assert!(order.has_moved("a"));
         assert_eq!(order.advance(), 0);
+    }
+
+    #[test]
+    fn after_a_search_in_vain_places_have_more_time() {
+        let mut order = order();
+        let mut attempts = Vec::new();
+        for _ in 0..4 {
+            attempts.push(order.attempt().as_millis());
+            order.failed();
+        }
+        assert_eq!(attempts, [500, 1000, 2000, 2000]);
+        order.found(1);
+        assert_eq!(order.attempt(), ATTEMPT);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) fn connect(
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     loop {
-        let found = search.find(&options.policy.credentials);
+        let found = search.find(&options.policy.credentials, || false);
         let what = match found.map(|located| meet(places, &located, options, recorder)) {
             Ok(Ok(native)) => {
                 return Ok(Connection {

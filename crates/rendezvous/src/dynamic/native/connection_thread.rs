@@ -429,7 +429,12 @@ impl ConnectionThread {
         let credentials = self.workers.credentials();
         let channel = match &mut self.search {
             Some(search) => {
-                let located = search.find(credentials)?;
+                let commands = &self.commands;
+                let has_commands = || {
+                    let mut source = [PollFd::new(commands, PollFlags::IN)];
+                    poll(&mut source, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+                };
+                let located = search.find(credentials, has_commands)?;
                 self.address = located.address;
                 located.channel
             }

@@ -6,16 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_rendezvous_proto::voter::{Frame, SearchOrder};
+use rdzv_rendezvous_proto::voter::{ATTEMPT, Frame, SearchOrder};
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::probe::{Found, ProbeError, probe, read_exact};
-
-/// The time for one attempt to connect to a place, and for a voter to name the coordinator: while one is elected, it
-/// answers as soon as that is over.
-pub(super) const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// The time after which the kernel gives a connection between voters up whose other machine is silent.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -62,19 +58,27 @@ impl Search {
         self
     }
 
-    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names.
+    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names. No further one
+    /// is asked when there is something else to do.
     ///
     /// # Errors
     ///
     /// The answer of each place, if none of them is.
-    pub fn find(&mut self, credentials: &Credentials) -> Result<Located, String> {
+    pub fn find(
+        &mut self,
+        credentials: &Credentials,
+        has_other_work: impl Fn() -> bool,
+    ) -> Result<Located, String> {
         let mut answers = Vec::new();
-        for _ in 0..=self.order.len() {
+        for asked in 0..=self.order.len() {
+            if asked > 0 && has_other_work() {
+                break;
+            }
             let place = self.order.advance();
             let Some(endpoint) = self.places.get(place).cloned() else {
                 break;
             };
-            let answer = ask(&endpoint, credentials);
+            let answer = ask(&endpoint, credentials, self.order.attempt());
             match &answer {
                 Err(ProbeError::Refused(why)) => drop(self.refused.insert(place, why.clone())),
                 _ => drop(self.refused.remove(&place)),
@@ -100,6 +104,7 @@ impl Search {
                 Err(why) => answers.push((endpoint, why.to_string())),
             }
         }
+        self.order.failed();
         answers.sort();
         answers.dedup();
         Err(listed(answers.iter().map(|(place, why)| (place, &why[..]))))
@@ -112,7 +117,7 @@ impl Search {
             let Some(endpoint) = self.places.get(place) else {
                 continue;
             };
-            match ask(endpoint, credentials) {
+            match ask(endpoint, credentials, ATTEMPT) {
                 Ok(Answer::Coordinator(..)) => {
                     self.order.suppose(place);
                     return true;
@@ -146,14 +151,21 @@ enum Answer {
     Voter(Option<String>),
 }
 
-fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, ProbeError> {
-    let addresses = resolve(&endpoint.host, endpoint.port, Some(ATTEMPT));
+/// Connecting takes at most `within`, and so does the answer.
+fn ask(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+    within: Duration,
+) -> Result<Answer, ProbeError> {
+    let addresses = resolve(&endpoint.host, endpoint.port, Some(within));
     let addresses = addresses.map_err(|error| ProbeError::Other(error.to_string()))?;
     let mut why = ProbeError::Other("its name has no address".to_owned());
     for address in addresses {
-        match probe(address, ATTEMPT, credentials) {
+        match probe(address, within, credentials) {
             Ok(Found::Coordinator(channel)) => return Ok(Answer::Coordinator(address, channel)),
-            Ok(Found::Voter(channel)) => return Ok(Answer::Voter(who_coordinates(channel)?)),
+            Ok(Found::Voter(channel)) => {
+                return Ok(Answer::Voter(who_coordinates(channel, within)?));
+            }
             Ok(Found::Store) => {
                 why = ProbeError::Other("there is a store that is no voter".to_owned());
             }
@@ -163,12 +175,12 @@ fn ask(endpoint: &Endpoint, credentials: &Credentials) -> Result<Answer, ProbeEr
     Err(why)
 }
 
-fn who_coordinates(mut channel: Channel) -> io::Result<Option<String>> {
+fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<String>> {
     let mut question = Vec::new();
     Frame::WhoCoordinates.write(&mut question);
     channel.write_all(&question)?;
     let mut head = [0; 9];
-    match read_exact(&mut channel, &mut head, ATTEMPT) {
+    match read_exact(&mut channel, &mut head, within) {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Ok(None);
         }
@@ -180,7 +192,7 @@ fn who_coordinates(mut channel: Channel) -> io::Result<Option<String>> {
         return Err(io::Error::other("its answer is too long"));
     }
     let mut body = vec![0; length as usize];
-    read_exact(&mut channel, &mut body, ATTEMPT)?;
+    read_exact(&mut channel, &mut body, within)?;
     match Frame::read(opcode, &body) {
         Ok(Frame::Elsewhere { address, .. }) => Ok(Some(address)),
         Ok(_) => Err(io::Error::other("its answer is about something else")),

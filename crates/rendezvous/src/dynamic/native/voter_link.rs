@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
+use rdzv_rendezvous_proto::voter::ATTEMPT;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
 use rustix::event::{PollFd, PollFlags};
 
 use super::probe::{Found, ProbeError, probe, write_all};
-use super::search::{ATTEMPT, watch_closely};
+use super::search::watch_closely;
 
 /// Time between two attempts to connect, at first and at most.
 const RETRY: Duration = Duration::from_millis(10);

@@ -15,8 +15,7 @@ use rdzv_store_proto::wire::request;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// The time for a place to answer, as agents give it: for one of several, and for the only one.
-const ATTEMPT: Duration = Duration::from_millis(500);
+/// The time for the only place to answer, as agents give it.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The part that all agents share.
@@ -48,6 +47,8 @@ enum Link {
         stream: TcpStream,
         place: usize,
         step: Step,
+        /// The time for a step, and when that of this one is over.
+        within: Duration,
         until: Mono,
         /// The answer so far.
         answer: Vec<u8>,
@@ -154,10 +155,15 @@ impl Agent {
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {
         let now = crowd.now();
         self.is_expired = self.lease.is_some_and(|until| until <= now.mono);
-        if let Link::Asking { until, .. } = &self.link
+        if let Link::Asking { step, until, .. } = &self.link
             && *until <= now.mono
         {
-            return self.after(crowd, Asked::Next);
+            // A voter that names nobody in time was waited for already.
+            let asked = match step {
+                Step::WhoCoordinates => Asked::Nobody,
+                Step::Connect | Step::Probe => Asked::Next,
+            };
+            return self.after(crowd, asked);
         }
         if self.client.deadline().is_some_and(|at| at <= now.mono) {
             self.handle(crowd, Input::Tick);
@@ -199,12 +205,15 @@ impl Agent {
         let Link::Asking {
             stream,
             step,
+            within,
+            until,
             answer,
             ..
         } = &mut self.link
         else {
             return Ok(Asked::Waiting);
         };
+        let next = crowd.now().mono + *within;
         if *step == Step::Connect {
             if let Some(error) = stream.take_error()? {
                 return Err(error);
@@ -212,7 +221,7 @@ impl Agent {
             let mut greeting = Vec::new();
             request::preamble(&mut greeting, PROBE);
             stream.write_all(&greeting)?;
-            *step = Step::Probe;
+            (*step, *until) = (Step::Probe, next);
             let token = EventData::new_u64(u64::from(self.number));
             epoll::modify(&crowd.epoll, &*stream, token, EventFlags::IN)?;
             return Ok(Asked::Waiting);
@@ -242,7 +251,7 @@ impl Agent {
                 Frame::WhoCoordinates.write(&mut question);
                 stream.write_all(&question)?;
                 answer.clear();
-                *step = Step::WhoCoordinates;
+                (*step, *until) = (Step::WhoCoordinates, next);
                 Ok(Asked::Waiting)
             }
             _ => Ok(Asked::Next),
@@ -285,6 +294,7 @@ impl Agent {
             }
             Asked::Next | Asked::Nobody => {
                 self.link = Link::Down;
+                self.order.failed();
                 let why = "nobody coordinates".to_owned();
                 self.handle(crowd, Input::Disconnected(why));
             }
@@ -316,12 +326,13 @@ impl Agent {
         epoll::add(&crowd.epoll, &stream, token, EventFlags::OUT)?;
         let within = match self.places.len() {
             1 => ONLY_ATTEMPT,
-            _ => ATTEMPT,
+            _ => self.order.attempt(),
         };
         Ok(Link::Asking {
             stream,
             place,
             step: Step::Connect,
+            within,
             until: crowd.now().mono + within,
             answer: Vec::new(),
         })
