@@ -1,8 +1,9 @@
 """Backward passes of distributed autograd, through the messages of contexts.
 
-A pass is two rounds of calls that follow the messages in reverse. The first one finds the messages that the roots depend on.
-The second one carries their gradients. A worker computes the gradient of a message once, when all gradients that it depends
-on have come, so that each operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
+A pass follows the messages in reverse, twice. First the worker that has the roots asks for the messages that they depend on,
+one after the other. Then the gradients of these go from worker to worker; those of a message of whoever asked are the
+answer. A worker computes the gradient of a message once, when all gradients that it depends on have come, so that each
+operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
 
 torch's own engine runs between two messages (`torch.autograd.grad`). It runs again through operations that are shared by
 tensors of which one depends on the other by way of another worker.
@@ -24,6 +25,10 @@ from rdzv.torch._autograd import Context, Received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+# Of the tensors of a message; None for one that the roots do not depend on. And those of messages, by number.
+Gradients = list["torch.Tensor | None"]
+Delivery = list[tuple[int, Gradients]]
 
 _lock = threading.Lock()
 _passes = 0
@@ -111,8 +116,8 @@ class Pass:
         # Memory that gradients of leaves are in: a leaf has its own.
         self.used: set[int] = set()
 
-    def explore(self, sources: dict[int, list[GradientEdge]]) -> Future[None]:
-        """Adds sources, and finds what they depend on, here and on the workers that it came from."""
+    def explore(self, sources: dict[int, list[GradientEdge]]) -> dict[int, list[int]]:
+        """Adds sources. Returns the messages that they depend on, by the workers that sent them."""
         ahead: dict[int, list[int]] = {}
         for number, edges in sources.items():
             source = Source(edges)
@@ -123,22 +128,22 @@ class Pass:
                     if message.number not in self.found:
                         self.found.add(message.number)
                         ahead.setdefault(message.sender, []).append(message.number)
-        return _all(
-            _autograd._call(worker, _explore, self.context.number, self.number, self.retain_graph, numbers)
-            for worker, numbers in ahead.items()
-        )
+        return ahead
 
-    def deliver(self, number: int, gradients: list[torch.Tensor | None]) -> Future[None]:
-        """Takes the gradients of a source, and computes and delivers what they were the last ones for."""
+    def sent(self, messages: list[int]) -> dict[int, list[GradientEdge]]:
+        """Messages of this worker, as sources."""
+        with self.context.lock:
+            return {message: self.context.sent[message].edges for message in messages}
+
+    def deliver(self, number: int, gradients: Gradients) -> list[tuple[Received, Gradients]]:
+        """Takes the gradients of a source, and computes those of the messages that it was the last one for."""
         source = self.sources[number]
         with self.lock:
             if self.parts is None:
                 self.parts = _parts(list(self.sources.values()))
             source.gradients = gradients
             part = next(part for part in self.parts if source in part.sources)
-        return _all(self._run(part))
-
-    def _run(self, part: Part) -> Iterable[Future[Any]]:
+        found = []
         while True:
             with self.lock:
                 # The thread that runs the part takes what has come meanwhile.
@@ -148,15 +153,18 @@ class Pass:
                 part.is_running = True
                 is_last = part.is_done
             try:
-                yield from self._compute(part, *taken, is_last)
+                found += self._compute(part, *taken, is_last)
             finally:
                 with self.lock:
                     part.is_running = False
         with self.lock:
             if all(part.is_done for part in self.parts or []):
                 self.context.passes.pop(self.number, None)
+        return found
 
-    def _compute(self, part: Part, messages: list[Any], leaves: list[Any], is_last: bool) -> Iterable[Future[Any]]:
+    def _compute(
+        self, part: Part, messages: list[Any], leaves: list[Any], is_last: bool
+    ) -> list[tuple[Received, Gradients]]:
         begins = [
             (edge, gradient)
             for source in part.sources
@@ -171,12 +179,13 @@ class Pass:
             keeps = self.retain_graph or not is_last
             found = torch.autograd.grad(edges, ends, gradients, retain_graph=keeps, allow_unused=True)
         at = 0
+        of_messages = []
         for node in messages:
             message: Received = node.rdzv_received
-            own = list(found[at : at + message.count])
+            of_messages.append((message, list(found[at : at + message.count])))
             at += message.count
-            yield _autograd._call(message.sender, _deliver, self.context.number, self.number, message.number, own)
         self.context.add(self._apart([(node.variable, one) for node, one in zip(leaves, found[at:]) if one is not None]))
+        return of_messages
 
     def _apart(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The gradients of leaves, each in memory of its own."""
@@ -220,53 +229,104 @@ def _parts(sources: list[Source]) -> list[Part]:
 
 
 @_functions.function(name="rdzv.torch.autograd.explore")
-def _explore(context_id: int, number: int, retain_graph: bool, messages: list[int]) -> Future[None]:
+def _explore(context_id: int, number: int, retain_graph: bool, messages: list[int]) -> dict[int, list[int]]:
     context = _autograd._retrieve_context(context_id)
     with context.lock:
         at = context.passes.get(number)
         if at is None:
             at = context.passes[number] = Pass(context, number, retain_graph)
-        sources = {message: context.sent[message].edges for message in messages}
-    return at.explore(sources)
+    return at.explore(at.sent(messages))
+
+
+def _explored(at: Pass, ahead: dict[int, list[int]]) -> None:
+    """Follows the messages to their ends."""
+    me = _autograd._me()
+    while ahead:
+        found = []
+        own = ahead.pop(me, None)
+        calls = [
+            _autograd._call(worker, _explore, at.context.number, at.number, at.retain_graph, messages)
+            for worker, messages in ahead.items()
+        ]
+        if own is not None:
+            found.append(at.explore(at.sent(own)))
+        found += [call.wait() for call in calls]
+        ahead = {}
+        for one in found:
+            for worker, messages in one.items():
+                ahead.setdefault(worker, []).extend(messages)
+
+
+class _Carrier:
+    """Carries gradients on, from those that came to a worker until nothing is left to be done with them."""
+
+    def __init__(self, at: Pass, caller: int) -> None:
+        self.at = at
+        self.caller = caller
+        # Those of messages of the caller.
+        self.answer: Delivery = []
+        self.end: Future[Delivery] = Future()
+        self.lock = threading.Lock()
+        self.calls = 0
+
+    def carry(self, ready: Delivery) -> list[Future[Delivery]]:
+        """Computes what can be computed here, and calls the workers that go on with it."""
+        me, ahead = _autograd._me(), list(ready)
+        elsewhere: dict[int, Delivery] = {}
+        while ahead:
+            source, gradients = ahead.pop()
+            try:
+                found = self.at.deliver(source, gradients)
+            except Exception as error:
+                if source == _ROOTS:
+                    raise
+                raise RuntimeError(f"Error on Node {me}: {error}") from error
+            for message, own in found:
+                if message.sender == me:
+                    ahead.append((message.number, own))
+                elif message.sender == self.caller:
+                    self.answer.append((message.number, own))
+                else:
+                    elsewhere.setdefault(message.sender, []).append((message.number, own))
+        number = self.at.context.number
+        return [_autograd._call(to, _deliver, number, self.at.number, me, own) for to, own in elsewhere.items()]
+
+    def start(self, ready: Delivery) -> Future[Delivery]:
+        """The same to the end, without a thread that waits for it."""
+        calls = self.carry(ready)
+        self.calls = len(calls)
+        if not calls:
+            self.end.set_result(self.answer)
+        for call in calls:
+            call.add_done_callback(self._go_on)
+        return self.end
+
+    def _go_on(self, done: Future[Delivery]) -> None:
+        try:
+            calls = self.carry(done.value())
+        except BaseException as error:  # noqa: BLE001, it is the result
+            self.end._finish(None, error)
+            return
+        with self.lock:
+            self.calls += len(calls) - 1
+            is_over = not self.calls
+        if is_over:
+            self.end._finish(self.answer, None)
+        for call in calls:
+            call.add_done_callback(self._go_on)
 
 
 @_functions.function(name="rdzv.torch.autograd.deliver")
-def _deliver(context_id: int, number: int, message: int, gradients: list[torch.Tensor | None]) -> Future[None]:
+def _deliver(context_id: int, number: int, caller: int, ready: Delivery) -> Future[Delivery]:
     context = _autograd._retrieve_context(context_id)
-    try:
-        return context.passes[number].deliver(message, gradients)
-    except Exception as error:
-        raise RuntimeError(f"Error on Node {_autograd._me()}: {error}") from error
+    return _Carrier(context.passes[number], caller).start(ready)
 
 
-_explore._rdzv_async_execution = _deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
+_deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
 
-
-def _all(futures: Iterable[Future[Any]]) -> Future[None]:
-    """Of the end of all of them, or of the first failure."""
-    end: Future[None] = Future()
-    waiting = list(futures)
-    lock, left = threading.Lock(), len(waiting)
-    if not left:
-        end.set_result(None)
-
-    def one(done: Future[Any]) -> None:
-        nonlocal left
-        error = _autograd._failure(done.value)
-        with lock:
-            if left <= 0:
-                return
-            left = 0 if error is not None else left - 1
-            if left:
-                return
-        end._finish(None, error)
-
-    for future in waiting:
-        future.add_done_callback(one)
-    return end
-
-
+# Stands for the roots in place of a message, and for whoever has none.
 _ROOTS = 0
+_NOBODY = -1
 
 
 def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
@@ -285,8 +345,11 @@ def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = Fa
         at = Pass(context, number, retain_graph)
         with context.lock:
             context.passes[number] = at
-        at.explore({_ROOTS: [_autograd._edge(root) for root in roots]}).wait()
-        at.deliver(_ROOTS, [torch.ones_like(root) for root in roots]).wait()
+        _explored(at, at.explore({_ROOTS: [_autograd._edge(root) for root in roots]}))
+        carrier = _Carrier(at, _NOBODY)
+        calls = carrier.carry([(_ROOTS, [torch.ones_like(root) for root in roots])])
+        while calls:
+            calls += carrier.carry(calls.pop(0).wait())
     finally:
         context.passes.pop(number, None)
         with _lock:

@@ -88,7 +88,7 @@ _NEEDED = (
     (
         api,
         "torch.distributed.rpc.api",
-        (*_API, "RPCExecMode", "WorkerInfo", "_default_pickler", "_init_rpc_states", "_require_initialized"),
+        (*_API, "RPCExecMode", "WorkerInfo", "_default_pickler", "_init_rpc_states", "_require_initialized", "_to_worker_info"),
     ),
     (torch_rpc, "torch.distributed.rpc", (*_PACKAGE, "TensorPipeRpcBackendOptions", "RpcBackendOptions")),
     (internal, "torch.distributed.rpc.internal", ("_get_current_rpc_agent", "_internal_rpc_pickler", "_run_function", "_handle_exception", "RemoteException")),
@@ -661,6 +661,8 @@ def _invoke_rpc(
         return _torch_invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
     args, kwargs = args or (), kwargs or {}
     operation = torch.jit._builtins._find_builtin(func)
+    if _autograd.current() is not None:
+        return _invoke_in_context(current, to, func, operation, args, kwargs, rpc_timeout)
     message = None if operation is not None else _short(func, args, kwargs)
     if operation is None and message is None:
         return _torch_invoke(to, func, rpc_type, args, kwargs, rpc_timeout)
@@ -688,8 +690,26 @@ def _needs_torch(func: Any) -> bool:
         or isinstance(func, torch.jit.ScriptFunction)
         or api._default_pickler is not internal._internal_rpc_pickler
         or _is_profiled()
-        or _autograd.current() is not None
     )
+
+
+def _invoke_in_context(
+    current: TorchAgent, to: Any, func: Any, operation: str | None, args: Any, kwargs: Any, timeout: float
+) -> _Arrived:
+    """The same in a context of distributed autograd, in torch's pickle: its table has the tensors."""
+    to = api._to_worker_info(to)
+    if operation is not None:
+        message = _operation(to, operation, args, kwargs)
+    else:
+        message = _message(to, *internal._internal_rpc_pickler.serialize(internal.PythonUDF(func, args, kwargs)))
+    try:
+        packed = current.inner.call_sync(to.id, _udf, message, None, _limit(timeout))
+    except BaseException as error:
+        raised = _error(error, timeout)
+        if raised is error:
+            raise
+        raise raised from None
+    return _Arrived(_unpacked(packed))
 
 
 def _short(func: Any, args: Any, kwargs: Any) -> tuple[bytes, list[Any], list[Any]] | None:

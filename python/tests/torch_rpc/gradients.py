@@ -107,7 +107,33 @@ def of_reference(me, kept, other):
     return layer(me, kept.to_here() * other)
 
 
-MODELS = [nested, reused, recurrent, bounded, partly_used, reference]
+@rpc.functions.async_execution
+def passed_on(me, x):
+    return rpc.rpc_async("w2", layer, args=("w2", layer(me, x))).then(lambda done: layer(me, done.wait()))
+
+
+def asynchronous(x, y):
+    """Functions that answer by a future are in the context of the call."""
+    if IS_LOCAL:
+        return (layer("w1", layer("w2", layer("w1", x))) * (y * 2)).sum()
+    first = rpc.rpc_async("w1", passed_on, args=("w1", x))
+    other = rpc.rpc_async("w1", torch.mul, args=(y, 2))
+    return (first.wait() * other.wait()).sum()
+
+
+def called_back(x, y):
+    """So are callbacks."""
+    if IS_LOCAL:
+        return (x * layer("w2", y * 2)).sum()
+    other = rpc.rpc_async("w1", torch.mul, args=(y, 2)).then(
+        lambda done: rpc.rpc_sync("w2", layer, args=("w2", done.wait()))
+    )
+    return (x * other.wait()).sum()
+
+
+MODELS = [nested, reused, recurrent, bounded, partly_used, reference, asynchronous, called_back]
+# torch waits without end for the gradients of a call whose result is not used, and callbacks are in no context.
+NOT_OF_TORCH = [partly_used, called_back]
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------
@@ -131,16 +157,9 @@ def of_model(model):
         dist_autograd.backward(context_id, [model(x, y)])
         gradients = dist_autograd.get_gradients(context_id)
         assert x.grad is None and y.grad is None
-        weights = []
-        for name in NAMES:
-            # A worker that took no part has no context.
-            is_there = name == "w0" or rpc.get_worker_info(name).id in known(context_id)
-            weights.append(call(name, here, context_id, name) if is_there else None)
+        # A worker that took no part does so with this call.
+        weights = [call(name, here, context_id, name) for name in NAMES]
         return [shown(gradients.get(x)), shown(gradients.get(y)), *weights]
-
-
-def known(context_id):
-    return dist_autograd._retrieve_context(context_id)._known_worker_ids()
 
 
 def trained():
@@ -183,8 +202,7 @@ def together(model, threads=8):
 
 
 def results():
-    # torch waits without end for the gradient of a call whose result is not used.
-    models = [model for model in MODELS if model is not partly_used or sys.argv[1] != "TENSORPIPE"]
+    models = [model for model in MODELS if model not in NOT_OF_TORCH or sys.argv[1] != "TENSORPIPE"]
     found = {model.__name__: of_model(model) for model in models}
     found["together"] = of_model(recurrent) if IS_LOCAL else together(recurrent)
     found["trained"] = trained()
