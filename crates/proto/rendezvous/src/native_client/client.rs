@@ -659,11 +659,26 @@ impl NativeClient {
                 }
                 outage
             }
-            None => Outage {
-                since: now,
-                why,
-                silent,
-            },
+            None => {
+                // The next attempt may take long, where the coordinator's machine is silent.
+                let elapsed = now.since(self.heard);
+                let attached = self.attachment.timeout().filter(|_| !self.has_voters);
+                if let Some(timeout) = attached
+                    && self.phase != Phase::Idle
+                    && self.attachment.is_to_tell(elapsed)
+                {
+                    self.outbox.push(Output::Missing(Missing {
+                        what: Some(why.clone()),
+                        elapsed,
+                        left: timeout.max(RECONNECT),
+                    }));
+                }
+                Outage {
+                    since: now,
+                    why,
+                    silent,
+                }
+            }
         };
         if self.phase == Phase::Idle && self.closing.is_none() {
             return;

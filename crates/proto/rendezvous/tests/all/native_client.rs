@@ -456,6 +456,24 @@ fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
 }
 
 #[test]
+fn the_loss_of_a_silent_machine_is_told_before_another_attempt_to_reach_it() {
+    let mut client = member();
+    let broke = || Input::Disconnected("connection timed out".to_owned());
+    let outputs = at(&mut client, 2.5, broke());
+    let [Output::Missing(missing)] = &outputs[..] else {
+        panic!("{outputs:?}");
+    };
+    assert_eq!(missing.what.as_deref(), Some("connection timed out"));
+    assert_eq!(
+        (missing.elapsed.as_millis(), missing.left.as_secs()),
+        (2500, 60)
+    );
+    // A voter is asked at once, and another one coordinates as a rule.
+    let mut client = member().among_voters();
+    assert_eq!(at(&mut client, 2.5, broke()), []);
+}
+
+#[test]
 fn a_coordinator_that_says_nothing_is_asked_and_then_the_other_voters_are() {
     let mut client = member().among_voters();
     // Heartbeats at first, and one more.
