@@ -9,8 +9,9 @@ use crate::NodeDesc;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
-/// The time for an agent whose connection broke to come back over another one before it is lost.
-pub const REATTACH_WITHIN: Duration = Duration::from_millis(250);
+/// The time for an agent whose connection broke to come back over another one before it is lost. The loss is to be known within
+/// 250 ms.
+pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 
 /// The sessions of one run.
 #[derive(Debug, Default)]
