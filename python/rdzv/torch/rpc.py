@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.autograd as autograd
 import torch.distributed.rpc as torch_rpc
 from torch.distributed.rpc import api, backend_registry, internal
 from torch.nn.parallel import DistributedDataParallel
@@ -29,7 +28,7 @@ from rdzv.rpc import _agent, _functions, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
 from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
-from rdzv.torch import _autograd, _backward
+from rdzv.torch import _autograd, _backward, _replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,90 +38,9 @@ __all__ = ["RdzvRpcBackendOptions", "uninstall"]
 T = TypeVar("T")
 _logger = logging.getLogger("rdzv.rpc")
 
-# The names of torch's that are replaced, by module. All of them are looked up when they are used, but for the types and
-# what a program has imported by name before.
-_API = (
-    "_cleanup_python_rpc_handler",
-    "_delete_all_user_and_unforked_owner_rrefs",
-    "_destroy_rref_context",
-    "_get_current_rpc_agent",
-    "_invoke_remote_builtin",
-    "_invoke_remote_python_udf",
-    "_invoke_remote_torchscript",
-    "_invoke_rpc",
-    "_invoke_rpc_builtin",
-    "_invoke_rpc_python_udf",
-    "_invoke_rpc_torchscript",
-    "_is_current_rpc_agent_set",
-    "_reset_current_rpc_agent",
-    "_set_and_start_rpc_agent",
-    "_wait_all_workers",
-    "get_rpc_timeout",
-)
-_PACKAGE = (
-    "_get_current_rpc_agent",
-    "_is_current_rpc_agent_set",
-    "_rref_context_get_debug_info",
-    "_set_rpc_timeout",
-    "get_rpc_timeout",
-    "BackendType",
-    "PyRRef",
-    "RRef",
-)
-_AUTOGRAD = (
-    "_current_context",
-    "_get_debug_info",
-    "_get_max_id",
-    "_is_valid_context",
-    "_new_context",
-    "_release_context",
-    "_retrieve_context",
-    "backward",
-    "get_gradients",
-)
-# Its reducer gets no gradients from a distributed backward pass.
-_PARALLEL = ("_pre_forward",)
-_NEEDED = (
-    (autograd, "torch.distributed.autograd", _AUTOGRAD),
-    (DistributedDataParallel, "torch.nn.parallel.DistributedDataParallel", _PARALLEL),
-    (
-        api,
-        "torch.distributed.rpc.api",
-        (*_API, "RPCExecMode", "WorkerInfo", "_default_pickler", "_init_rpc_states", "_require_initialized", "_to_worker_info"),
-    ),
-    (torch_rpc, "torch.distributed.rpc", (*_PACKAGE, "TensorPipeRpcBackendOptions", "RpcBackendOptions")),
-    (internal, "torch.distributed.rpc.internal", ("_get_current_rpc_agent", "_internal_rpc_pickler", "_run_function", "_handle_exception", "RemoteException")),
-    (backend_registry, "torch.distributed.rpc.backend_registry", ("BackendType", "register_backend")),
-)
-
-
-def _check() -> None:
-    """Refuses a torch that lacks one of the names."""
-    for module, name, wanted in _NEEDED:
-        missing = [one for one in wanted if not hasattr(module, one)]
-        if missing:
-            raise ImportError(
-                f"rdzv.torch.rpc does not fit torch {torch.__version__}: {name} has no {', '.join(missing)}; "
-                "use rdzv.rpc, which needs no torch"
-            )
-
-
-_check()
-
-_original: dict[tuple[Any, str], Any] = {
-    (module, name): getattr(module, name)
-    for module, names in (
-        (api, _API),
-        (torch_rpc, _PACKAGE),
-        (internal, ("_get_current_rpc_agent",)),
-        (autograd, _AUTOGRAD),
-        (DistributedDataParallel, _PARALLEL),
-    )
-    for name in names
-}
 # `api` keeps its own: the methods of torch's references look them up there.
-_native_rref: Any = _original[torch_rpc, "PyRRef"]
-_native_generic_rref: Any = _original[torch_rpc, "RRef"]
+_native_rref: Any = _replaced.original[torch_rpc, "PyRRef"]
+_native_generic_rref: Any = _replaced.original[torch_rpc, "RRef"]
 
 UNSET = -1.0
 
@@ -630,7 +548,7 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
 # what our pickler refuses, goes the long way.
 
 _SYNC = api.RPCExecMode.SYNC
-_torch_invoke = _original[api, "_invoke_rpc"]
+_torch_invoke = _replaced.original[api, "_invoke_rpc"]
 _is_profiled = torch.autograd._profiler_enabled
 _CALL = "rdzv.torch.call"
 
@@ -802,16 +720,6 @@ _invoke_remote_torchscript = _invoke_rpc_torchscript
 
 # Distributed autograd -------------------------------------------------------------------------------------------------
 
-_current_context = _autograd._current_context
-_get_debug_info = _backward._get_debug_info
-_get_max_id = _autograd._get_max_id
-_is_valid_context = _autograd._is_valid_context
-_new_context = _autograd._new_context
-_release_context = _autograd._release_context
-_retrieve_context = _autograd._retrieve_context
-get_gradients = _autograd.get_gradients
-
-
 def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
     try:
         _backward.backward(context_id, roots, retain_graph)
@@ -822,14 +730,14 @@ def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = Fa
 def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
     if _autograd.current() is not None and torch.is_grad_enabled():
         raise _not_offered("DistributedDataParallel in a context of distributed autograd")
-    return _original[DistributedDataParallel, "_pre_forward"](module, *inputs, **kwargs)
+    return _replaced.original[DistributedDataParallel, "_pre_forward"](module, *inputs, **kwargs)
 
 
 # The agent ------------------------------------------------------------------------------------------------------------
 
 
 def torch_is_set() -> bool:
-    return bool(_original[api, "_is_current_rpc_agent_set"]())
+    return bool(_replaced.original[api, "_is_current_rpc_agent_set"]())
 
 
 def _is_current_rpc_agent_set() -> bool:
@@ -842,7 +750,7 @@ def _get_current_rpc_agent() -> Any:
 
 def _set_and_start_rpc_agent(agent: Any) -> None:
     if not isinstance(agent, TorchAgent):
-        _original[api, "_set_and_start_rpc_agent"](agent)
+        _replaced.original[api, "_set_and_start_rpc_agent"](agent)
         return
     global _current
     _current = agent
@@ -882,7 +790,7 @@ def _set_rpc_timeout(timeout: float) -> None:
 def _wait_all_workers(timeout: float = 0) -> None:
     # A dynamic group has no workers that all know.
     if _ours().is_static_group:
-        _original[api, "_wait_all_workers"](timeout)
+        _replaced.original[api, "_wait_all_workers"](timeout)
 
 
 def _rref_context_get_debug_info() -> dict[str, str]:
@@ -891,25 +799,8 @@ def _rref_context_get_debug_info() -> dict[str, str]:
     return {name: str(traffic.get(name, 0)) for name in names}
 
 
-def _dispatcher(name: str, original: Any, ours: Any) -> Any:
-    def dispatch(*args: Any, **kwargs: Any) -> Any:
-        return (original if _current is None else ours)(*args, **kwargs)
-
-    dispatch.__name__ = dispatch.__qualname__ = name
-    dispatch.__doc__ = original.__doc__
-    return dispatch
-
-
-# These ask for themselves which agent is there.
-_ALWAYS = {"_invoke_rpc", "_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
-
-
 def _install() -> None:
-    for (module, name), original in _original.items():
-        if name == "BackendType":
-            continue
-        ours = globals()[name]
-        setattr(module, name, ours if name in _ALWAYS else _dispatcher(name, original, ours))
+    _replaced.install({**vars(_autograd), **vars(_backward), **globals()}, lambda: _current is not None)
     # torch's own references keep their place in its pickler.
     pickler = internal._internal_rpc_pickler
     for kind in (_native_rref, _native_generic_rref):
@@ -930,9 +821,7 @@ def uninstall() -> None:
     """
     if _current is not None:
         raise RuntimeError("an agent of rdzv is in use: shutdown() first")
-    for (module, name), original in _original.items():
-        if name != "BackendType":
-            setattr(module, name, original)
+    _replaced.put_back()
 
 
 def _store(store: Any) -> rdzv.Store:
