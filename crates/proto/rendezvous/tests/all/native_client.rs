@@ -456,7 +456,7 @@ fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
 }
 
 #[test]
-fn the_loss_of_a_silent_machine_is_told_before_another_attempt_to_reach_it() {
+fn the_loss_of_a_silent_machine_is_said_before_another_attempt_to_reach_it() {
     let mut client = member();
     let broke = || Input::Disconnected("connection timed out".to_owned());
     let outputs = at(&mut client, 2.5, broke());
