@@ -6,6 +6,8 @@
 //! gives the interpreter away and stays where it is ([`stay`]), and the end waits until no other thread runs code of
 //! Python's below code of ours ([`below`]).
 
+mod approach;
+
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -88,6 +90,7 @@ pub(crate) fn attached<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
 /// Runs `call` without the interpreter, for a moment.
 pub(crate) fn detach<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
     py.detach(|| {
+        approach::left();
         if must_stay() {
             stay();
         }
@@ -95,6 +98,7 @@ pub(crate) fn detach<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -
         if must_stay() {
             stay();
         }
+        approach::wait();
         result
     })
 }
