@@ -1,6 +1,6 @@
 //! Nodes that are cut off in simulated worlds, and the rules of the fence that are broken on purpose.
 
-use rdzv_rendezvous_proto::fence::{Mutant, break_rule};
+use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
 use rdzv_sim::Violation;
 use rdzv_sim::fence::Plan;
 use rdzv_sim::fence::world::{Report, World};
@@ -39,7 +39,7 @@ fn without_faults_no_fence_fires() {
 
 #[test]
 fn every_broken_rule_is_noticed() {
-    for mutant in Mutant::ALL {
+    for mutant in Mutant::FENCE {
         break_rule(Some(mutant));
         let mut seeds = 0..NOTICED_WITHIN;
         let noticed = seeds.find_map(|seed| {

@@ -116,7 +116,7 @@ fn fault(seed: u64) -> Option<String> {
 #[test]
 fn every_broken_rule_is_noticed() {
     let mut unnoticed = Vec::new();
-    for mutant in Mutant::ALL {
+    for mutant in Mutant::RECOVERY {
         break_rule(Some(mutant));
         let mut seeds = 0..NOTICED_WITHIN;
         let noticed = seeds.find_map(|seed| Some((seed, fault(seed)?)));

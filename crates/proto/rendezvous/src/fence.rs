@@ -18,6 +18,7 @@
 
 use std::time::Duration;
 
+use crate::mutant::{Mutant, is_broken};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
@@ -206,50 +207,6 @@ impl Machine for Fence {
             Some(since) => Some(since + self.kill_after),
         }
     }
-}
-
-/// A rule of this file, or of those that use it, that is broken on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutant {
-    /// The coordinator does not allow for clocks that drift.
-    NoDrift,
-    /// The coordinator answers without asking the other voters.
-    BackedAlone,
-    /// Workers are continued without an answer.
-    ContinuesAlone,
-    /// A new coordinator counts from nothing that voters have heard.
-    ForgetsElectors,
-}
-
-impl Mutant {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::NoDrift,
-        Self::BackedAlone,
-        Self::ContinuesAlone,
-        Self::ForgetsElectors,
-    ];
-}
-
-#[cfg(feature = "mutants")]
-std::thread_local! {
-    static BROKEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
-}
-
-/// Breaks a rule, on this thread.
-#[cfg(feature = "mutants")]
-pub fn break_rule(mutant: Option<Mutant>) {
-    BROKEN.set(mutant);
-}
-
-#[cfg(feature = "mutants")]
-pub(crate) fn is_broken(mutant: Mutant) -> bool {
-    BROKEN.get() == Some(mutant)
-}
-
-#[cfg(not(feature = "mutants"))]
-pub(crate) fn is_broken(_: Mutant) -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rules of the coordinator, and of its recovery, that can be broken on purpose. Those of the [fence](crate::fence) are there.
+//! Rules of the coordinator, of its recovery and of the [fence](crate::fence) that can be broken on purpose.
 
 /// A broken rule, which the simulation has to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,19 @@ pub enum Mutant {
     NoJump,
     /// Nobody believes that an agent has ended in place of which another one was started.
     IgnoresSuccessors,
+    /// The coordinator does not allow for clocks that drift.
+    NoDrift,
+    /// The coordinator answers without asking the other voters.
+    BackedAlone,
+    /// Workers are continued without an answer.
+    ContinuesAlone,
+    /// A new coordinator counts from nothing that voters have heard.
+    ForgetsElectors,
 }
 
 impl Mutant {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
+    /// Those of the coordinator and its recovery.
+    pub const RECOVERY: [Self; 7] = [
         Self::NoteAfterFormed,
         Self::EndIsNotNoted,
         Self::HalfRestores,
@@ -29,6 +37,14 @@ impl Mutant {
         Self::NoWindow,
         Self::NoJump,
         Self::IgnoresSuccessors,
+    ];
+
+    /// Those of the fence, and of those that use it.
+    pub const FENCE: [Self; 4] = [
+        Self::NoDrift,
+        Self::BackedAlone,
+        Self::ContinuesAlone,
+        Self::ForgetsElectors,
     ];
 }
 

@@ -19,8 +19,8 @@ impl World {
         let until = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
-            // It may have left, or been told that the run is over.
-            Act::Start if !running => {
+            // It may have left, or been told that the run is over. One that was killed is started by its keeper.
+            Act::Start if !running && !self.agents[agent].wanted => {
                 self.crash(agent, false);
                 self.agents[agent].wanted = true;
                 return self.start(agent);

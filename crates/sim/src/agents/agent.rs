@@ -63,6 +63,8 @@ pub enum Action {
     Dial,
     /// No connection.
     HangUp,
+    /// To leave, because its process ends.
+    Leave,
     /// To be asked for the place where workers meet.
     Lead(u64),
     /// Read the state.
@@ -100,6 +102,8 @@ pub struct Agent {
     pub instance: u64,
     /// Those of the processes in whose place its keeper has started it.
     pub predecessors: Vec<u64>,
+    /// Whether its process has been in a round, and can tell of it.
+    pub knows: bool,
     /// Its machine, if its process runs.
     pub machine: Option<Make>,
     /// Tells its processes apart.
@@ -136,6 +140,7 @@ impl Agent {
             wanted: false,
             instance,
             predecessors: Vec::new(),
+            knows: false,
             machine: None,
             process: 0,
             connection: None,
@@ -183,6 +188,7 @@ impl Agent {
         self.process += 1;
         self.instance = instance;
         self.predecessors.clear();
+        self.knows = false;
         self.doing = Doing::Nothing;
         self.machine = None;
     }
@@ -270,6 +276,7 @@ impl Agent {
             Output::Lead { round } => actions.push(Action::Lead(round)),
             Output::Joined(joined) => {
                 self.doing = Doing::Working(joined.round);
+                self.knows = true;
                 actions.push(Action::Joined(joined));
             }
             Output::NotJoined(failure) => self.not_joined(
@@ -286,7 +293,11 @@ impl Agent {
             Output::Changed(Change::Closed) => self.end(),
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
-            Output::Closed | Output::NotClosed(_) => self.end(),
+            Output::Closed => self.end(),
+            Output::NotClosed(_) => {
+                self.end();
+                actions.push(Action::Leave);
+            }
             Output::Status { .. }
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }

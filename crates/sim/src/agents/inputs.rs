@@ -56,6 +56,7 @@ impl World {
                     self.end_link(id, true, false);
                 }
             }
+            Action::Leave => return self.tell(agent, Input::Leave),
             Action::Lead(round) => {
                 let addr = self.agents[agent].me.addr.clone();
                 let port = (self.agents[agent].me.pid * 100 + 1) as u16;

@@ -36,6 +36,11 @@ impl Ledger {
         }
     }
 
+    /// The highest number that a round has had.
+    pub(super) fn highest(&self) -> Option<u64> {
+        self.sizes.last_key_value().map(|(round, _)| *round)
+    }
+
     /// Another run begins.
     pub(super) fn forget(&mut self) {
         self.ranks.clear();

@@ -10,7 +10,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
-use super::agent::{Doing, Input};
+use super::agent::{Agent, Doing, Input};
 use super::ledger::broken;
 use super::world::{Answer, Ask, Event, Question, World, origin};
 use crate::Violation;
@@ -89,11 +89,7 @@ impl World {
                 self.agents[0].predecessors.clear();
             }
         }
-        let mut others = self.agents.iter().skip(usize::from(self.plan.hosted));
-        if note_is_lost && others.all(|agent| agent.doing == Doing::Nothing) {
-            // Nobody is left who knows of it: the next one is another run.
-            self.ledger.forget();
-        }
+        self.is_unnoted |= note_is_lost;
         let cluster = self.time.random.u64(..);
         let Some(note) = &mut self.note else {
             return;
@@ -133,6 +129,15 @@ impl World {
             }
             coordinator::Output::Note { run, note } => {
                 self.time.log("host", || format!("notes {note:?}"));
+                if let Some(note) = &note
+                    && !note.members.is_empty()
+                    && std::mem::take(&mut self.is_unnoted)
+                    && self.ledger.highest() >= Some(note.round)
+                    && !self.is_known()
+                {
+                    // Nobody can have told this coordinator of an earlier round: this is another run.
+                    self.ledger.forget();
+                }
                 if let Some(kept) = &mut self.note {
                     kept.update(run, note);
                 }
@@ -171,6 +176,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether somebody who has been in a round is in contact with the coordinator.
+    fn is_known(&self) -> bool {
+        let knows = |agent: &Agent| agent.knows && agent.doing != Doing::Nothing;
+        if !self.plan.has_silence() {
+            return self.agents.iter().any(knows);
+        }
+        self.links.values().any(|link| {
+            let agent = &self.agents[link.agent];
+            link.at_host && link.process == agent.process && knows(agent)
+        })
     }
 
     /// Fails if a round is over because some have not come back to a coordinator that was started again, and these are half

@@ -108,6 +108,8 @@ pub struct World {
     pub(super) host_stalled_until: u64,
     /// The note for the next coordinator.
     pub(super) note: Option<Note>,
+    /// Whether the note was lost, and no round has been noted since.
+    pub(super) is_unnoted: bool,
     /// After how many more outputs the coordinator is killed.
     pub(super) host_dies_after: Option<u32>,
     /// The operator has given their word that all who are missing have ended.
@@ -151,6 +153,7 @@ impl World {
                 Place::Store => None,
             },
             note: (plan.place == Place::Restartable).then(note),
+            is_unnoted: false,
             host_dies_after: None,
             recovers: false,
             host_wakes: None,

@@ -40,6 +40,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a later term has, or has had, a leader.
+    pub fn is_over(&self, term: u64) -> bool {
+        self.leaders.range(term + 1..).next().is_some()
+    }
+
     /// The number of terms with a leader.
     pub fn terms(&self) -> usize {
         self.leaders.len()

@@ -7,11 +7,12 @@ use rdzv_consensus::Input;
 
 impl World {
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
-        let slots = (self.processes.get(&from), self.processes.get(&to));
-        let (Some(from), Some(to)) = slots else {
+        // What a process has sent before its end is on the way from its machine.
+        let places = (self.places.get(&from), self.places.get(&to));
+        let (Some(from), Some(to)) = places else {
             return false;
         };
-        self.cuts.contains_key(&(from.slot, to.slot))
+        self.cuts.contains_key(&(*from, *to))
     }
 
     fn latency(&mut self, from: usize, to: usize) -> u64 {

@@ -88,6 +88,8 @@ pub struct World {
     next_process: usize,
     /// Directions between places that are cut, and how often.
     pub(super) cuts: BTreeMap<(usize, usize), u32>,
+    /// The machine of each process, of those that have ended too.
+    pub(super) places: BTreeMap<usize, usize>,
     pub(super) held: Vec<(usize, usize, u64, Packet)>,
     pub(super) arrivals: BTreeMap<(usize, usize, u64), u64>,
     pub(super) connecting: BTreeSet<(usize, usize)>,
@@ -113,6 +115,7 @@ impl World {
             last_id: vec![None; plan.processes],
             next_process: 0,
             cuts: BTreeMap::new(),
+            places: BTreeMap::new(),
             held: Vec::new(),
             arrivals: BTreeMap::new(),
             connecting: BTreeSet::new(),
@@ -232,6 +235,7 @@ impl World {
         }
         self.time.log(id, || format!("starts at place {slot}"));
         self.processes.insert(number, process);
+        self.places.insert(number, slot);
         self.slots[slot] = Some(number);
         self.schedule(number);
         let late = self.time.random.u64(0..REVIEW);
@@ -522,6 +526,10 @@ impl World {
             let last = consensus.last().0;
             self.ledger
                 .has_all(id, role.term, last, |index| consensus.term_at(index))?;
+        }
+        // One whose term is over already counts for nothing.
+        if self.ledger.is_over(role.term) {
+            return Ok(());
         }
         self.silence(it, role)
     }

@@ -48,8 +48,9 @@ use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
 use self::sessions::{Limits, Sessions};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
-use crate::fence::{self, Mutant, is_broken};
+use crate::fence;
 use crate::last_call::LastCall;
+use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
 use crate::{NodeDesc, silence};
 use rdzv_core::ident::ConnId;
@@ -309,6 +310,10 @@ impl Hosted {
         out: &mut Outbox<Output>,
     ) {
         let join = &reattach.join;
+        if reattach.leaves {
+            self.apply(out, |run, out| run.leaves(now, join, out));
+            return out.push(Output::Send(from, Event::Left));
+        }
         // A run that is over has nothing else to say, to those that were in it neither.
         if self.run.is_closed() {
             let over = match &reattach.holds {
@@ -631,7 +636,7 @@ impl Coordinator {
             }
             Operation::Reattach(reattach) => {
                 let mut joined = false;
-                let takes_over = self.takes_over(&reattach);
+                let takes_over = !reattach.leaves && self.takes_over(&reattach);
                 self.with(now, &id, |hosted, out| {
                     hosted.reattach(now, from, *reattach, takes_over, out);
                     joined = hosted.sessions.node(from).is_some();

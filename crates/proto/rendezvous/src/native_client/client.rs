@@ -44,6 +44,8 @@ pub struct NativeClient {
     reader: EventReader,
     /// `Leave`s whose answer has not come: what comes before it is about what was left.
     leaving: u32,
+    /// Whether the next coordinator is to be told that it leaves: nobody has answered.
+    owes_leave: bool,
     attachment: Attachment,
     lease: Option<Lease>,
     /// The end of a close under way.
@@ -227,6 +229,7 @@ impl NativeClient {
             link: Link::Up,
             reader: EventReader::default(),
             leaving: 0,
+            owes_leave: false,
             attachment: Attachment::default(),
             lease: settings.fence.map(Lease::new),
             closing: None,
@@ -280,7 +283,13 @@ impl NativeClient {
 
     /// Whether it has said that it leaves, and may still hear that this is known.
     pub fn is_leaving(&self) -> bool {
-        self.leaving > 0 && self.link == Link::Up
+        self.leaving > 0 && self.link == Link::Up || self.owes_leave
+    }
+
+    /// Whether a coordinator that is started again has to be told that this agent has left, or it waits for it. One that was
+    /// elected does not.
+    fn is_awaited(&self) -> bool {
+        self.attachment.timeout().is_some() && !self.has_voters && !self.closed
     }
 
     fn say(&mut self, operation: &Operation) {
@@ -294,6 +303,7 @@ impl NativeClient {
     /// A join that its coordinator has not heard of before.
     fn join_anew(&mut self, now: Mono) {
         self.phase = Phase::Joining { since: now };
+        self.owes_leave = false;
         self.end_lease();
         let attempt = self.join.attempt.unwrap_or(0);
         self.join.attempt = Some(attempt.saturating_add(1));
@@ -325,6 +335,8 @@ impl NativeClient {
             if self.link == Link::Up {
                 self.leaving += 1;
                 self.say(&Operation::Leave);
+            } else {
+                self.owes_leave = self.is_awaited();
             }
         }
     }
@@ -581,6 +593,10 @@ impl NativeClient {
         }
         let is_attached = self.attachment.timeout().is_some();
         match &self.phase {
+            Phase::Idle if std::mem::take(&mut self.owes_leave) => {
+                self.leaving = 1;
+                self.reattach(None);
+            }
             Phase::Idle | Phase::CutOff => {}
             Phase::Joining { .. } if is_attached => self.reattach(None),
             Phase::Joining { .. } => self.say_join(now),
@@ -603,9 +619,10 @@ impl NativeClient {
         }
     }
 
-    /// Goes on over a new connection: with a round, or with the join under way.
+    /// Goes on over a new connection: with a round, with the join under way, or with the end.
     fn reattach(&mut self, holds: Option<HeldRound>) {
         let reattach = Reattach {
+            leaves: self.phase == Phase::Idle,
             last: self.attachment.last_coordinator(),
             join: self.join.clone(),
             left: self.attachment.last.clone().filter(|_| holds.is_none()),
@@ -680,7 +697,8 @@ impl NativeClient {
                 }
             }
         };
-        if self.phase == Phase::Idle && self.closing.is_none() {
+        self.owes_leave |= self.phase == Phase::Idle && self.leaving > 0 && self.is_awaited();
+        if self.phase == Phase::Idle && self.closing.is_none() && !self.owes_leave {
             return;
         }
         let at_once = outage.since == now;
@@ -695,6 +713,7 @@ impl NativeClient {
                 .push(Output::NotClosed(Failure::Unreachable { what, elapsed }));
         }
         self.end_lease();
+        self.owes_leave = false;
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => {}
             Phase::Joining { .. } | Phase::Formed { .. } => {

@@ -332,6 +332,54 @@ fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
 }
 
 #[test]
+fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
+    let mut client = member();
+    let left = tell(&mut client, Input::Leave);
+    assert_eq!(said(&left[0]), Operation::Leave);
+    for _ in 0..2 {
+        let said = said_after_outage(&mut client);
+        let [Operation::Reattach(reattach)] = &said[..] else {
+            panic!("{said:?}");
+        };
+        assert!(reattach.leaves && client.is_leaving());
+    }
+    assert_eq!(hear(&mut client, &Event::Left), []);
+    assert!(!client.is_leaving());
+    // Nothing is owed any more.
+    assert_eq!(
+        tell(&mut client, Input::Disconnected("reset".to_owned())),
+        []
+    );
+    assert_eq!(tell(&mut client, Input::Tick), []);
+}
+
+#[test]
+fn an_agent_that_leaves_while_there_is_no_coordinator_says_so_to_the_next_one() {
+    let mut client = member();
+    tell(&mut client, Input::Disconnected("reset".to_owned()));
+    assert_eq!(tell(&mut client, Input::Leave), []);
+    assert!(client.is_leaving());
+    assert_eq!(tell(&mut client, Input::Tick), [Output::Dial]);
+    let said: Vec<_> = tell(&mut client, Input::Connected)
+        .iter()
+        .map(said)
+        .collect();
+    assert!(matches!(&said[..], [Operation::Reattach(reattach)] if reattach.leaves));
+    // One that joins instead leaves nothing.
+    let mut other = member();
+    tell(&mut other, Input::Leave);
+    tell(&mut other, Input::Disconnected("reset".to_owned()));
+    tell(
+        &mut other,
+        Input::Join {
+            role: "default",
+            local_world_size: 1,
+        },
+    );
+    assert!(!other.is_leaving());
+}
+
+#[test]
 fn a_member_stays_one_without_a_connection() {
     let mut client = member();
     let held = HeldRound {

@@ -90,6 +90,7 @@ fn reattach(holds: Option<HeldRound>) -> Operation {
         join: join_of_program(Some(3)),
         holds,
         left: None,
+        leaves: false,
     }))
 }
 

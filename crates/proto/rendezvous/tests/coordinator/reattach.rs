@@ -328,6 +328,52 @@ fn a_member_that_had_left_before_is_not_waited_for() {
 }
 
 #[test]
+fn nobody_waits_for_a_member_whose_word_that_it_leaves_was_lost_with_the_coordinator() {
+    let mut world = round_of(2, 1);
+    world.restart();
+    world.reattach(1, 1, held(0, 0));
+    world.leave_again(2, 2);
+    assert_eq!(world.take(2), [Event::Left]);
+    assert_eq!(
+        membership_after_attached(&mut world, 1),
+        "node n002 has left"
+    );
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1), (1, 0, 1));
+}
+
+#[test]
+fn a_word_that_an_agent_leaves_is_heard_over_another_connection_once() {
+    let mut world = round_of(2, 1);
+    world.leave_again(12, 2);
+    assert_eq!(world.take(12), [Event::Left]);
+    assert_eq!(world.membership(1), "node n002 has left");
+    // It was heard, and only the answer was lost: it joins nothing again.
+    world.leave_again(22, 2);
+    assert_eq!(world.take(22), [Event::Left]);
+    assert_eq!(world.take(1), []);
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1), (1, 0, 1));
+}
+
+#[test]
+fn a_number_is_not_used_again_after_everybody_had_left() {
+    let mut world = round_of(2, 2);
+    world.operate(1, &Operation::Leave);
+    world.operate(2, &Operation::Leave);
+    // One that comes and goes without a round, before the coordinator is killed.
+    world.attempt = Some(2);
+    world.join(3);
+    world.operate(3, &Operation::Leave);
+    world.restart();
+    world.join(1);
+    world.join(2);
+    assert_eq!(world.formed(1), (1, 0, 2));
+}
+
+#[test]
 fn with_more_than_half_back_the_others_are_lost_after_the_window() {
     let mut world = round_of(3, 2);
     world.restart();

@@ -206,6 +206,7 @@ impl World {
             join: self.join_of(node(number), u64::from(number)),
             holds,
             left: None,
+            leaves: false,
         };
         self.operate(connection, &Operation::Reattach(Box::new(reattach)));
     }
@@ -217,8 +218,21 @@ impl World {
             join: self.join_of(node(number), u64::from(number)),
             holds: None,
             left,
+            leaves: false,
         };
         self.operate(number, &Operation::Reattach(Box::new(reattach)));
+    }
+
+    /// Agent `number` says over a new connection that it leaves.
+    pub(crate) fn leave_again(&mut self, connection: u32, number: u32) {
+        let reattach = Reattach {
+            last: self.last(),
+            join: self.join_of(node(number), u64::from(number)),
+            holds: None,
+            left: None,
+            leaves: true,
+        };
+        self.operate(connection, &Operation::Reattach(Box::new(reattach)));
     }
 
     pub(crate) fn lose(&mut self, number: u32) {

@@ -412,6 +412,7 @@ impl World {
             join: self.join_of(agent, 1),
             holds,
             left: None,
+            leaves: false,
         };
         self.ask(place, agent, &Operation::Reattach(Box::new(reattach)));
     }

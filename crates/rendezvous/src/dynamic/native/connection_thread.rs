@@ -438,7 +438,7 @@ impl ConnectionThread {
                 self.address = located.address;
                 located.channel
             }
-            None => match probe(self.address, ONE_ATTEMPT, credentials) {
+            None => match probe(self.address, self.one_attempt(), credentials) {
                 Ok(Found::Coordinator(channel)) => channel,
                 Ok(Found::Voter(_)) => {
                     return Err("there is a voter that is not the coordinator".to_owned());
@@ -452,6 +452,17 @@ impl ConnectionThread {
         };
         let set = channel.stream().set_nonblocking(true);
         set.map(|()| channel).map_err(|error| error.to_string())
+    }
+
+    /// The time for an attempt: not beyond the end of the thread.
+    fn one_attempt(&self) -> Duration {
+        let left = self
+            .end
+            .map(|by| by.saturating_duration_since(Instant::now()));
+        // A limit of zero would be none.
+        left.map_or(ONE_ATTEMPT, |left| {
+            left.clamp(Duration::from_millis(1), ONE_ATTEMPT)
+        })
     }
 
     fn answer_close(&mut self, answer: Result<(), Failure>) {

@@ -25,8 +25,9 @@ use self::master::Masters;
 use self::recovery::Recovery;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
-use crate::fence::{self, Mutant, is_broken};
+use crate::fence;
 use crate::last_call::LastCall;
+use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
 use crate::{NodeDesc, RendezvousState, Settings, mutant, silence};
@@ -541,7 +542,7 @@ impl Run {
 
     /// Announces to every agent that the run is over, as suits what it waits for.
     fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
-        self.note.closed = !mutant::is_broken(mutant::Mutant::EndIsNotNoted);
+        self.note.closed = !is_broken(Mutant::EndIsNotNoted);
         out.push(Effect::Note(self.note.clone()));
         self.recovery = None;
         for (node, agent) in &mut self.agents {

@@ -253,6 +253,26 @@ impl Run {
         }
     }
 
+    /// An agent leaves that has said so before, over a connection that broke; whoever heard it then may have died of it.
+    pub(in crate::coordinator) fn leaves(
+        &mut self,
+        now: Now,
+        join: &Join,
+        out: &mut Outbox<Effect>,
+    ) {
+        let node = &join.node;
+        let known = self.agents.get(node);
+        if known.is_some_and(|agent| agent.instance == join.instance) {
+            self.leave(now, node, out);
+        } else if let Some(rank) = self.missing_rank(join.instance)
+            && join.instance != 0
+        {
+            self.account(rank, || format!("node {node} has left"));
+            self.note_departure(join.instance, out);
+            self.end_recovery_if_due(now, out);
+        }
+    }
+
     /// An agent goes on over a new connection.
     pub(in crate::coordinator) fn reattach(
         &mut self,
@@ -396,10 +416,7 @@ impl Run {
         self.agents
             .insert(node.clone(), Agent::new(now, join, phase));
         if !is_member {
-            // The number of a round is never used twice, also where there is no note of it.
-            if self.announced.is_none() && self.state.participants.is_empty() {
-                self.state.round = self.state.round.max(held.round.min(HIGHEST) + 1);
-            }
+            self.skip_numbers(held.round);
             self.dismiss(&node, held.round, out);
             return self.end_recovery_if_due(now, out);
         }
@@ -659,6 +676,17 @@ impl Run {
         u32::try_from(rank).ok()
     }
 
+    /// Somebody knows a round that this coordinator has never heard of: the number of a round is never used twice, also
+    /// where there is no note of it.
+    fn skip_numbers(&mut self, known: u64) {
+        let (round, next) = (self.state.round, known.min(HIGHEST) + UNNOTED_STEP);
+        match self.state.complete {
+            true if round < known => self.step = self.step.max(next.saturating_sub(round)),
+            false if round <= known => self.state.round = round.max(next),
+            _ => {}
+        }
+    }
+
     /// The next round has a number that no round had.
     pub(super) fn number_next_round(&mut self) {
         self.state.round += std::mem::replace(&mut self.step, 1).max(1);
@@ -684,9 +712,14 @@ impl Run {
 
     /// The note of a run that nobody takes part in.
     pub(in crate::coordinator) fn final_note(&self) -> Option<RunNote> {
-        let is_known = self.announced.is_some() || self.state.closed;
+        // Agents that came after everybody had left need not have been in a round of this life.
+        let last = match self.state.complete {
+            true => Some(self.state.round),
+            false => self.state.round.checked_sub(1),
+        };
+        let is_known = self.announced.is_some() || self.state.closed || last.is_some();
         is_known.then(|| RunNote {
-            round: self.note.round,
+            round: self.note.round.max(last.unwrap_or(0)),
             closed: self.state.closed && !is_broken(Mutant::EndIsNotNoted),
             ..RunNote::default()
         })

@@ -8,10 +8,11 @@ use super::fields::{Fields, text};
 use super::{VERSION, WireError};
 use crate::{NodeDesc, Settings, silence};
 
-/// An agent that reattaches and has been in no round, holds one, or has left it.
+/// An agent that reattaches and has been in no round, holds one, or has left it; or that leaves the run.
 const NONE: u8 = 0;
 const HOLDS: u8 = 1;
 const LEFT: u8 = 2;
+const LEAVES: u8 = 3;
 
 /// In place of a rank.
 const NOBODY: u32 = u32::MAX;
@@ -77,6 +78,9 @@ pub struct Reattach {
     pub holds: Option<HeldRound>,
     /// The last round that it was in, if it waits for the next one.
     pub left: Option<HeldRound>,
+    /// It leaves the run, as it has said over a connection that broke before the answer came; answered with `Left`. No round is
+    /// told.
+    pub leaves: bool,
 }
 
 /// The coordinator that an agent obeyed last.
@@ -239,6 +243,7 @@ impl Reattach {
         out.extend_from_slice(&self.last.epoch.to_le_bytes());
         text(out, &self.last.address);
         let (standing, round) = match (&self.holds, &self.left) {
+            _ if self.leaves => (LEAVES, None),
             (Some(held), _) => (HOLDS, Some(held)),
             (None, Some(left)) => (LEFT, Some(left)),
             (None, None) => (NONE, None),
@@ -258,7 +263,7 @@ impl Reattach {
         };
         let standing = fields.u8("whether it holds a round")?;
         let round = match standing {
-            NONE => None,
+            NONE | LEAVES => None,
             _ => Some(HeldRound::read(fields)?),
         };
         let (holds, left) = match standing {
@@ -270,6 +275,7 @@ impl Reattach {
             join: Join::read(fields)?,
             holds,
             left,
+            leaves: standing == LEAVES,
         })
     }
 }
@@ -547,23 +553,25 @@ mod tests {
             epoch: 2,
             address: "10.0.0.1:29400".to_owned(),
         };
-        let reattach = |holds, left| {
+        let reattach = |holds, left, leaves| {
             let (join, last) = (join.clone(), last.clone());
             Operation::Reattach(Box::new(Reattach {
                 last,
                 join,
                 holds,
                 left,
+                leaves,
             }))
         };
         let operations = [
             Operation::Join(Box::new(join.clone())),
             Operation::Join(Box::new(fenced)),
             Operation::Join(Box::new(impatient)),
-            reattach(None, None),
-            reattach(Some(held.clone()), None),
-            reattach(Some(unpublished), None),
-            reattach(None, Some(held)),
+            reattach(None, None, false),
+            reattach(Some(held.clone()), None, false),
+            reattach(Some(unpublished), None, false),
+            reattach(None, Some(held), false),
+            reattach(None, None, true),
         ];
         for operation in operations {
             let mut bytes = Vec::new();
