@@ -74,9 +74,11 @@ impl World {
             Act::Killed if running && agent == 0 && self.plan.hosted => self.kill_host(false),
             Act::Killed if running => self.kill_agent(agent, None),
             Act::Killed => {}
-            Act::NoteLost | Act::Recover => {
-                self.recovers |= act == Act::Recover;
-                self.kill_host(true);
+            Act::NoteLost => self.kill_host(true),
+            Act::Recover => {
+                self.recovers = true;
+                // Without a note, spares may fill a round before anybody of the last one is heard of.
+                self.kill_host(!self.plan.has_spares());
             }
             Act::HostDies(0) => self.kill_host(false),
             Act::HostDies(after) => self.host_dies_after = Some(after),

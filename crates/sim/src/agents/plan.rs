@@ -121,6 +121,11 @@ impl Plan {
         self.acts.iter().any(|(_, _, act)| silences(act))
     }
 
+    /// Whether there are more agents than a round takes.
+    pub fn has_spares(&self) -> bool {
+        self.agents > self.settings.max_nodes as usize
+    }
+
     /// The plan of a seed.
     pub fn of_seed(seed: u64, place: Place) -> Self {
         // Another stream of numbers than the one that the run itself draws from.
@@ -229,9 +234,8 @@ impl Plan {
         self.faulty |= self.hosted || self.acts.iter().any(is_killed);
         // That a run is over is lost with the note, if nobody is left who knows it; and where there are more agents
         // than a round takes, those that wait may fill one before anybody of the last one is heard of.
-        let has_spares = self.agents as u32 > self.settings.max_nodes;
         let closes = self.acts.iter().any(|(_, _, act)| *act == Act::Close);
-        if random.u32(0..3) == 0 && !closes && !has_spares {
+        if random.u32(0..3) == 0 && !closes && !self.has_spares() {
             self.faulty = true;
             for _ in 0..random.usize(1..4) {
                 let at = Duration::from_millis(random.u64(0..120_000));

@@ -30,7 +30,7 @@ use crate::last_call::LastCall;
 use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
-use crate::{NodeDesc, RendezvousState, Settings, mutant, silence};
+use crate::{NodeDesc, RendezvousState, Settings, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
 
