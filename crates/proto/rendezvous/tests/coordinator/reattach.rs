@@ -336,7 +336,7 @@ fn nobody_waits_for_a_member_whose_word_that_it_leaves_was_lost_with_the_coordin
     assert_eq!(world.take(2), [Event::Left]);
     assert_eq!(
         membership_after_attached(&mut world, 1),
-        "node n002 has left"
+        "node n002_1_0 has left"
     );
     world.attempt = Some(2);
     world.join(1);
@@ -348,7 +348,7 @@ fn a_word_that_an_agent_leaves_is_heard_over_another_connection_once() {
     let mut world = round_of(2, 1);
     world.leave_again(12, 2);
     assert_eq!(world.take(12), [Event::Left]);
-    assert_eq!(world.membership(1), "node n002 has left");
+    assert_eq!(world.membership(1), "node n002_1_0 has left");
     // It was heard, and only the answer was lost: it joins nothing again.
     world.leave_again(22, 2);
     assert_eq!(world.take(22), [Event::Left]);
@@ -371,6 +371,25 @@ fn a_number_is_not_used_again_after_everybody_had_left() {
     world.join(1);
     world.join(2);
     assert_eq!(world.formed(1), (1, 0, 2));
+}
+
+#[test]
+fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
+    // A coordinator that nobody told of an earlier round has formed one.
+    let mut world = round_of(1, 1);
+    assert_eq!(membership_after_attached_of_stranger(&mut world, 7), 5);
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1).0, 5 + 1000);
+}
+
+/// An agent that nobody knows comes with a round; the one that it is told is over.
+fn membership_after_attached_of_stranger(world: &mut World, number: u32) -> u64 {
+    world.reattach(number, number, held(5, 1));
+    match after_attached(world, number)[..] {
+        [Event::Membership { round, .. }] => round,
+        ref other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -755,10 +774,10 @@ fn a_number_that_no_round_can_have_does_no_harm() {
     world.attempt = Some(2);
     world.join(1);
     world.pass(UNNOTED);
-    assert_eq!(world.formed(1).0, (1 << 48) + 1);
+    assert_eq!(world.formed(1).0, (1 << 48) + 1000);
     world.attempt = Some(3);
     world.join(1);
-    assert_eq!(world.formed(1).0, (1 << 48) + 2);
+    assert_eq!(world.formed(1).0, (1 << 48) + 1001);
 }
 
 #[test]
