@@ -355,6 +355,7 @@ fn a_word_that_an_agent_leaves_is_heard_over_another_connection_once() {
     assert_eq!(world.take(1), []);
     world.attempt = Some(2);
     world.join(1);
+    world.pass(UNNOTED);
     assert_eq!(world.formed(1), (1, 0, 1));
 }
 
