@@ -378,14 +378,14 @@ fn a_number_is_not_used_again_after_everybody_had_left() {
 fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
     // A coordinator that nobody told of an earlier round has formed one.
     let mut world = round_of(1, 1);
-    assert_eq!(membership_after_attached_of_stranger(&mut world, 7), 5);
+    assert_eq!(round_that_is_over_for(&mut world, 7), 5);
     world.attempt = Some(2);
     world.join(1);
     assert_eq!(world.formed(1).0, 5 + 1000);
 }
 
 /// An agent that nobody knows comes with a round; the one that it is told is over.
-fn membership_after_attached_of_stranger(world: &mut World, number: u32) -> u64 {
+fn round_that_is_over_for(world: &mut World, number: u32) -> u64 {
     world.reattach(number, number, held(5, 1));
     match after_attached(world, number)[..] {
         [Event::Membership { round, .. }] => round,
