@@ -152,9 +152,9 @@ def test_control_c_ends_a_wait(wait):
         time.sleep(0.1)
         os.kill(pid, signal.SIGINT)
         begun = time.monotonic()
-        assert program.line() == "interrupted"
+        assert program.line() == "interrupted", program.end()
         assert time.monotonic() - begun < 2
-        assert program.line() == "good"
+        assert program.line() == "good", program.end()
         code, _, err = program.end()
         assert code == 0 and "Fatal" not in err, err
 
