@@ -124,7 +124,8 @@ def deaf(cluster, launcher):
     job = submit(cluster, line, "-N2", "-w", "n1,n2", env={"SCRIPT": script})
     await_value(lambda: len(list(job.folder.glob("deaf-*"))), lambda count: count == 2, 90)
     job.cancel()
-    return ending(job, good=("CANCELLED",))
+    state, took = over(job)
+    return Seen(f"{state} after {took:.1f} s", -took if state == "CANCELLED" else -LIMIT)
 
 
 def time_limit(cluster, launcher):

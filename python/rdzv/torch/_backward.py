@@ -1,7 +1,7 @@
 """Backward passes of distributed autograd, through the messages of contexts.
 
 A pass follows the messages in reverse, twice. First the worker that has the roots asks for the messages that they depend on,
-one after the other. Then the gradients of these go from worker to worker; those of a message of whoever asked are the
+one after the other. Then the gradients of these go from worker to worker; those of a message of the caller are the
 answer. A worker computes the gradient of a message once, when all gradients that it depends on have come, so that each
 operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
 
@@ -324,7 +324,7 @@ def _deliver(context_id: int, number: int, caller: int, ready: Delivery) -> Futu
 
 _deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
 
-# Stands for the roots in place of a message, and for whoever has none.
+# In place of the number of a message for the roots, and of a caller where there is none.
 _ROOTS = 0
 _NOBODY = -1
 
