@@ -29,7 +29,7 @@ _BITS = 48
 # Contexts that have ended are remembered, for calls that are late.
 _REMEMBERED = 4096
 
-# What goes with a message: context, number of the message (0 without tensors that need gradients), and which tensors.
+# The mark of a message: context, number of the message (0 without tensors that need gradients), and which tensors.
 Mark = tuple[int, int, list[int]]
 
 _agent: RdzvAgent | None = None
@@ -147,7 +147,7 @@ _Recv: Any = type(
 
 
 class Context:
-    """What a worker has of a context. The methods are those of torch's ``DistAutogradContext``."""
+    """A worker's part of a context. The methods are those of torch's ``DistAutogradContext``."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -40,7 +40,7 @@ class Source:
     def __init__(self, edges: list[GradientEdge]) -> None:
         self.edges = edges
         self.gradients: list[torch.Tensor | None] | None = None
-        # What these tensors were computed from.
+        # The nodes that these tensors were computed from, by kind.
         self.operations: set[Any] = set()
         self.leaves: set[Any] = set()
         self.messages: set[Any] = set()
@@ -69,7 +69,7 @@ class Part:
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
         self.is_running = False
-        # What is to be computed, and from what.
+        # Messages and leaves whose gradients are still to be computed, with the sources of each.
         self.messages: dict[Any, list[Source]] = {}
         self.leaves: dict[Any, list[Source]] = {}
         for source in sources:
@@ -103,7 +103,7 @@ def _ready(wanted: dict[Any, list[Source]]) -> list[Any]:
 
 
 class Pass:
-    """What a worker has of one call of ``backward``."""
+    """A worker's part of one call of ``backward``."""
 
     def __init__(self, context: Context, number: int, retain_graph: bool) -> None:
         self.context = context

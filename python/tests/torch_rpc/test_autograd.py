@@ -28,7 +28,7 @@ def test_gradients_over_workers_are_those_of_the_same_model_in_one_process(local
 
 
 def test_gradients_are_those_of_torch_own_backend(local):
-    """What this suite calls right is what torch computes."""
+    """The gradients that this suite expects are those that torch computes."""
     found = gradients("TENSORPIPE")
     assert found == {name: local[name] for name in found}
     assert local.keys() - found.keys() == {"partly_used", "called_back"}

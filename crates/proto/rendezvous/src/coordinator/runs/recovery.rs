@@ -253,7 +253,8 @@ impl Run {
         }
     }
 
-    /// An agent leaves that has said so before, over a connection that broke; whoever heard it then may have died of it.
+    /// An agent leaves that has said so before, over a connection that broke: the coordinator that was told may have been killed
+    /// before it took note.
     pub(in crate::coordinator) fn leaves(
         &mut self,
         now: Now,
