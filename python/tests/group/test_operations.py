@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from ranks import threads
+from ranks import CALLS, processes, resident, threads
 
 import rdzv
 
@@ -295,3 +295,28 @@ def test_rebuild_makes_the_next_epoch():
             return group.epoch, group.world_size
 
     assert threads(2, rank) == [(1, 2), (1, 2)]
+
+
+def test_many_calls_do_not_grow():
+    def calls(group, count):
+        few, many, places = np.zeros(1), np.zeros(20_000), np.zeros((2, 1))
+        for number in range(count // 5):
+            group.all_reduce(few)
+            group.all_reduce(few, async_=True).wait()
+            group.all_gather(places, few)
+            group.broadcast(few)
+            group.barrier()
+            if number % 100 == 0:
+                group.all_reduce(many)
+                group.all_gather_objects({"number": number})
+
+    def rank(number, count, address):
+        with rdzv.Group(rdzv.TCPStore(*address), number, count, timeout=30) as group:
+            calls(group, 2_000)
+            before = resident()
+            calls(group, CALLS)
+            return before, resident()
+
+    with rdzv.StoreServer() as server:
+        for before, after in processes(2, rank, (server.host, server.port)):
+            assert after - before < 4 << 20, f"{before} bytes became {after} in {CALLS} calls"

@@ -2,7 +2,6 @@
 """
 
 import os
-import resource
 import signal
 import sys
 import threading
@@ -11,9 +10,9 @@ import traceback
 
 import numpy
 import pytest
-from ranks import Program
+from ranks import CALLS, Program, resident
 from rpc import served
-from rpc.peers import CALLS, group, until
+from rpc.peers import group, until
 
 import rdzv
 from rdzv import rpc
@@ -213,20 +212,15 @@ def test_calls_do_not_make_a_worker_grow():
 
         some(4000)
         until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
-        before = memory(os.getpid()), memory(rpc.rpc_sync("w1", served.pid))
+        before = resident(os.getpid()), resident(rpc.rpc_sync("w1", served.pid))
         some(CALLS)
         until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
-        after = memory(os.getpid()), memory(rpc.rpc_sync("w1", served.pid))
+        after = resident(os.getpid()), resident(rpc.rpc_sync("w1", served.pid))
         return before, after
 
     before, after = group([caller, lambda: None])[0]
     for early, late in zip(before, after):
         assert late - early < 8 << 20, f"{early} bytes became {late} in {CALLS} calls"
-
-
-def memory(pid):
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def test_many_threads_call_at_once():

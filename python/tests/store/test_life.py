@@ -9,11 +9,9 @@ import time
 from datetime import timedelta
 
 import pytest
+from ranks import CALLS, resident
 
 import rdzv
-
-# So many calls make nothing grow.
-CALLS = int(os.environ.get("RDZV_TEST_CALLS", "20000"))
 
 # Each of these blocks for as long as nobody does anything.
 BLOCKING = {
@@ -272,10 +270,6 @@ def test_threads_share_a_store(server, client):
 
 
 def test_many_calls_do_not_grow(client):
-    def resident():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     def calls(count):
         for number in range(count):
             client.set("key", b"x" * 100)
