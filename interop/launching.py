@@ -153,8 +153,17 @@ def worker(name: str) -> str:
     return str(path)
 
 
+HELD_PORTS: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port that was free a moment ago, for programs that cannot be asked which one they got."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port at which nobody listens, for programs that cannot be asked which one they got.
+
+    It stays bound until this process ends, so that nobody else gets it. Stores and most servers set SO_REUSEADDR, and can
+    listen at it nevertheless.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    HELD_PORTS.append(held)
+    return held.getsockname()[1]

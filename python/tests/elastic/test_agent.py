@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from ports import free_port
 
 import rdzv
 from rdzv.elastic import (
@@ -173,11 +174,7 @@ def test_ids_that_are_missing_end_the_run():
 
 def on_two_nodes(work):
     """The results of two agents, with one worker and with two."""
-    import socket
-
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
+    endpoint = f"127.0.0.1:{free_port()}"
     results = {}
 
     def run(node):

@@ -9,6 +9,7 @@ import time
 import pytest
 from launch.functions import fail_on, fail_once, rank_times
 from launch.processes import descendants
+from ports import free_port
 
 import rdzv
 from rdzv.elastic import RunResult, WorkerState
@@ -176,11 +177,7 @@ def test_two_nodes_make_one_world(tmp_path):
         "import sys, rdzv; print(sorted(rdzv.launch('rdzv.worker:rank', nprocs=2, nnodes=2, rdzv_backend='c10d',"
         " rdzv_endpoint=sys.argv[1], rdzv_id='two').values()))"
     )
-    import socket
-
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
+    endpoint = f"127.0.0.1:{free_port()}"
     nodes = [
         subprocess.Popen([sys.executable, "-c", script, endpoint], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]

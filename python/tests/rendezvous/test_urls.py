@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import threading
 import time
 from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from ports import free_port
 from ranks import Program, processes
 
 import rdzv
@@ -21,9 +21,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @pytest.fixture
 def port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture(autouse=True)

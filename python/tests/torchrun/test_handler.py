@@ -1,12 +1,12 @@
 """Stock torchrun with `--rdzv-backend rdzv`."""
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from ports import free_port
 
 LIMIT_SECONDS = 120
 
@@ -27,11 +27,8 @@ WORKER = """
 def agents(tmp_path, count, *arguments, restarts=0):
     worker = tmp_path / "worker.py"
     worker.write_text(textwrap.dedent(WORKER))
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "rdzv", "--rdzv-endpoint", f"localhost:{port}",
+        sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "rdzv", "--rdzv-endpoint", f"localhost:{free_port()}",
         "--rdzv-id", "job", "--nnodes", str(count), "--nproc-per-node", "1", "--max-restarts", str(restarts),
         str(worker), *arguments,
     ]

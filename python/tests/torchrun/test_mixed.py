@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 
 import pytest
+from ports import free_port
 
 LIMIT_SECONDS = 120
 
@@ -30,9 +30,7 @@ class Job:
         self.worker = folder / "worker.py"
         self.worker.write_text(textwrap.dedent(WORKER))
         (folder / "seen").touch()
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            self.port = held.getsockname()[1]
+        self.port = free_port()
         self.agents = []
 
     def start(self, launcher, workers=1):
