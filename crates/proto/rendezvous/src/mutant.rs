@@ -17,6 +17,8 @@ pub enum Mutant {
     NoJump,
     /// Nobody believes that an agent has ended in place of which another one was started.
     IgnoresSuccessors,
+    /// A round is over when all its participants are silent.
+    SilenceEndsRounds,
     /// The coordinator does not allow for clocks that drift.
     NoDrift,
     /// The coordinator answers without asking the other voters.
@@ -29,7 +31,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those of the coordinator and its recovery.
-    pub const RECOVERY: [Self; 7] = [
+    pub const RECOVERY: [Self; 8] = [
         Self::NoteAfterFormed,
         Self::EndIsNotNoted,
         Self::HalfRestores,
@@ -37,6 +39,7 @@ impl Mutant {
         Self::NoWindow,
         Self::NoJump,
         Self::IgnoresSuccessors,
+        Self::SilenceEndsRounds,
     ];
 
     /// Those of the fence, and of those that use it.

@@ -1,5 +1,6 @@
 //! Messages while a coordinator that was started again looks for the members of its last round.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ pub struct Recovering {
     pub size: u32,
     /// The ranks that are waited for; none if it has ended.
     pub missing: Vec<u32>,
-    /// Since the coordinator was started again.
+    /// Since the coordinator was started again; or since nothing was heard of anybody, if that is why it waits.
     pub elapsed: Duration,
+    /// Whether all participants are silent, and no coordinator has died: the hosts that are known, by rank.
+    pub silent: Option<BTreeMap<u32, String>>,
 }
 
 impl fmt::Display for Recovering {
@@ -26,7 +29,11 @@ impl fmt::Display for Recovering {
             size,
             missing,
             elapsed,
+            silent,
         } = self;
+        if let Some(hosts) = silent {
+            return self.silence(hosts, formatter);
+        }
         if missing.is_empty() {
             let elapsed = elapsed.as_secs_f64() * 1e3;
             return write!(
@@ -53,6 +60,53 @@ impl fmt::Display for Recovering {
     }
 }
 
+impl Recovering {
+    /// Nothing is heard of any participant; or of one again.
+    fn silence(
+        &self,
+        hosts: &BTreeMap<u32, String>,
+        formatter: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        let Self {
+            round,
+            size,
+            missing,
+            elapsed,
+            ..
+        } = self;
+        let elapsed = elapsed.as_secs_f64();
+        if missing.is_empty() {
+            return write!(
+                formatter,
+                "the wait for a node of round {round} is over after {elapsed:.1} s; the next round forms"
+            );
+        }
+        let named = missing
+            .iter()
+            .take(NAMED)
+            .map(|rank| match hosts.get(rank) {
+                Some(host) => format!("{rank} ({host})"),
+                None => rank.to_string(),
+            });
+        let named: Vec<String> = named.collect();
+        let more = match missing.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let all = match size {
+            1 => "its node".to_owned(),
+            _ => format!("all its {size} nodes"),
+        };
+        write!(
+            formatter,
+            "nothing is heard of round {round}, {all} lost for {elapsed:.0} s, and its workers may run; no other \
+             round forms before one of its agents comes back: group ranks {}{more}; if their machines are gone for \
+             good, start this process again, with --rdzv-conf recover=true (rdzv store: --recover)",
+            named.join(", "),
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +118,7 @@ mod tests {
             size: 40,
             missing: (20..40).collect(),
             elapsed: Duration::from_millis(3008),
+            silent: None,
         };
         let text = recovering.to_string();
         assert!(text.starts_with("recovering round 7 for 3 s: 20 of 40 nodes"));
@@ -74,6 +129,28 @@ mod tests {
         assert_eq!(
             recovering.to_string(),
             "recovered round 7 of 40 nodes in 3008 ms"
+        );
+    }
+
+    #[test]
+    fn silent_hosts_are_named() {
+        let mut recovering = Recovering {
+            round: 7,
+            size: 2,
+            missing: vec![0, 1],
+            elapsed: Duration::from_millis(500),
+            silent: Some([(0, "node-a".to_owned())].into()),
+        };
+        assert_eq!(
+            recovering.to_string(),
+            "nothing is heard of round 7, all its 2 nodes lost for 0 s, and its workers may run; no other round forms \
+             before one of its agents comes back: group ranks 0 (node-a), 1; if their machines are gone for good, \
+             start this process again, with --rdzv-conf recover=true (rdzv store: --recover)"
+        );
+        recovering.missing.clear();
+        assert_eq!(
+            recovering.to_string(),
+            "the wait for a node of round 7 is over after 0.5 s; the next round forms"
         );
     }
 }

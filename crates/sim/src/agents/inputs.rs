@@ -92,7 +92,7 @@ impl World {
             Action::Joined(joined) => {
                 self.count_joined();
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
-                if self.plan.place == Place::Restartable && !self.plan.has_silence() {
+                if self.plan.place == Place::Restartable && !self.plan.has_gap() {
                     let working = self.agents.iter().filter_map(|agent| match agent.doing {
                         Doing::Working(round) => Some((&agent.me, round)),
                         _ => None,

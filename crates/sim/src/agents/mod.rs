@@ -30,9 +30,9 @@
 //! rendezvous admits nobody. **INV-R5** without faults everybody joins before the join timeout, and
 //! nobody is counted as lost who is not; when faults have ended, everybody who is left comes
 //! together again. **INV-N1** all native agents of a round are told the same place where workers meet.
-//! **INV-N2** the ranks of workers follow those of the agents. **INV-N3** unless agents are silent, all workers
+//! **INV-N2** the ranks of workers follow those of the agents. **INV-N3** all workers
 //! of two rounds never run at once, also when the coordinator is killed and started again, with the agent
-//! in whose process it is, and without its note. **INV-N4** a coordinator that was started again, with its note, ends no round
+//! in whose process it is, and without its note unless agents are silent then. **INV-N4** a coordinator that was started again, with its note, ends no round
 //! of which half is missing and nobody has left.
 
 mod acts;

@@ -121,6 +121,12 @@ impl Plan {
         self.acts.iter().any(|(_, _, act)| silences(act))
     }
 
+    /// Whether nobody in contact may know of a round that still runs: the note is lost, and those who know it are not heard of.
+    pub fn has_gap(&self) -> bool {
+        let is_lost = |(_, _, act): &(_, _, Act)| *act == Act::NoteLost;
+        self.has_silence() && self.acts.iter().any(is_lost)
+    }
+
     /// Whether there are more agents than a round takes.
     pub fn has_spares(&self) -> bool {
         self.agents > self.settings.max_nodes as usize

@@ -25,6 +25,8 @@ type Shown = (Vec<usize>, &'static str);
 struct Wait {
     name: &'static str,
     nodes: usize,
+    /// Those of a round; the others are in reserve.
+    size: usize,
     nnodes: &'static str,
     place: Place,
     /// Has it begin.
@@ -39,10 +41,16 @@ const WAITED: &str = "is waited for";
 const RECOVERING: &str = "recovering round";
 const NODES: &str = "waiting for nodes";
 
-const WAITS: [Wait; 6] = [
+const SILENT: &str = "nothing is heard of round";
+
+/// Milliseconds until machines that are cut off are lost.
+const LOST: f64 = 3_000.0;
+
+const WAITS: [Wait; 7] = [
     Wait {
         name: "W1, `rdzv store` and its keeper are killed",
         nodes: 2,
+        size: 2,
         nnodes: "1:2",
         place: Place::Store,
         begin: |job| {
@@ -55,6 +63,7 @@ const WAITS: [Wait; 6] = [
     Wait {
         name: "W2, `rdzv store` is killed while half of the nodes are cut off",
         nodes: 2,
+        size: 2,
         nnodes: "1:2",
         place: Place::Store,
         begin: |job| {
@@ -69,6 +78,7 @@ const WAITS: [Wait; 6] = [
     Wait {
         name: "W2, without a note: its keeper is killed too, and it is started again",
         nodes: 2,
+        size: 2,
         nnodes: "1:2",
         place: Place::Store,
         begin: |job| {
@@ -81,8 +91,27 @@ const WAITS: [Wait; 6] = [
         holds: true,
     },
     Wait {
+        name: "W4, both nodes of a round are cut off, and there is a third one",
+        nodes: 3,
+        size: 2,
+        nnodes: "1:2",
+        place: Place::Store,
+        begin: |job| {
+            let round = job.record.round().context("there is no round")?;
+            let machines = job.record.of_round(round);
+            let machines: Vec<_> = machines.iter().map(|worker| worker.machine).collect();
+            for machine in machines {
+                job.network.set_cable(machine, false)?;
+            }
+            Ok((vec![job.store_machine()], SILENT))
+        },
+        end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
+        holds: false,
+    },
+    Wait {
         name: "W5, two of three voters are killed with their keepers",
         nodes: 3,
+        size: 3,
         nnodes: "1:3",
         place: Place::Voters(3),
         begin: |job| {
@@ -99,6 +128,7 @@ const WAITS: [Wait; 6] = [
     Wait {
         name: "W6, one of three voters is cut off",
         nodes: 3,
+        size: 3,
         nnodes: "2:3",
         place: Place::Voters(3),
         begin: |job| {
@@ -113,6 +143,7 @@ const WAITS: [Wait; 6] = [
     Wait {
         name: "W8, one of two nodes that are both needed has left",
         nodes: 2,
+        size: 2,
         nnodes: "2",
         place: Place::First,
         begin: |job| {
@@ -140,27 +171,32 @@ fn play(tools: &Tools, wait: &Wait, figures: &mut Figures) -> anyhow::Result<usi
         ..Plan::counting(wait.place)
     };
     let mut job = Job::start(tools, plan)?;
-    let round = job.wait_for_steps(wait.nodes, STEPS)?;
+    let round = job.wait_for_steps(wait.size, STEPS)?;
     pass(SETTLED);
     let before = job.consoles();
     let time = now();
     let (machines, words) = (wait.begin)(&mut job)?;
     let outcome = said(&mut job, &machines, words, time, &before)?;
+    pass(SETTLED);
     job.record.read()?;
     let during = job.record.round();
     (wait.end)(&mut job)?;
     let healed = now();
-    job.wait_for("steps of all nodes in one round", LONGEST, |job| {
+    job.wait_for("steps of all nodes that take part", LONGEST, |job| {
         pass(Duration::from_millis(20));
         job.record.read()?;
         let stepping = job.record.stepping(healed);
-        let mut rounds = stepping.values();
-        let first = rounds.next();
-        Ok(stepping.len() == wait.nodes && rounds.all(|other| Some(other) == first))
+        let newest = job.record.round();
+        let members = stepping.values().filter(|its| Some(**its) == newest);
+        Ok(members.count() == wait.size && (wait.holds || newest > Some(round)))
     })?;
     if let Outcome::Waits { said, sentence } = &outcome {
         let name = format!("K7, {}: \"{sentence}\"", wait.name);
-        figures.within(name, *said, SAID);
+        let lost = match words == SILENT {
+            true => LOST,
+            false => 0.0,
+        };
+        figures.within(name, *said, lost + SAID);
     }
     let new = |what: &str| format!("K7, {}: new rounds {what}", wait.name);
     let formed = usize::from(during > Some(round));

@@ -852,6 +852,8 @@ impl Coordinator {
         }
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
+                // What people have said is about those who were missing when this coordinator began.
+                self.origin.recover &= !hosted.run.waits_for_word();
                 // Those who came have vanished again; the others may still come.
                 if let Some(note) = hosted.run.note_of_recovery() {
                     self.noted.insert(id.to_owned(), note);

@@ -18,6 +18,8 @@ use crate::slot::{self, Bytes};
 const CLOSED: u8 = 1;
 const SUCCEEDED: u8 = 2;
 const FENCED: u8 = 4;
+const TORN: u8 = 8;
+const SILENT: u8 = 16;
 
 /// The knowledge of a coordinator that was started after the death of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +46,10 @@ pub struct RunNote {
     pub succeeded: bool,
     /// The longest lease of its participants; zero if none has one.
     pub lease: Duration,
+    /// One of its participants certainly never runs workers of the round again.
+    pub torn: bool,
+    /// All participants were lost because nothing was heard of them, and no other round has begun to form.
+    pub silent: bool,
 }
 
 impl Note {
@@ -120,6 +126,8 @@ impl RunNote {
             (self.closed, CLOSED),
             (self.succeeded, SUCCEEDED),
             (is_fenced, FENCED),
+            (self.torn, TORN),
+            (self.silent, SILENT),
         ];
         out.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
         slot::write_numbers(&self.members, out);
@@ -141,6 +149,8 @@ impl RunNote {
                 0 => Duration::ZERO,
                 _ => Duration::from_millis(u64::from(bytes.u32()?)),
             },
+            torn: flags & TORN != 0,
+            silent: flags & SILENT != 0,
         })
     }
 }
@@ -188,6 +198,8 @@ mod tests {
                 closed: round % 2 == 1,
                 succeeded: round % 3 == 0,
                 lease: Duration::from_millis(round % 2 * 3001),
+                torn: round % 4 == 0,
+                silent: round % 4 == 2,
             };
             note.update(format!("run-{round}"), Some(run));
         }

@@ -6,4 +6,5 @@ mod changes;
 mod joins;
 mod mixed;
 mod reattach;
+mod silent;
 mod world;

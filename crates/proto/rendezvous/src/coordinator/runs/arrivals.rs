@@ -8,7 +8,7 @@
 //! | anybody | is complete, at max nodes | the surplus nodes |
 //!
 //! A participant that joins again leaves its round first. When the last participant of a complete
-//! round has left it, the next one forms, of those who wait.
+//! round has left it, the next one forms, of those who wait; if nothing was heard of any of them, `silent.rs` decides.
 
 use super::{Effect, Phase, Run};
 use crate::NodeDesc;
@@ -20,6 +20,7 @@ impl Run {
     /// A native agent wants to be in the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.recovery.is_some() {
+            self.leaves_round(node);
             if let Some(rank) = self.state.participants.remove(node) {
                 let why = || format!("node {node} joins again");
                 return self.left_while_recovering(now, rank, why, out);
@@ -27,6 +28,7 @@ impl Run {
             return self.account_for(now, node, out);
         }
         if self.state.complete && self.state.participants.contains_key(node) {
+            self.leaves_round(node);
             self.remove_participant(now, node);
             self.announce_change(&format!("node {node} joins again"), out);
         }
@@ -100,7 +102,10 @@ impl Run {
         state.participants.remove(node);
         state.last_heartbeats.remove(node);
         self.dirty = true;
-        if state.complete && state.participants.is_empty() && self.recovery.is_none() {
+        let is_last = state.complete && state.participants.is_empty();
+        if is_last && self.note.silent {
+            self.await_word(now);
+        } else if is_last && self.recovery.is_none() {
             state.complete = false;
             self.number_next_round();
             self.begin_round(now);

@@ -8,12 +8,14 @@
 //! | `round.rs` | when a round is complete, and what follows |
 //! | `master.rs` | the address of the workers' store |
 //! | `recovery.rs` | what is learned from members after the death of a coordinator |
+//! | `silent.rs` | rounds of which all participants are silent |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
 mod arrivals;
 mod master;
 mod recovery;
 mod round;
+mod silent;
 mod torchrun;
 
 pub use self::recovery::WINDOW as RECOVERY_WINDOW;
@@ -23,6 +25,7 @@ use std::time::Duration;
 
 use self::master::Masters;
 use self::recovery::Recovery;
+use self::silent::Silent;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
 use crate::fence;
@@ -125,6 +128,8 @@ pub(super) struct Run {
     recovery: Option<Recovery>,
     /// The ranks of the participants that it waits for, and their instances as far as they are known (else 0).
     missing: BTreeMap<u32, u64>,
+    /// The participants of the announced round that were lost because nothing was heard of them.
+    silent: BTreeMap<u32, Silent>,
     /// The instance of the agent in whose process the coordinator is.
     host: Option<u64>,
     /// There was another coordinator before, which has left no note.
@@ -331,6 +336,12 @@ impl Run {
         self.recovery.is_some()
     }
 
+    /// Whether it waits for one of its own agents, about which people have said nothing yet.
+    pub(super) fn waits_for_word(&self) -> bool {
+        let recovery = self.recovery.as_ref();
+        recovery.is_some_and(|recovery| recovery.is_silent) && !self.recovers
+    }
+
     /// Whether no native agent is left, so that the coordinator has nobody to notify.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
@@ -377,6 +388,7 @@ impl Run {
         if self.is_repeated(&join) && phase != Some(Phase::Dropped) {
             return self.repeat(now, &node, out);
         }
+        self.speaks(join.instance);
         // An agent of torchrun with that name cannot be; what it left behind is ours.
         self.torchrun.remove(&node);
         self.state.last_heartbeats.remove(&node);
@@ -494,6 +506,7 @@ impl Run {
 
     /// An agent does not take part any more, by its own word.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        self.leaves_round(node);
         self.remove_agent(node, out);
         self.depart(now, node, "has left", out);
     }
@@ -501,13 +514,16 @@ impl Run {
     /// The life of an agent has ended; `how` that was noticed.
     pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
         self.await_again(node);
+        self.falls_silent(node, out);
         self.remove_agent(node, out);
         self.depart(now, node, &format!("is lost: {how}"), out);
     }
 
     pub(super) fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.stop_join_timer(node);
-        if let Some(agent) = self.agents.remove(node) {
+        if let Some(agent) = self.agents.remove(node)
+            && !self.note.silent
+        {
             self.note_departure(agent.instance, out);
         }
         out.push(Effect::Gone(node.clone()));
@@ -543,6 +559,7 @@ impl Run {
     /// Announces to every agent that the run is over, as suits what it waits for.
     fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
         self.note.closed = !is_broken(Mutant::EndIsNotNoted);
+        self.note.silent = false;
         out.push(Effect::Note(self.note.clone()));
         self.recovery = None;
         for (node, agent) in &mut self.agents {

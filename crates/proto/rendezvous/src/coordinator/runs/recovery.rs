@@ -61,19 +61,26 @@ const MOST: u32 = 1 << 20;
 /// A recovery under way.
 #[derive(Debug)]
 pub(super) struct Recovery {
-    began: Mono,
+    pub(super) began: Mono,
     /// From when on those who are missing are lost, if they are not too many. Without a note that never happens.
-    window_ends: Option<Mono>,
+    pub(super) window_ends: Option<Mono>,
     /// When to look at it next.
     pub(super) at: Mono,
     /// Why the round is over, if it is: sentences about participants that hold it no more.
-    over: Vec<String>,
+    pub(super) over: Vec<String>,
+    /// The round is over, and nothing is heard of any of its participants.
+    pub(super) is_silent: bool,
 }
 
 impl Recovery {
     /// Whether there is no note of the round.
     fn is_unnoted(&self) -> bool {
         self.window_ends.is_none()
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_noted(&self) -> bool {
+        !self.is_unnoted()
     }
 }
 
@@ -86,7 +93,9 @@ impl Run {
         self.announced = Some(note.round);
         let waits = !note.closed && note.members.iter().any(|member| *member != 0);
         self.note = note;
-        if waits {
+        if waits && self.note.silent {
+            self.recover_silent(now);
+        } else if waits {
             let each = WINDOW_EACH * u32::try_from(self.note.members.len()).unwrap_or(u32::MAX);
             let window_ends = match self.electors_heard {
                 None => now.mono + WINDOW + each,
@@ -101,6 +110,7 @@ impl Run {
                 window_ends: Some(window_ends),
                 at: window_ends,
                 over: Vec::new(),
+                is_silent: false,
             });
         } else {
             self.state.round += 1;
@@ -148,6 +158,7 @@ impl Run {
         self.state.wait_list.clear();
         self.state.redundancy_list.clear();
         self.succeeded.clear();
+        self.silent.clear();
         self.masters.forget();
         self.state.round = known.round;
         self.state.complete = true;
@@ -165,6 +176,7 @@ impl Run {
             window_ends: None,
             at: self.not_before.unwrap_or(now.mono).max(now.mono),
             over: Vec::new(),
+            is_silent: false,
         });
         if let Some(host) = known.host {
             self.account(host, || {
@@ -175,16 +187,17 @@ impl Run {
     }
 
     /// Nobody waits for a participant any more, which does not hold the round.
-    fn account(&mut self, rank: u32, why: impl FnOnce() -> String) {
+    pub(super) fn account(&mut self, rank: u32, why: impl FnOnce() -> String) {
         if self.missing.remove(&rank).is_some()
             && let Some(recovery) = &mut self.recovery
         {
+            self.note.torn = true;
             recovery.over.push(why());
         }
     }
 
     /// The instance of a participant that is waited for, by its rank; of one whose instance nobody knows, the rank has to do.
-    fn missing_rank(&self, instance: u64) -> Option<u32> {
+    pub(super) fn missing_rank(&self, instance: u64) -> Option<u32> {
         let mut missing = self.missing.iter();
         let found = missing.find(|(_, known)| **known == instance);
         found.map(|(rank, _)| *rank)
@@ -228,6 +241,7 @@ impl Run {
         if is_broken(Mutant::IgnoresSuccessors) {
             return;
         }
+        self.speaks(instance);
         let mut agents = self.agents.iter();
         let known = agents.find(|(node, agent)| {
             agent.instance == instance && instance != 0 && *node != successor
@@ -236,6 +250,7 @@ impl Run {
         let takes_its_place = match (&known, self.missing_rank(instance)) {
             (Some(node), _) => {
                 let was_former = self.former.contains(node);
+                self.leaves_round(node);
                 self.remove_agent(node, out);
                 self.depart(now, node, "was killed, and is started again", out);
                 was_former
@@ -262,6 +277,7 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) {
         let node = &join.node;
+        self.speaks(join.instance);
         let known = self.agents.get(node);
         if known.is_some_and(|agent| agent.instance == join.instance) {
             self.leave(now, node, out);
@@ -292,6 +308,9 @@ impl Run {
         {
             self.account(left.rank, || format!("node {node} joins again"));
             self.former.insert(node.clone());
+        }
+        if let Some(left) = &left {
+            self.has_left(&node, left);
         }
         let known = self.agents.get(&node);
         match (known.map(|agent| agent.phase), holds) {
@@ -383,10 +402,15 @@ impl Run {
 
     /// The round of an agent does not hold any more.
     fn dismiss(&self, node: &NodeDesc, round: u64, out: &mut Outbox<Effect>) {
+        let recovery = self.recovery.as_ref();
+        let reason = match recovery.is_some_and(|recovery| recovery.is_silent) {
+            true => "nothing was heard of any of its nodes",
+            false => "the others went on while this node had no connection",
+        };
         let event = Event::Membership {
             round,
             waiting: self.state.wait_list.len() as u32,
-            reason: "the others went on while this node had no connection".to_owned(),
+            reason: reason.to_owned(),
         };
         out.push(Effect::Notify(node.clone(), event));
     }
@@ -398,7 +422,7 @@ impl Run {
         let is_unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
         let is_member = is_unnoted.is_some_and(|is_unnoted| {
             let is_it = expected == Some(join.instance) || is_unnoted && expected == Some(0);
-            is_it && self.note.round == held.round
+            (is_it || self.was_silent(&held)) && self.note.round == held.round
         });
         let phase = if is_member {
             Phase::Member
@@ -453,6 +477,10 @@ impl Run {
         };
         let size = self.note.members.len();
         let enough = match recovery.window_ends {
+            Some(_) if recovery.is_silent => {
+                let is_heard = !self.state.participants.is_empty();
+                is_heard || !recovery.over.is_empty() || self.recovers
+            }
             Some(ends) if ends <= now.mono || is_broken(Mutant::NoWindow) => {
                 let is_half = self.missing.len() * 2 == size && is_broken(Mutant::HalfRestores);
                 let is_most = self.missing.len() * 2 < size || is_half;
@@ -487,14 +515,26 @@ impl Run {
                     size: size as u32,
                     missing,
                     elapsed,
+                    silent: self.silent_hosts(),
                 }));
             }
             return;
         }
         let over = std::mem::take(&mut recovery.over);
-        let is_unnoted = recovery.is_unnoted();
-        self.recovery = None;
+        let (is_unnoted, is_silent) = (recovery.is_unnoted(), recovery.is_silent);
         let lost = std::mem::take(&mut self.missing);
+        if !is_silent && self.all_are_silent(&lost) {
+            self.note_silence(out);
+            return self.await_word(now);
+        }
+        let silent = self.silent_hosts();
+        self.recovery = None;
+        if is_silent {
+            self.note.silent = false;
+            self.keep_silent(&lost);
+            // Also if nobody is missing any more.
+            out.push(Effect::Note(self.note.clone()));
+        }
         for instance in lost.values() {
             self.note_departure(*instance, out);
         }
@@ -511,10 +551,12 @@ impl Run {
             size: size as u32,
             missing: Vec::new(),
             elapsed,
+            silent,
         }));
         let reason = match (over.into_iter().next(), lost.len()) {
-            _ if self.state.participants.len() == size => None,
+            _ if !is_silent && self.state.participants.len() == size => None,
             (Some(reason), _) => Some(reason),
+            (None, _) if is_silent => Some("nothing was heard of any of its nodes".to_owned()),
             (None, 0) => Some("a node has left".to_owned()),
             (None, lost) => Some(format!(
                 "{lost} of {size} nodes did not come back to the rendezvous, whose coordinator is a new one"
@@ -610,7 +652,7 @@ impl Run {
     }
 
     /// Whether a coordinator that is started again can recover the last round.
-    fn is_recoverable(&self) -> bool {
+    pub(super) fn is_recoverable(&self) -> bool {
         self.restartable && !self.note.members.is_empty()
     }
 

@@ -181,6 +181,9 @@ impl Run {
     fn announce(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.announced = Some(self.state.round);
         self.change_announced = false;
+        self.silent.clear();
+        // What people have said is about the rounds before.
+        self.recovers = false;
         if !is_broken(Mutant::NoteAfterFormed) {
             self.note_round(out);
         }

@@ -147,6 +147,7 @@ impl Run {
             .keys()
             .filter(|node| self.restartable || !native(node));
         let left = left.find(|node| !state.participants.contains_key(*node));
+        let has_left = left.is_some();
         let reason = match (left, came) {
             (Some(node), _) if native(&node) => {
                 Some(format!("node {node} is lost: it was taken out of the run"))
@@ -155,6 +156,8 @@ impl Run {
             (None, Some(node)) => Some(format!("node {node} waits to join")),
             (None, None) => None,
         };
+        // One of ours was taken out by its launcher, which has seen its end.
+        self.note.torn |= old.complete && has_left;
         for node in state.participants.keys().chain(&state.wait_list) {
             if !old.complete || state.wait_list.contains(node) {
                 self.awaited.remove(node);
