@@ -133,21 +133,90 @@ fn an_agent_that_was_asked_to_end_is_not_started_again() {
     place.end();
 }
 
-#[test]
-fn an_agent_without_restarts_takes_its_node_out() {
-    let place = first_agent();
-    let flags = ["--nnodes=2", "--agent-restarts=0"];
-    let host = place.node(&flags, "echo here; sleep 1000").start();
-    await_participants(&place.endpoint, 1, |_| true);
-    let other = place.node(&flags, "echo here; sleep 1000").start();
+/// Two agents that are not started again, at the first of several places, of which one votes.
+fn without_restarts(port: u16) -> (Place, [Running; 2]) {
+    let place = Place {
+        endpoint: format!("127.0.0.1:{port},127.0.0.2,127.0.0.3"),
+        store: None,
+    };
+    let flags = [
+        "--nnodes=1:2",
+        "--agent-restarts=0",
+        "--rdzv-conf=voters=1,last_call_timeout=20",
+    ];
+    let script = format!("{PRINT_ROUND}; exec sleep 1000");
+    let host = place.node(&flags, &script).start();
+    await_participants(&format!("127.0.0.1:{port}"), 1, |_| true);
+    let other = place.node(&flags, &script).start();
     for node in [&host, &other] {
-        node.stdout.await_text("here", 1);
+        node.stdout.await_text("node", 1);
     }
+    (place, [host, other])
+}
+
+#[test]
+fn without_restarts_and_with_one_voter_a_host_whose_agent_is_killed_ends_the_job_after_five_seconds()
+ {
+    let port = free_port();
+    let (_, [host, other]) = without_restarts(port);
+    let before = Instant::now();
     kill(host.agent_pid(), Signal::KILL);
     host.wait().expect(-9);
-    // The one that hosted the rendezvous is gone, and nobody waits for it.
+    // The one that hosted the rendezvous is gone, and is waited for as long as before there was anything to wait for.
     let ended = other.wait().expect(1);
-    assert!(ended.stderr.contains("refused"), "{}", ended.stderr);
+    let elapsed = before.elapsed();
+    assert!(
+        (5..20).contains(&elapsed.as_secs()),
+        "{elapsed:?}, {}",
+        ended.stderr
+    );
+    let said = format!("refused (os error 111) at the rdzv store at 127.0.0.1:{port} after 5.0 s");
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+}
+
+#[test]
+fn without_restarts_and_with_one_voter_another_agent_that_is_killed_is_lost_at_once() {
+    type Kill = fn(&Running);
+    let kills: [(Kill, &str); 2] = [
+        (
+            |node| kill(node.agent_pid(), Signal::KILL),
+            " is lost: its connection closed",
+        ),
+        (|node| node.signal(Signal::KILL), " has left"),
+    ];
+    for (kill, said) in kills {
+        let (_, [host, other]) = without_restarts(free_port());
+        let before = Instant::now();
+        kill(&other);
+        host.stderr.await_text(said, 1);
+        host.stdout.await_text("node 0/1", 1);
+        // Neither the last call is waited for, nor that a connection comes back.
+        let elapsed = before.elapsed();
+        assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+        assert!(other.all_gone_within(Duration::from_secs(20)));
+        other.wait().expect(-9);
+        kill_node(host);
+    }
+}
+
+#[test]
+fn without_restarts_and_with_one_voter_a_host_whose_keeper_is_killed_leaves_and_ends_the_job() {
+    let port = free_port();
+    let (_, [host, other]) = without_restarts(port);
+    let before = Instant::now();
+    host.signal(Signal::KILL);
+    other.stderr.await_text(" has left", 1);
+    assert!(host.all_gone_within(Duration::from_secs(20)));
+    host.wait().expect(-9);
+    let ended = other.wait().expect(1);
+    let elapsed = before.elapsed();
+    assert!(
+        (5..20).contains(&elapsed.as_secs()),
+        "{elapsed:?}, {}",
+        ended.stderr
+    );
+    let said = format!("at the rdzv store at 127.0.0.1:{port} after 5.0 s");
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
 }
 
 #[test]

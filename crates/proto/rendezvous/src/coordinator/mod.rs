@@ -534,7 +534,8 @@ impl Coordinator {
                 let run = self.joined.get(&from);
                 let hosted = run.and_then(|run| self.runs.get_mut(run));
                 let arrived = hosted.and_then(|hosted| {
-                    hosted.sessions.heard(now, from);
+                    let limits = hosted.limits();
+                    hosted.sessions.heard(now, from, &limits);
                     let node = hosted.sessions.node(from)?;
                     hosted.run.arrived(&node)
                 });
@@ -557,7 +558,8 @@ impl Coordinator {
         let run = self.joined.get(&from);
         let hosted = run.and_then(|run| self.runs.get_mut(run));
         if let Some(hosted) = hosted {
-            hosted.sessions.heard(now, from);
+            let limits = hosted.limits();
+            hosted.sessions.heard(now, from, &limits);
             if self.origin.electors_heard.is_some() {
                 self.backing.ask(from, number);
                 self.ask_voters();

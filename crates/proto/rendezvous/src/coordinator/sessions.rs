@@ -18,7 +18,8 @@ pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 pub(super) struct Sessions {
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<NodeDesc, ConnId>,
-    /// When to look at which session.
+    /// When to look at which session. The first of them is as late as it can be; the others may be from before the last word
+    /// of their agents.
     timers: BTreeSet<(Mono, ConnId)>,
     /// Agents whose connection broke, and until when they may come back; the same by time.
     detached: BTreeMap<NodeDesc, Mono>,
@@ -54,6 +55,17 @@ pub(super) struct Due {
     pub(super) silent: Vec<(ConnId, NodeDesc, Mono)>,
     /// Those that are to be sent something.
     pub(super) quiet: Vec<(ConnId, NodeDesc)>,
+}
+
+impl Session {
+    /// When it is silent for too long, or quiet for so long that it is sent something.
+    fn next(&self, limits: &Limits) -> Mono {
+        let silent = self.heard + limits.lost_after;
+        let quiet = limits
+            .pulse
+            .map(|pulse| self.heard.max(self.pulsed) + pulse);
+        quiet.map_or(silent, |quiet| quiet.min(silent))
+    }
 }
 
 impl Sessions {
@@ -178,9 +190,19 @@ impl Sessions {
     }
 
     /// An agent has sent something.
-    pub(super) fn heard(&mut self, now: Now, connection: ConnId) {
+    pub(super) fn heard(&mut self, now: Now, connection: ConnId, limits: &Limits) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.heard = now.mono;
+        }
+        // Nobody is woken to find that an agent was heard of meanwhile.
+        while let Some(&(at, connection)) = self.timers.first()
+            && let Some(session) = self.sessions.get_mut(&connection)
+            && let due = session.next(limits)
+            && at < due
+        {
+            self.timers.pop_first();
+            session.due = due;
+            self.timers.insert((due, connection));
         }
     }
 
@@ -210,17 +232,77 @@ impl Sessions {
                     expired.silent.push(silent);
                     continue;
                 }
-                (true, None) => until,
-                (true, Some(pulse)) => {
-                    if session.heard.max(session.pulsed) + pulse <= now {
+                (true, pulse) => {
+                    let quiet = pulse.map(|pulse| session.heard.max(session.pulsed) + pulse);
+                    if quiet.is_some_and(|quiet| quiet <= now) {
                         session.pulsed = now;
                         expired.quiet.push((connection, session.node.clone()));
                     }
-                    until.min(session.heard.max(session.pulsed) + pulse)
+                    session.next(limits)
                 }
             };
             self.timers.insert((session.due, connection));
         }
         expired
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        lost_after: Duration::from_secs(15),
+        again: Duration::from_secs(5),
+        pulse: Some(Duration::from_secs(1)),
+    };
+
+    fn at(millis: u64) -> Now {
+        Now {
+            mono: Mono::from_origin(Duration::from_millis(millis)),
+            ..Now::default()
+        }
+    }
+
+    fn attached(agents: u32) -> Sessions {
+        let mut sessions = Sessions::default();
+        for agent in 0..agents {
+            let node = NodeDesc {
+                addr: format!("node-{agent}"),
+                pid: i64::from(agent),
+                local_id: 0,
+            };
+            sessions.attach(at(0), ConnId(agent), &node, &LIMITS);
+        }
+        sessions
+    }
+
+    #[test]
+    fn nobody_is_woken_for_agents_that_send_their_heartbeats() {
+        let mut sessions = attached(3);
+        for beat in 1..100 {
+            for agent in 0..3 {
+                let now = at(beat * 750 + u64::from(agent) * 10);
+                assert!(sessions.deadline() > Some(now.mono));
+                sessions.heard(now, ConnId(agent), &LIMITS);
+            }
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_quiet_is_noticed_in_time_beside_others_that_are_not() {
+        let mut sessions = attached(3);
+        for agent in [0, 2] {
+            sessions.heard(at(700), ConnId(agent), &LIMITS);
+        }
+        assert_eq!(sessions.deadline(), Some(at(1000).mono));
+        let due = sessions.expire(at(1000), false, &LIMITS);
+        let quiet: Vec<ConnId> = due
+            .quiet
+            .iter()
+            .map(|(connection, _)| *connection)
+            .collect();
+        assert_eq!((quiet, due.silent.len()), (vec![ConnId(1)], 0));
+        assert_eq!(sessions.deadline(), Some(at(1700).mono));
     }
 }

@@ -1,11 +1,15 @@
-//! A voter's connection to another one: a thread that connects again and again, and sends.
+//! A voter's connection to another one: a thread that connects again and again, and sends what has to wait for that.
 //!
 //! A frame for which there is no connection is dropped. Nothing is received over it but its end: the other voter has
-//! a connection of its own.
+//! a connection of its own. The voter itself writes to a connection that has room and for which nothing waits, so that a frame
+//! wakes no thread.
 
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
@@ -24,7 +28,10 @@ const RETRY_AT_MOST: Duration = Duration::from_millis(250);
 
 /// The sending side of the thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct VoterLink(Sender<Command>);
+pub(super) struct VoterLink {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
 
 enum Command {
     /// The first frame of every connection from here on; sent on the one that there is, too.
@@ -32,28 +39,79 @@ enum Command {
     Send(Vec<u8>),
 }
 
+/// The part of a link that both sides use.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The connection, once its greeting is sent.
+    channel: Mutex<Option<Channel>>,
+    /// Commands that the thread has not dealt with; a frame may not overtake them.
+    waiting: AtomicUsize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Option<Channel>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what the connection takes at once, and returns the number of bytes. It never waits, for the thread neither.
+    fn write_now(&self, frame: &[u8]) -> usize {
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            return 0;
+        }
+        let Ok(mut channel) = self.channel.try_lock() else {
+            return 0;
+        };
+        let Some(channel) = &mut *channel else {
+            return 0;
+        };
+        let mut written = 0;
+        while written < frame.len() {
+            match channel.write(&frame[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The thread waits for room, or finds the connection broken.
+                Err(_) => break,
+            }
+        }
+        written
+    }
+}
+
 impl VoterLink {
     pub(super) fn start(peer: Endpoint, credentials: Credentials) -> io::Result<Self> {
         let (sender, commands) = mailbox()?;
+        let shared = Arc::new(Shared::default());
         let thread = Thread {
             peer,
             credentials,
             commands,
+            shared: Arc::clone(&shared),
             greeting: Vec::new(),
             refused: None,
         };
         std::thread::Builder::new()
             .name("rdzv-voter-link".to_owned())
             .spawn(move || thread.run())?;
-        Ok(Self(sender))
+        Ok(Self {
+            commands: sender,
+            shared,
+        })
     }
 
     pub(super) fn greet(&self, frame: Vec<u8>) {
-        self.0.send(Command::Greet(frame));
+        self.queue(Command::Greet(frame));
     }
 
-    pub(super) fn send(&self, frame: Vec<u8>) {
-        self.0.send(Command::Send(frame));
+    pub(super) fn send(&self, mut frame: Vec<u8>) {
+        let written = self.shared.write_now(&frame);
+        if written < frame.len() {
+            self.queue(Command::Send(frame.split_off(written)));
+        }
+    }
+
+    fn queue(&self, command: Command) {
+        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
+        self.commands.send(command);
     }
 }
 
@@ -61,6 +119,7 @@ struct Thread {
     peer: Endpoint,
     credentials: Credentials,
     commands: Mailbox<Command>,
+    shared: Arc<Shared>,
     greeting: Vec<u8>,
     /// Why one side refused the other, as people were told last.
     refused: Option<String>,
@@ -132,10 +191,22 @@ impl Thread {
         if write_all(&mut channel, &self.greeting, ATTEMPT).is_err() {
             return Ok(());
         }
+        let Ok(socket) = channel.stream().try_clone() else {
+            return Ok(());
+        };
+        *self.shared.lock() = Some(channel);
+        let served = self.serve_on(&socket);
+        // The rest of a frame is of no use to the next connection.
+        *self.shared.lock() = None;
+        served
+    }
+
+    fn serve_on(&mut self, socket: &TcpStream) -> Result<(), Ended> {
+        let shared = Arc::clone(&self.shared);
         loop {
             let mut sources = [
                 PollFd::new(&self.commands, PollFlags::IN),
-                PollFd::from_borrowed_fd(channel.stream().as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
             ];
             if poll(&mut sources, None).is_err() {
                 return Ok(());
@@ -143,13 +214,15 @@ impl Thread {
             let is_readable = !sources[1].revents().is_empty();
             let mut sent = Ok(());
             self.receive(|frame| {
-                sent = write_all(&mut channel, frame, ATTEMPT);
+                if let Some(channel) = &mut *shared.lock() {
+                    sent = write_all(channel, frame, ATTEMPT);
+                }
                 match &sent {
                     Ok(()) => Ok(()),
                     Err(_) => Err(()),
                 }
             })?;
-            if sent.is_err() || is_readable && has_ended(&mut channel) {
+            if sent.is_err() || is_readable && shared.lock().as_mut().is_none_or(has_ended) {
                 return Ok(());
             }
         }
@@ -171,7 +244,9 @@ impl Thread {
                 }
                 Command::Send(frame) => frame,
             };
-            if send(&frame).is_err() {
+            let sent = send(&frame);
+            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+            if sent.is_err() {
                 return Ok(());
             }
         }
@@ -202,5 +277,99 @@ fn has_ended(channel: &mut Channel) -> bool {
             error.kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use rdzv_rendezvous_proto::coordinator::wire::PROBE_VOTER;
+    use rdzv_store_proto::wire::request;
+
+    use super::*;
+
+    /// Accepts a connection, and answers as a voter does.
+    fn accept(listener: &TcpListener) -> TcpStream {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut preamble = Vec::new();
+        request::preamble(&mut preamble, 0);
+        stream.read_exact(&mut preamble).unwrap();
+        stream.write_all(&PROBE_VOTER.to_le_bytes()).unwrap();
+        stream
+    }
+
+    fn started() -> (TcpListener, VoterLink) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peer = Endpoint {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        let link = VoterLink::start(peer, Credentials::default()).unwrap();
+        (listener, link)
+    }
+
+    fn read(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Waits until the voter may write to the connection.
+    fn await_connection(link: &VoterLink) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while link.shared.lock().is_none() || link.shared.waiting.load(Ordering::Acquire) > 0 {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_frame_wakes_no_thread_if_the_connection_has_room() {
+        let (listener, link) = started();
+        link.greet(b"hello".to_vec());
+        let mut stream = accept(&listener);
+        assert_eq!(read(&mut stream, 5), b"hello");
+        await_connection(&link);
+        assert_eq!(link.shared.write_now(b"message"), 7);
+        assert_eq!(read(&mut stream, 7), b"message");
+    }
+
+    #[test]
+    fn frames_that_wait_for_room_are_not_overtaken() {
+        let (listener, link) = started();
+        link.greet(vec![0; 5]);
+        let mut stream = accept(&listener);
+        await_connection(&link);
+        // More than the kernel takes while nobody reads.
+        let frames = (1..=200_u8).map(|number| vec![number; 100_000]);
+        frames.clone().for_each(|frame| link.send(frame));
+        assert!(link.shared.waiting.load(Ordering::Acquire) > 0);
+        assert_eq!(read(&mut stream, 5), [0; 5]);
+        for frame in frames {
+            assert!(read(&mut stream, frame.len()) == frame, "{}", frame[0]);
+        }
+    }
+
+    #[test]
+    fn a_new_connection_begins_with_the_greeting() {
+        let (listener, link) = started();
+        link.greet(b"hello".to_vec());
+        for _ in 0..3 {
+            let mut stream = accept(&listener);
+            assert_eq!(read(&mut stream, 5), b"hello");
+            await_connection(&link);
+            link.send(b"message".to_vec());
+            assert_eq!(read(&mut stream, 7), b"message");
+            drop(stream);
+            let until = Instant::now() + Duration::from_secs(20);
+            while link.shared.lock().is_some() {
+                assert!(Instant::now() < until);
+                std::thread::yield_now();
+            }
+            // Nobody is there who would get it.
+            assert_eq!(link.shared.write_now(b"lost"), 0);
+        }
     }
 }
