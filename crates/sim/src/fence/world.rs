@@ -135,6 +135,8 @@ impl World {
             voter: Voter::new(voter::Settings {
                 places: places.clone(),
                 own,
+                // In half of the runs one of them takes every other one's place as coordinator.
+                is_store: own == 0 && seed.is_multiple_of(2),
                 seed: time.random.u64(1..),
                 timeout: Duration::from_secs(120),
                 node_timeout: plan.node_timeout,

@@ -55,7 +55,7 @@ impl<'a> Job<'a> {
             store: None,
             record,
         };
-        if job.plan.place == Place::Store {
+        if let Place::Store | Place::StoreAmong(_) = job.plan.place {
             job.start_store(&[])?;
         }
         for number in 1..=job.plan.nodes {
@@ -72,6 +72,11 @@ impl<'a> Job<'a> {
     pub(super) fn endpoint(&self) -> String {
         match self.plan.place {
             Place::Store => format!("{}:{PORT}", address(self.store_machine())),
+            Place::StoreAmong(voters) => {
+                let others = (1..voters).map(|number| format!(",{}", address(number)));
+                let store = address(self.store_machine());
+                format!("{store}:{PORT}{}", others.collect::<String>())
+            }
             Place::First => format!("{}:{PORT}", address(1)),
             Place::Voters(count) => {
                 let others = (2..=count).map(|number| format!(",{}", address(number)));
@@ -256,6 +261,7 @@ impl<'a> Job<'a> {
     pub(super) fn coordinator(&self) -> Option<usize> {
         let mut places = match self.plan.place {
             Place::Store => return None,
+            Place::StoreAmong(voters) => 1..=voters - 1,
             Place::First => 1..=1,
             Place::Voters(count) => 1..=count,
         };

@@ -5,6 +5,8 @@
 pub(super) enum Place {
     /// At `rdzv store`, on a machine of its own.
     Store,
+    /// At `rdzv store` and the agents of the first nodes, which are so many voters together.
+    StoreAmong(usize),
     /// At the agent of the first node.
     First,
     /// At the agents of so many nodes from the first on, which are voters.

@@ -7,15 +7,18 @@ use anyhow::Context;
 
 use super::job::{Job, PORT};
 use super::network::address;
-use super::plan::Workers;
+use super::plan::{Place, Workers};
 
 impl Job<'_> {
     pub(super) fn start_store(&mut self, flags: &[&str]) -> anyhow::Result<()> {
         let number = self.store_machine();
         let mut command = self.command(number)?;
+        command.arg("store");
+        match self.plan.place {
+            Place::StoreAmong(_) => command.args(["--join", &self.endpoint()]),
+            _ => command.args(["--host", &address(number), "--port", &PORT.to_string()]),
+        };
         command
-            .args(["store", "--host", &address(number)])
-            .args(["--port", &PORT.to_string()])
             .args(["--restarts", &self.plan.agent_restarts.to_string()])
             .args(flags);
         self.store = Some(command.spawn().context("failed to start the store")?);

@@ -2,7 +2,7 @@
 //!
 //! | opcode | frame | body |
 //! |---|---|---|
-//! | 0x40 | [`Frame::Hello`] | cluster `u128`, epoch `u64`, voter `u64`, instance, address |
+//! | 0x40 | [`Frame::Hello`] | cluster `u128`, epoch `u64`, voter `u64`, store `u8`, address |
 //! | 0x41 | [`Frame::Invite`] | cluster `u128`, epoch `u64`, place `u8`, voters |
 //! | 0x42 | message | one message of Raft; see `message.rs` |
 //! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
@@ -89,8 +89,8 @@ pub enum Frame {
         epoch: u64,
         /// The member that the sender is.
         voter: VoterId,
-        /// The instance of its process; at most 255 bytes.
-        instance: String,
+        /// It is a store, beside which no workers run.
+        is_store: bool,
         /// `host:port` at which it listens; at most 255 bytes.
         address: String,
     },
@@ -133,7 +133,7 @@ impl Frame {
                 cluster: body.try_get_u128_le()?,
                 epoch: number(body, "epoch")?,
                 voter: voter(body)?,
-                instance: text(body, "instance")?,
+                is_store: body.try_get_u8()? != 0,
                 address: text(body, "address")?,
             },
             opcode::INVITE => Self::Invite {
@@ -165,13 +165,13 @@ impl Frame {
                 cluster,
                 epoch,
                 voter,
-                instance,
+                is_store,
                 address,
             } => {
                 body.put_u128_le(*cluster);
                 body.put_u64_le(*epoch);
                 body.put_u64_le(voter.number());
-                put_text(&mut body, instance);
+                body.put_u8(u8::from(*is_store));
                 put_text(&mut body, address);
                 opcode::HELLO
             }

@@ -9,7 +9,7 @@ fn frames() -> Vec<Frame> {
         cluster: 1 << 100,
         epoch: 3,
         voter,
-        instance: "node-a/7".into(),
+        is_store: true,
         address: "[fd00::1]:29400".into(),
     };
     let invite = Frame::Invite {

@@ -46,6 +46,8 @@ pub struct Voter {
     /// Questions of the coordinator to the group, and answers for it.
     questions: Vec<u64>,
     answers: Vec<(u64, bool)>,
+    /// When the coordinator here began, or had something decided last.
+    decided: Mono,
     /// Until when it waits to be no member any more, if it is about to end.
     ending: Option<Mono>,
     /// Since when its group looks as if it could never decide again.
@@ -99,6 +101,7 @@ impl Voter {
             asking: BTreeSet::new(),
             questions: Vec::new(),
             answers: Vec::new(),
+            decided: Mono::ZERO,
             ending: None,
             lost_since: None,
             review: None,
@@ -170,7 +173,7 @@ impl Voter {
             cluster: u128::from(self.cluster()),
             epoch: u64::from(self.epoch),
             voter: self.id,
-            instance: String::new(),
+            is_store: self.settings.is_store,
             address: self.own_place().to_owned(),
         };
         hello.write(&mut frame);
@@ -196,11 +199,11 @@ impl Voter {
                 cluster,
                 epoch,
                 voter,
+                is_store,
                 address,
-                ..
             }) => {
                 let group = (number(cluster), u32::try_from(epoch).unwrap_or(0));
-                self.introduced(now, from, group, voter, &address);
+                self.introduced(now, from, group, voter, is_store, &address);
             }
             Ok(Frame::Invite {
                 cluster,
@@ -295,6 +298,7 @@ impl Voter {
             match self.gate.next() {
                 Next::Emit(output) => self.outbox.push(Output::Coordinator(output)),
                 Next::Propose { token, run, note } => {
+                    self.decided = now.mono;
                     let command = command::write(self.id, token, &run, note.as_ref());
                     let command = &command;
                     self.consent(now, consensus::Input::Propose { token, command });
@@ -320,6 +324,11 @@ impl Voter {
         let due = self.coordinator.as_ref().and_then(Coordinator::deadline);
         if due.is_some_and(|due| due <= now.mono) {
             self.coordinate(now, Input::Tick);
+        }
+        if self.hand_over_due().is_some_and(|due| due <= now.mono) {
+            // If it comes to nothing, the next attempt is made after the same time.
+            self.decided = now.mono;
+            self.hand_over_to_store(now);
         }
         if self.ending.is_some_and(|until| until <= now.mono) {
             self.give_up_hand_over();
@@ -411,7 +420,8 @@ impl Machine for Voter {
         let group = self.group.as_ref().filter(|_| !self.has_retired);
         let group = group.and_then(|group| group.consensus.deadline());
         let coordinator = self.coordinator.as_ref().and_then(Coordinator::deadline);
-        [group, coordinator, self.ending, self.review]
+        let hand_over = self.hand_over_due();
+        [group, coordinator, hand_over, self.ending, self.review]
             .into_iter()
             .flatten()
             .min()

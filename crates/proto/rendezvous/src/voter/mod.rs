@@ -26,7 +26,10 @@
 //! anew, and a new group is founded. That knows nothing of the rounds of the old one, so agents that hold one give
 //! it up and join anew.
 //!
-//! Not here: another number of voters than at the beginning; voters that are no agents.
+//! **A store coordinates.** After a second in which nothing was decided, a coordinator beside an agent hands over to a voter
+//! that is a store, if there is one: the death of a machine then costs either a coordinator or workers.
+//!
+//! Not here: another number of voters than at the beginning.
 //!
 //! | file | content |
 //! |---|---|
@@ -64,6 +67,8 @@ pub struct Settings {
     pub places: Vec<String>,
     /// The index of this process' place.
     pub own: usize,
+    /// No agent runs here: this process is only a voter.
+    pub is_store: bool,
     /// Where the numbers come from by which this process, and a group that it founds, differ from all others; drawn at
     /// its start.
     pub seed: u64,

@@ -16,6 +16,8 @@ pub(super) struct Peer {
     pub(super) cluster: u64,
     /// The number of groups that were lost before, as far as it knows.
     pub(super) epoch: u32,
+    /// It is no agent.
+    pub(super) is_store: bool,
     /// Its connection, as long as there is one.
     pub(super) connection: Option<ConnId>,
     /// When it was first heard of.
@@ -51,6 +53,7 @@ impl Peers {
         place: usize,
         connection: ConnId,
         (voter, cluster, epoch): (VoterId, u64, u32),
+        is_store: bool,
     ) -> Introduced {
         let before = self.peers.get(&place).copied();
         let same = before.filter(|peer| peer.voter == voter);
@@ -58,6 +61,7 @@ impl Peers {
             voter,
             cluster,
             epoch,
+            is_store,
             connection: Some(connection),
             since: same.map_or(now, |peer| peer.since),
             leaves: same.is_some_and(|peer| peer.leaves),
@@ -129,20 +133,26 @@ impl Peers {
     pub(super) fn candidates(
         &self,
         cluster: u64,
-        own: (usize, VoterId),
+        own: (usize, VoterId, bool),
         members: &BTreeSet<VoterId>,
         places: usize,
     ) -> Vec<Candidate> {
-        let candidate = |id, standing, place: usize, since| Candidate {
+        let candidate = |id, standing, place: usize, since, is_store| Candidate {
             id,
             standing,
-            is_store: false,
-            has_workers: true,
+            is_store,
+            has_workers: !is_store,
             machine: place as u64,
             network: place as u64,
             since,
         };
-        let mut candidates = vec![candidate(own.1, Standing::Present, own.0, Mono::ZERO)];
+        let mut candidates = vec![candidate(
+            own.1,
+            Standing::Present,
+            own.0,
+            Mono::ZERO,
+            own.2,
+        )];
         for (place, peer) in &self.peers {
             let standing = match peer.connection {
                 _ if peer.leaves => Standing::Gone(Duration::MAX),
@@ -150,7 +160,13 @@ impl Peers {
                 None => Standing::Silent,
             };
             if peer.cluster == 0 || peer.cluster == cluster {
-                candidates.push(candidate(peer.voter, standing, *place, peer.since));
+                candidates.push(candidate(
+                    peer.voter,
+                    standing,
+                    *place,
+                    peer.since,
+                    peer.is_store,
+                ));
             }
         }
         let all_present = self.all_present().count() + 1 == places;
@@ -160,7 +176,7 @@ impl Peers {
                     true => Standing::Gone(Duration::ZERO),
                     false => Standing::Silent,
                 };
-                candidates.push(candidate(*member, standing, usize::MAX, Mono::ZERO));
+                candidates.push(candidate(*member, standing, usize::MAX, Mono::ZERO, false));
             }
         }
         candidates

@@ -66,6 +66,41 @@ fn a_group_is_founded_when_every_place_is_there_and_not_before() {
 }
 
 #[test]
+fn a_coordinator_beside_an_agent_hands_over_to_a_store_when_nothing_was_decided_for_a_second() {
+    let mut world = World::new(3, 1);
+    world.start(0);
+    world.start(1);
+    world.start_store(2);
+    world.pass(SECOND / 2);
+    let first = world.coordinator().unwrap();
+    assert_ne!(first, 2);
+    let (place, last, round) = round_of_two(&mut world);
+    assert_eq!(place, first, "a round was being formed");
+    world.pass(SECOND * 2);
+    assert_eq!(world.coordinator(), Some(2));
+    for agent in [0, 1] {
+        assert!(world.dismissed.contains(&(first, agent)));
+        world.reattach(2, agent, last, Some(held(round, agent)));
+        assert_eq!(attached(&mut world, agent).cluster, last.0);
+    }
+    world.pass(SECOND * 10);
+    assert_eq!(world.coordinator(), Some(2), "a store keeps it");
+    for agent in [0, 1] {
+        let told = world.take(agent);
+        let holds = |event: &Event| matches!(event, Event::Master { .. });
+        assert!(told.iter().all(holds), "the round holds: {told:?}");
+    }
+
+    // The store dies, one of the agents coordinates meanwhile, and the next store takes its place.
+    world.kill(2);
+    world.pass(SECOND);
+    assert!(world.coordinator().is_some());
+    world.start_store(2);
+    world.pass(SECOND * 3);
+    assert_eq!(world.coordinator(), Some(2));
+}
+
+#[test]
 fn a_round_holds_when_its_coordinator_dies() {
     let mut world = World::founded(3);
     let (first, last, round) = round_of_two(&mut world);

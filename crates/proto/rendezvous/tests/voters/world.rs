@@ -53,6 +53,8 @@ pub(crate) struct World {
     /// The members of every round that was announced, by cluster and number.
     pub(crate) announced: BTreeMap<(u64, u64), BTreeMap<u32, u32>>,
     seeds: u64,
+    /// The places at which no agent runs.
+    stores: BTreeSet<usize>,
     pub(crate) settings: RunSettings,
 }
 
@@ -76,6 +78,7 @@ impl World {
             last_authority: BTreeMap::new(),
             announced: BTreeMap::new(),
             seeds: seed.wrapping_mul(1 << 20),
+            stores: BTreeSet::new(),
             settings: RunSettings::new(2, 2),
         };
         world.places.resize_with(places, || None);
@@ -95,6 +98,12 @@ impl World {
         format!("n{place}:29400")
     }
 
+    /// The process at a place is only a voter.
+    pub(crate) fn start_store(&mut self, place: usize) {
+        self.stores.insert(place);
+        self.start(place);
+    }
+
     /// A new process is started at a place.
     pub(crate) fn start(&mut self, place: usize) {
         let places = (0..self.places.len()).map(Self::endpoint).collect();
@@ -108,6 +117,7 @@ impl World {
         let voter = Voter::new(Settings {
             places,
             own: own.unwrap(),
+            is_store: self.stores.contains(&place),
             seed: self.seeds,
             timeout: Duration::from_secs(60),
             node_timeout: Duration::from_secs(3),

@@ -103,6 +103,7 @@ impl StoreVoter {
         let voter = VoterOptions {
             places: self.places.clone(),
             own: self.own,
+            is_store: true,
             timeout,
             node_timeout,
             credentials: server.admission.credentials.clone(),

@@ -253,6 +253,7 @@ fn start(
     let voter = VoterOptions {
         places: places.to_vec(),
         own,
+        is_store: false,
         timeout: options.coordinator_timeout,
         node_timeout: options.settings.node_timeout,
         credentials: options.policy.credentials.clone(),

@@ -24,6 +24,8 @@ pub struct VoterOptions {
     pub places: Vec<Endpoint>,
     /// The place at which the server of this process listens, by its index.
     pub own: usize,
+    /// No agent runs in this process, so it is to coordinate if it can.
+    pub is_store: bool,
     /// The time for which agents wait for a coordinator.
     pub timeout: Duration,
     /// The time for which a machine may be silent.
@@ -42,6 +44,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
         places,
         own,
+        is_store,
         timeout,
         node_timeout,
         credentials,
@@ -56,6 +59,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let mut voter = Voter::new(Settings {
         places: places.iter().map(Endpoint::to_string).collect(),
         own,
+        is_store,
         seed: fastrand::u64(..),
         timeout,
         node_timeout,

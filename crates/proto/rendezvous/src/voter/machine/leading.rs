@@ -224,6 +224,7 @@ impl Voter {
             ..Origin::default()
         };
         self.coordinator = Some(Coordinator::restartable(now, note, origin));
+        self.decided = now.mono;
         group.leader = Some(self.settings.own);
         if group.announced != group.leader {
             let before = self.announced_before(group, self.settings.own);

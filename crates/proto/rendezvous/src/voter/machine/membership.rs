@@ -8,7 +8,7 @@ use rdzv_consensus::membership::{self, Next as NextChange, View};
 use rdzv_consensus::wire::Frame;
 use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
-use rdzv_core::time::Now;
+use rdzv_core::time::{Mono, Now};
 
 use super::{Group, REVIEW, Voter, draw};
 use crate::voter::{Fact, Output};
@@ -16,6 +16,9 @@ use crate::voter::{Fact, Output};
 /// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
 /// not know of, it would have elected a leader by then.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
+
+/// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// The number of endpoints of which people are told that they are unsuitable.
 const MOST_UNSUITABLE: usize = 16;
@@ -28,6 +31,7 @@ impl Voter {
         from: ConnId,
         (cluster, epoch): (u64, u32),
         voter: VoterId,
+        is_store: bool,
         address: &str,
     ) {
         let mut places = self.settings.places.iter();
@@ -39,7 +43,7 @@ impl Voter {
             return self.close(from, why);
         };
         let introduction = (voter, cluster, epoch);
-        let new = (self.peers).introduce(now.mono, place, from, introduction);
+        let new = (self.peers).introduce(now.mono, place, from, introduction, is_store);
         if let Some(old) = new.replaced {
             self.dismiss(old, "the process at its place has another connection");
         }
@@ -236,7 +240,7 @@ impl Voter {
             return;
         }
         let configuration = group.consensus.configuration();
-        let own = (self.settings.own, self.id);
+        let own = (self.settings.own, self.id, self.settings.is_store);
         let places = self.settings.places.len();
         let members = configuration.members();
         let candidates = (self.peers).candidates(group.cluster, own, &members, places);
@@ -262,6 +266,31 @@ impl Voter {
                     self.give_up_hand_over();
                 }
             }
+        }
+    }
+
+    /// The store that is to coordinate in place of this agent, if there is one that could.
+    fn better_coordinator(&self) -> Option<VoterId> {
+        let group = self.group.as_ref().filter(|_| self.coordinates())?;
+        if self.settings.is_store || self.hands_over() || group.consensus.is_changing() {
+            return None;
+        }
+        let voters = &group.consensus.configuration().voters;
+        let stores = self.peers.all_present().map(|(_, peer)| peer);
+        let stores = stores.filter(|peer| peer.is_store && !peer.leaves);
+        let can_lead = |id: VoterId| voters.contains(&id) && group.consensus.is_caught_up(id);
+        stores.map(|peer| peer.voter).find(|id| can_lead(*id))
+    }
+
+    /// When it hands over to a store.
+    pub(super) fn hand_over_due(&self) -> Option<Mono> {
+        self.better_coordinator().map(|_| self.decided + QUIET)
+    }
+
+    /// A store coordinates from here on, if it has the log. One death costs one thing then, a coordinator or workers.
+    pub(super) fn hand_over_to_store(&mut self, now: Now) {
+        if let Some(store) = self.better_coordinator() {
+            self.consent(now, consensus::Input::Transfer(Some(store)));
         }
     }
 
