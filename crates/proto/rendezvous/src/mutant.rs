@@ -19,6 +19,8 @@ pub enum Mutant {
     IgnoresSuccessors,
     /// A round is over when all its participants are silent.
     SilenceEndsRounds,
+    /// An agent that comes back is not told that all have succeeded, if others that were told have gone.
+    SuccessIsTakenBack,
     /// The coordinator does not allow for clocks that drift.
     NoDrift,
     /// The coordinator answers without asking the other voters.
@@ -31,7 +33,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those of the coordinator and its recovery.
-    pub const RECOVERY: [Self; 8] = [
+    pub const RECOVERY: [Self; 9] = [
         Self::NoteAfterFormed,
         Self::EndIsNotNoted,
         Self::HalfRestores,
@@ -40,6 +42,7 @@ impl Mutant {
         Self::NoJump,
         Self::IgnoresSuccessors,
         Self::SilenceEndsRounds,
+        Self::SuccessIsTakenBack,
     ];
 
     /// Those of the fence, and of those that use it.

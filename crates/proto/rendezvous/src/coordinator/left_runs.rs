@@ -33,11 +33,20 @@ struct Left {
 impl LeftRuns {
     /// Nobody takes part in a run any more, and this is under its key.
     pub(super) fn add(&mut self, now: Now, run: &str, form: &[u8]) {
+        self.add_until(now.mono + KEPT_FOR, run, form);
+    }
+
+    /// The coordinator before has noted a run, and nobody has asked about it yet. One that agents may come back to is removed
+    /// after those that all have left.
+    pub(super) fn add_noted(&mut self, now: Now, run: &str, is_held: bool) {
+        let longer = if is_held { KEPT_FOR } else { Duration::ZERO };
+        self.add_until(now.mono + KEPT_FOR + longer, run, &[]);
+    }
+
+    fn add_until(&mut self, until: Mono, run: &str, form: &[u8]) {
         self.remove(run);
-        let left = Left {
-            until: now.mono + KEPT_FOR,
-            form: digest(form),
-        };
+        let form = digest(form);
+        let left = Left { until, form };
         self.order.insert((left.until, run.to_owned()));
         self.runs.insert(run.to_owned(), left);
     }
@@ -77,4 +86,23 @@ fn digest(form: &[u8]) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     hasher.write(form);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_noted_runs_those_that_agents_hold_stay() {
+        let now = Now::default();
+        let mut left = LeftRuns::default();
+        left.add_noted(now, "a", true);
+        for run in 0..=MOST {
+            left.add_noted(now, &format!("b{run}"), false);
+        }
+        while let Some(run) = left.due(now) {
+            assert!(left.take(&run, Some(&[])), "{run}");
+        }
+        assert_eq!((left.runs.len(), left.has("a")), (MOST, true));
+    }
 }

@@ -473,8 +473,8 @@ impl Coordinator {
     /// one's authority.
     pub fn restartable(now: Now, note: Note, origin: Origin) -> Self {
         let mut left = LeftRuns::default();
-        for run in note.runs.keys() {
-            left.add(now, run, &[]);
+        for (run, note) in &note.runs {
+            left.add_noted(now, run, note.is_held());
         }
         Self {
             authority: Some(note.authority),

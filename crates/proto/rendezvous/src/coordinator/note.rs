@@ -119,6 +119,11 @@ impl Note {
 }
 
 impl RunNote {
+    /// Whether agents may come back that hold its last round.
+    pub(super) fn is_held(&self) -> bool {
+        !self.closed && self.members.iter().any(|member| *member != 0)
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.round.to_le_bytes());
         let is_fenced = !self.lease.is_zero();

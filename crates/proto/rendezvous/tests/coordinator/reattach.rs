@@ -574,6 +574,26 @@ fn success_outlives_the_coordinator() {
 }
 
 #[test]
+fn success_is_not_taken_back_when_others_have_gone() {
+    let mut world = round_of(2, 2);
+    world.operate(1, &Operation::Succeeded { round: 0 });
+    world.lose(1);
+    world.operate(2, &Operation::Succeeded { round: 0 });
+    assert_eq!(world.take(2), [Event::AllSucceeded { round: 0 }]);
+    // Agent 1 comes back without having heard that, over another connection or to another coordinator.
+    for is_killed in [false, true] {
+        if is_killed {
+            world.restart();
+        } else {
+            world.operate(2, &Operation::Leave);
+        }
+        world.reattach(1, 1, succeeded(0, 0));
+        let received = after_attached(&mut world, 1);
+        assert_eq!(received.first(), Some(&Event::AllSucceeded { round: 0 }));
+    }
+}
+
+#[test]
 fn a_recovery_that_all_have_deserted_begins_anew() {
     let mut world = round_of(2, 2);
     world.restart();

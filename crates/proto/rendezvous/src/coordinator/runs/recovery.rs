@@ -301,6 +301,15 @@ impl Run {
             join, holds, left, ..
         } = reattach;
         let node = join.node.clone();
+        // Others may have been told, and have gone: that all have succeeded is never taken back.
+        if let Some(held) = &holds
+            && held.succeeded
+            && self.has_succeeded(held.round)
+            && !is_broken(Mutant::SuccessIsTakenBack)
+        {
+            let round = held.round;
+            out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
+        }
         if let Some(left) = &left
             && left.round == self.note.round
             && let Some(recovery) = &self.recovery
