@@ -6,7 +6,9 @@ use rdzv_store_proto::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAI
 use rdzv_store_proto::wire::{LARGE_BODY, request};
 
 use crate::Violation;
+use crate::history::key::Answer;
 use crate::ledger::Ledger;
+use crate::on_key::{KEYS, OnKey};
 
 const REGISTER: &[u8] = b"/register";
 const COUNTER: &[u8] = b"/counter";
@@ -36,6 +38,8 @@ pub struct Client {
     reader: Option<ReplyReader>,
     /// Counts what is unique to this client: entries pushed, pairs written.
     serial: u64,
+    /// What it has seen last of each key whose operations are written down.
+    seen: [Vec<u8>; KEYS],
 }
 
 /// What a client is in the middle of.
@@ -71,6 +75,8 @@ enum State {
     Fetching,
     /// It has entered a barrier.
     InBarrier { key: Vec<u8> },
+    /// It has done something to a key, which is written down.
+    OnKey(OnKey),
 }
 
 impl Client {
@@ -81,6 +87,7 @@ impl Client {
             state: State::Idle,
             reader: None,
             serial: 0,
+            seen: [const { Vec::new() }; KEYS],
         }
     }
 
@@ -92,9 +99,11 @@ impl Client {
         out
     }
 
-    /// The connection is gone, with whatever was under way.
-    pub fn lost(&mut self) {
-        self.state = State::Idle;
+    /// The connection is gone, with whatever was under way; that may have happened nevertheless.
+    pub fn lost(&mut self, ledger: &mut Ledger) {
+        if let State::OnKey(asked) = std::mem::replace(&mut self.state, State::Idle) {
+            ledger.on_key(asked, None);
+        }
         self.reader = None;
     }
 
@@ -131,10 +140,10 @@ impl Client {
     }
 
     /// Thinks of the next thing to do, and says it.
-    pub fn act(&mut self, random: &mut Rng) -> Vec<u8> {
+    pub fn act(&mut self, now: u64, random: &mut Rng) -> Vec<u8> {
         let mut out = Vec::new();
         self.serial += 1;
-        let (state, shape) = match random.u8(0..17) {
+        let (state, shape) = match random.u8(0..24) {
             0 => {
                 let last = random.u32(1..200);
                 (0..=last).for_each(|nonce| request::ping(&mut out, nonce));
@@ -198,6 +207,12 @@ impl Client {
                 }
                 (State::Gorging { next: 0, last }, Shape::Nonce)
             }
+            17.. => {
+                let value = self.serial * 100 + self.number as u64;
+                let (asked, shape) =
+                    OnKey::ask(now, &self.seen, value, self.nonce(), random, &mut out);
+                (State::OnKey(asked), shape)
+            }
             _ => {
                 let length = random.usize(0..3 * LARGE_BODY);
                 return self.tell(|out, me| {
@@ -210,7 +225,12 @@ impl Client {
     }
 
     /// Makes sense of what came; returns what it sends at once in answer to that.
-    pub fn receive(&mut self, mut bytes: &[u8], ledger: &mut Ledger) -> Result<Vec<u8>, Violation> {
+    pub fn receive(
+        &mut self,
+        now: u64,
+        mut bytes: &[u8],
+        ledger: &mut Ledger,
+    ) -> Result<Vec<u8>, Violation> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
             let Some(reader) = &mut self.reader else {
@@ -222,7 +242,7 @@ impl Client {
                 Ok(Some(reply)) => {
                     ledger.answers += 1;
                     self.reader = None;
-                    self.answered(reply, ledger, &mut out)?;
+                    self.answered(now, reply, ledger, &mut out)?;
                 }
                 Err(error) => return self.violated(&error.to_string(), bytes),
             }
@@ -232,6 +252,7 @@ impl Client {
 
     fn answered(
         &mut self,
+        now: u64,
         reply: Reply,
         ledger: &mut Ledger,
         out: &mut Vec<u8>,
@@ -308,6 +329,18 @@ impl Client {
                 }
             }
             (State::Fetching, Reply::Bytes(value)) => self.look_at_large(&value)?,
+            (State::OnKey(asked), reply) => {
+                let Some(answer) = asked.answer(&reply, self.nonce()) else {
+                    let shown = format!("{reply:?}");
+                    self.state = State::OnKey(asked);
+                    let what = "INV-S2/INV-S3: an answer of another kind";
+                    return self.violated(what, shown.as_bytes());
+                };
+                if let Answer::Value(value) = &answer {
+                    self.seen[asked.key].clone_from(value);
+                }
+                ledger.on_key(asked, Some((now, answer)));
+            }
             (state, reply) => {
                 let reply = format!("{reply:?}");
                 self.state = state;

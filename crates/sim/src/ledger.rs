@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Violation;
+use crate::history::key::{Answer, Key};
+use crate::history::{Operation, check};
+use crate::on_key::OnKey;
 
 /// What the clients have learnt so far.
 #[derive(Debug, Default)]
@@ -13,11 +16,31 @@ pub struct Ledger {
     sums: BTreeSet<i64>,
     /// INV-S6: entries taken, per pusher the last one.
     taken: BTreeMap<usize, u64>,
+    /// INV-L1: what was done to each key.
+    keys: BTreeMap<usize, Vec<Operation<Key>>>,
     /// How many answers were looked at.
     pub answers: u64,
 }
 
 impl Ledger {
+    /// Something was done to a key, and perhaps answered.
+    pub fn on_key(&mut self, asked: OnKey, answered: Option<(u64, Answer)>) {
+        let operations = self.keys.entry(asked.key).or_default();
+        operations.push(Operation {
+            call: asked.call,
+            called: asked.called,
+            answered,
+        });
+    }
+
+    /// Fails unless what was done to each key has an order. Returns how many operations were looked at.
+    pub fn linearizable(&self) -> Result<u64, Violation> {
+        for (key, operations) in &self.keys {
+            check(operations).map_err(|it| Violation(format!("key {key}: {}", it.0)))?;
+        }
+        Ok(self.keys.values().map(|all| all.len() as u64).sum())
+    }
+
     /// A compare-and-set from `version` to the next one succeeded.
     pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
         match self.winners.insert(version, client) {

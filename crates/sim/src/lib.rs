@@ -16,24 +16,28 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`history`] | whether what clients and agents saw is linearizable, in all worlds |
 //! | [`report`] | the totals of a run of agents |
 //! | [`scheduler`], [`trace`] | virtual time, events and what is shown of them, in all worlds |
 //! | [`world`] | virtual time, events, what clients do; the driver of the machine |
 //! | [`link`] | one connection's two directions |
 //! | [`client`] | what clients ask, and what they make of the answers |
+//! | [`on_key`] | operations whose order is looked for |
 //! | [`ledger`] | what must be true of all answers together |
 //!
 //! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is satisfied is
 //! answered, and exactly once. **INV-S3** replies come in the order of requests. **INV-S4** memory stays
 //! within the limit. **INV-S5** a multi-set is seen whole or not at all. **INV-S6** an entry of a queue is
-//! taken once, and in order.
+//! taken once, and in order. **INV-L1** what clients of a key saw, and the agents of a run, is linearizable.
 
 pub mod agents;
 pub mod client;
 pub mod consensus;
 pub mod fence;
+pub mod history;
 pub mod ledger;
 pub mod link;
+pub mod on_key;
 pub mod references;
 pub mod report;
 pub mod scheduler;

@@ -13,6 +13,7 @@
 //! cargo run -p rdzv-sim -- consensus --seed 5 --break RemovesLeader    with a broken rule
 //! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off, with fences
 //! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    so many from another one on
+//! cargo run -p rdzv-sim -- history FILE           whether a record of real clients is linearizable
 //! ```
 
 use std::fmt::Debug;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use rdzv_sim::agents::plan::{Place, Plan};
+use rdzv_sim::history::lines::Lines;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents, consensus, fence, references};
 
@@ -29,6 +31,11 @@ fn main() -> ExitCode {
         let place = arguments.iter().position(|argument| argument == flag)?;
         arguments.get(place + 1)?.parse::<u64>().ok()
     };
+    if let [word, file] = &arguments[..]
+        && word == "history"
+    {
+        return history(file);
+    }
     let agents = value_of("--agents").and_then(|agents| usize::try_from(agents).ok());
     let seeds = match (value_of("--seed"), value_of("--seeds")) {
         (Some(seed), None) => seed..seed + 1,
@@ -39,7 +46,7 @@ fn main() -> ExitCode {
         (None, None) if agents.is_some() => 0..1,
         _ => {
             eprintln!(
-                "usage: rdzv-sim [consensus | fence | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT)"
+                "usage: rdzv-sim [consensus | fence | references | rendezvous | native | restarts [--agents N]] (--seed N [--trace] | [--from N] --seeds COUNT), or history FILE"
             );
             return ExitCode::from(2);
         }
@@ -61,23 +68,28 @@ fn main() -> ExitCode {
             return run(seeds, everything, replay, |seed, trace| {
                 let mut plan = consensus::plan::Plan::of_seed(seed);
                 plan.mutant = mutant;
-                consensus::run(plan, seed, trace)
+                let report = consensus::run(plan, seed, trace)?;
+                Ok((report, report.operations))
             });
         }
         Some("fence") => {
             let replay = |seed| format!("fence --seed {seed}");
             return run(seeds, everything, replay, |seed, trace| {
-                fence::world::World::new(fence::Plan::of_seed(seed), seed, trace).run()
+                let world = fence::world::World::new(fence::Plan::of_seed(seed), seed, trace);
+                Ok((world.run()?, 0))
             });
         }
         Some("references") => {
             let replay = |seed| format!("references --seed {seed}");
-            return run(seeds, everything, replay, references::run);
+            return run(seeds, everything, replay, |seed, trace| {
+                Ok((references::run(seed, trace)?, 0))
+            });
         }
         _ => {
             let replay = |seed| format!("--seed {seed}");
             return run(seeds, everything, replay, |seed, trace| {
-                rdzv_sim::run(seed, trace != Trace::Nothing)
+                let report = rdzv_sim::run(seed, trace != Trace::Nothing)?;
+                Ok((report, report.operations))
             });
         }
     };
@@ -94,15 +106,43 @@ fn main() -> ExitCode {
             Some(agents) => Plan::of_seed_for(agents, seed, place),
             None => Plan::of_seed(seed, place),
         };
-        agents::run(plan, seed, trace)
+        let report = agents::run(plan, seed, trace)?;
+        Ok((report, report.ordered))
     })
 }
 
+/// Prints a line of JSON about a record, if it is in order.
+fn history(file: &str) -> ExitCode {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| Violation(format!("failed to read {file}: {error}")));
+    let checked = text.and_then(|text| {
+        let lines = Lines::read(&text)?;
+        Ok((lines.check()?, lines))
+    });
+    match checked {
+        Ok((operations, lines)) => {
+            let waits = lines.waits().iter().map(|(kind, wait)| {
+                let (count, longest) = (wait.count, wait.longest);
+                format!("\"{kind}\":{{\"count\":{count},\"longest\":{longest}}}")
+            });
+            let waits = waits.collect::<Vec<_>>().join(",");
+            let runs = lines.runs();
+            println!("{{\"operations\":{operations},\"runs\":{runs},\"waits\":{{{waits}}}}}");
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("{}", violation.0);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs seeds. A world returns its report, and the number of operations whose order was looked for.
 fn run<R: Debug>(
     seeds: Range<u64>,
     everything: bool,
     replay: impl Fn(u64) -> String,
-    world: impl Fn(u64, Trace) -> Result<R, Violation>,
+    world: impl Fn(u64, Trace) -> Result<(R, u64), Violation>,
 ) -> ExitCode {
     let single = seeds.end - seeds.start == 1;
     let count = seeds.end - seeds.start;
@@ -111,10 +151,11 @@ fn run<R: Debug>(
     } else {
         Trace::Nothing
     };
+    let mut operations = 0;
     for seed in seeds {
         match world(seed, trace) {
-            Ok(report) if single => println!("seed {seed}: {report:?}"),
-            Ok(_) => {}
+            Ok((report, _)) if single => println!("seed {seed}: {report:?}"),
+            Ok((_, ordered)) => operations += ordered,
             Err(violation) => {
                 if !everything {
                     // Once more, to show how it came about.
@@ -127,7 +168,9 @@ fn run<R: Debug>(
         }
     }
     if !single {
-        println!("{count} seeds: no invariant was broken");
+        println!(
+            "{count} seeds: no invariant was broken, and {operations} operations are linearizable"
+        );
     }
     ExitCode::SUCCESS
 }

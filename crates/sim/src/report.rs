@@ -22,6 +22,8 @@ pub struct Report {
     pub joined: u64,
     /// Operations that arrived at the coordinator; 0 over a shared state.
     pub operations: u64,
+    /// Operations of agents whose order was looked for; 0 over a shared state.
+    pub ordered: u64,
     /// Reads of the shared state; 0 over a coordinator.
     pub reads: u64,
     /// Writes of the shared state that were tried; over a coordinator, those of torchrun agents.

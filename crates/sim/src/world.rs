@@ -23,7 +23,7 @@ use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 
 /// Things that clients begin in one run.
-const ACTS: usize = 400;
+const ACTS: usize = 600;
 
 /// What a run amounted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Report {
     pub events: u64,
     /// Answers that clients looked at.
     pub answers: u64,
+    /// Operations on keys whose order was looked for.
+    pub operations: u64,
     /// Connections that broke.
     pub resets: u64,
     /// Times that the server stopped reading from a connection.
@@ -93,6 +95,7 @@ impl World {
             report: Report {
                 events: 0,
                 answers: 0,
+                operations: 0,
                 resets: 0,
                 pauses: 0,
                 peak_memory: 0,
@@ -122,6 +125,7 @@ impl World {
             }
         }
         self.check_end()?;
+        self.report.operations = self.ledger.linearizable()?;
         self.report.events = self.time.count;
         self.report.answers = self.ledger.answers;
         self.report.elapsed = Duration::from_nanos(self.time.now);
@@ -147,7 +151,8 @@ impl World {
                 };
                 link.read(bytes.len());
                 let wants_room = link.wants_room;
-                let more = self.clients[client].receive(&bytes, &mut self.ledger)?;
+                let now = self.time.now;
+                let more = self.clients[client].receive(now, &bytes, &mut self.ledger)?;
                 self.send(client, &more);
                 if self.clients[client].is_idle() {
                     self.turn_soon(client);
@@ -192,7 +197,8 @@ impl World {
             return;
         }
         self.acts_left -= 1;
-        let bytes = self.clients[client].act(&mut self.time.random);
+        let now = self.time.now;
+        let bytes = self.clients[client].act(now, &mut self.time.random);
         self.send(client, &bytes);
         self.turn_soon(client);
         if self.time.random.u8(..) < 8 {

@@ -34,6 +34,11 @@ fn seeds_0_to_100_break_no_invariant() {
     let reports = no_seed_breaks_an_invariant(0..100);
     let rounds: u64 = reports.iter().map(|report| report.rounds).sum();
     assert!(rounds > 300, "only {rounds} rounds were formed");
+    let ordered: u64 = reports.iter().map(|report| report.ordered).sum();
+    assert!(
+        ordered > 4_000,
+        "the order of only {ordered} operations was looked for"
+    );
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 
 #[test]
 fn seeds_0_to_200_break_no_invariant() {
-    let mut rounds = 0;
+    let (mut rounds, mut ordered) = (0, 0);
     for seed in 0..200 {
         let plan = Plan::of_seed(seed, Place::Restartable);
         let report = run(plan, seed).unwrap_or_else(|violation| {
@@ -27,8 +27,13 @@ fn seeds_0_to_200_break_no_invariant() {
             )
         });
         rounds += report.rounds;
+        ordered += report.ordered;
     }
     assert!(rounds > 300, "only {rounds} rounds were formed");
+    assert!(
+        ordered > 10_000,
+        "the order of only {ordered} operations was looked for"
+    );
 }
 
 /// Agents that nothing happens to, and a coordinator that is killed a hundred times.

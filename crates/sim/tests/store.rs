@@ -2,11 +2,12 @@
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    let (mut answers, mut resets, mut pauses) = (0, 0, 0);
+    let (mut answers, mut operations, mut resets, mut pauses) = (0, 0, 0, 0);
     for seed in 0..200 {
         match rdzv_sim::run(seed, false) {
             Ok(report) => {
                 answers += report.answers;
+                operations += report.operations;
                 resets += report.resets;
                 pauses += report.pauses;
             }
@@ -19,6 +20,10 @@ fn no_seed_breaks_an_invariant() {
     assert!(
         answers > 200 * 1000,
         "only {answers} answers were looked at"
+    );
+    assert!(
+        operations > 200 * 100,
+        "the order of only {operations} operations was looked for"
     );
     assert!(resets > 200, "only {resets} connections broke");
     assert!(

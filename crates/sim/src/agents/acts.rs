@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::participant;
+use rdzv_rendezvous_proto::{native_client, participant};
 
 use super::agent::{Doing, Input};
 use super::plan::{Act, Place};
 use super::world::{Event, World};
 use crate::Violation;
+use crate::history::record;
 use crate::scheduler::nanos;
 
 /// A store that notices dead agents takes one for dead that it has not heard of for so long.
@@ -16,6 +17,7 @@ const LONG_CUT: Duration = Duration::from_secs(10);
 impl World {
     pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
         self.note(agent, || format!("{act:?}"));
+        self.write_fault(agent, act);
         let until = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
@@ -116,6 +118,19 @@ impl World {
         self.tell(agent, Input::Join)
     }
 
+    /// The workers of an agent have succeeded; it waits for those of the others.
+    pub(super) fn succeed(&mut self, agent: usize) -> Result<(), Violation> {
+        let it = &self.agents[agent];
+        let Doing::Working(round) = it.doing else {
+            return Ok(());
+        };
+        if it.is_stock() || !it.is_recoverable {
+            return Ok(());
+        }
+        let succeeded = native_client::Input::Succeeded(round);
+        self.tell(agent, Input::Native(succeeded))
+    }
+
     /// The workers of an agent fail, because those of another one of its round have ended.
     pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result<(), Violation> {
         if self.agents[agent].doing != Doing::Working(round) {
@@ -137,6 +152,7 @@ impl World {
                 self.time.at(at, Event::WorkersFail(other, process, round));
             }
         }
+        self.write(agent, record::Event::MayBeLost);
         let instance = self.time.random.u64(1..);
         self.agents[agent].stop(instance);
         self.agents[agent].wanted = false;

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
-use rdzv_rendezvous_proto::coordinator::wire::Program;
+use rdzv_rendezvous_proto::coordinator::wire::{Program, Refusal};
 use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::participant::{self, Formed};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
 
 use super::plan::{Place, Plan};
+use crate::history::record::Event;
+use crate::history::run::Seat;
 use crate::scheduler::due;
 
 /// Where the coordinator is.
@@ -98,6 +100,10 @@ pub struct Agent {
     pub doing: Doing,
     /// Whether it shall take part.
     pub wanted: bool,
+    /// Whether the round that it is in outlives its coordinator.
+    pub is_recoverable: bool,
+    /// What it was told, for the history of the run.
+    pub told: Vec<Event>,
     /// The number by which the coordinator tells its process from others.
     pub instance: u64,
     /// Those of the processes in whose place its keeper has started it.
@@ -138,6 +144,8 @@ impl Agent {
             },
             doing: Doing::Nothing,
             wanted: false,
+            is_recoverable: false,
+            told: Vec::new(),
             instance,
             predecessors: Vec::new(),
             knows: false,
@@ -277,23 +285,40 @@ impl Agent {
             Output::Joined(joined) => {
                 self.doing = Doing::Working(joined.round);
                 self.knows = true;
+                self.is_recoverable = joined.is_recoverable;
+                self.told.push(Event::Joined(Seat {
+                    round: joined.round,
+                    rank: joined.rank,
+                    size: joined.world_size,
+                }));
                 actions.push(Action::Joined(joined));
             }
-            Output::NotJoined(failure) => self.not_joined(
-                matches!(failure, Failure::Refused(_)),
-                matches!(failure, Failure::Unreachable { .. }),
-                actions,
-            ),
-            Output::Changed(Change::Membership { reason, .. }) => {
+            Output::NotJoined(failure) => {
+                let closed = matches!(
+                    failure,
+                    Failure::Refused(Refusal::Closed | Refusal::NotNeeded)
+                );
+                self.told.push(Event::Refused { closed });
+                self.not_joined(
+                    matches!(failure, Failure::Refused(_)),
+                    matches!(failure, Failure::Unreachable { .. }),
+                    actions,
+                );
+            }
+            Output::Changed(Change::Membership { round, reason }) => {
+                self.told.push(Event::IsOver(round));
                 self.stop_workers(actions);
                 if reason.contains("is lost") {
                     actions.push(Action::Lost(reason));
                 }
             }
-            Output::Changed(Change::Closed) => self.end(),
+            Output::Changed(Change::Closed) | Output::Closed => {
+                self.told.push(Event::Closed);
+                self.end();
+            }
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
-            Output::Closed => self.end(),
+            Output::AllSucceeded(round) => self.told.push(Event::AllSucceeded(round)),
             Output::NotClosed(_) => {
                 self.end();
                 actions.push(Action::Leave);
@@ -304,8 +329,7 @@ impl Agent {
             | Output::Missing(_)
             | Output::Watch(_)
             | Output::Search
-            | Output::Lease { .. }
-            | Output::AllSucceeded(_) => {}
+            | Output::Lease { .. } => {}
         }
     }
 
@@ -334,7 +358,11 @@ impl Agent {
                 }
                 self.not_joined(false, false, actions);
             }
-            Output::Left | Output::Closed => self.end(),
+            Output::Closed => {
+                self.told.push(Event::Closed);
+                self.end();
+            }
+            Output::Left => self.end(),
         }
     }
 

@@ -20,7 +20,9 @@ impl World {
     pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
         self.note(agent, || format!("◄ {input:?}"));
         let now = self.time.clocks(self.agents[agent].skew);
+        self.write_down(agent, &input);
         let actions = self.agents[agent].handle(now, input);
+        self.write_told(agent);
         if self.agents[agent].is_stock() {
             self.note(agent, || self.agents[agent].reason().to_owned());
         }

@@ -23,6 +23,7 @@
 //! | `connections.rs` | the connections of native agents |
 //! | `store.rs` | the store, and the coordinator in it |
 //! | [`agent`] | one agent around its machine, native or of torchrun |
+//! | `record.rs` | the history of the run, as the agents see it |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
 //! Invariants: **INV-R1** at most one rank assignment per round. **INV-R2** two nodes never hold the same
@@ -33,7 +34,8 @@
 //! **INV-N2** the ranks of workers follow those of the agents. **INV-N3** all workers
 //! of two rounds never run at once, also when the coordinator is killed and started again, with the agent
 //! in whose process it is, and without its note unless agents are silent then. **INV-N4** a coordinator that was started again, with its note, ends no round
-//! of which half is missing and nobody has left.
+//! of which half is missing and nobody has left. **INV-L1** what agents at a coordinator
+//! were told is not taken back: joins, leaves, closes and successes are linearizable ([`history`](crate::history::run)).
 
 mod acts;
 pub mod agent;
@@ -41,6 +43,7 @@ mod connections;
 mod inputs;
 pub mod ledger;
 pub mod plan;
+mod record;
 mod settled;
 mod store;
 pub mod world;

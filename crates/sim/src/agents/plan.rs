@@ -77,6 +77,8 @@ pub struct Plan {
     pub skew: Vec<f64>,
     /// What happens, in no order: when, to which agent.
     pub acts: Vec<(Duration, usize, Act)>,
+    /// When the workers of which agent succeed, if it is in a round.
+    pub successes: Vec<(Duration, usize)>,
     /// Whether anything is in there by which an agent is rightly taken for lost.
     pub faulty: bool,
     /// Whether clocks are far from one another.
@@ -104,6 +106,7 @@ impl Plan {
             acts: (0..agents)
                 .map(|agent| (Duration::ZERO, agent, Act::Start))
                 .collect(),
+            successes: Vec::new(),
             faulty: false,
             clocks_are_wrong: false,
             end: Duration::ZERO,
@@ -185,6 +188,7 @@ impl Plan {
         plan.draw_acts(random);
         if place == Place::Restartable {
             plan.draw_deaths(random);
+            plan.draw_successes(random);
         }
         plan
     }
@@ -211,6 +215,21 @@ impl Plan {
         if random.bool() {
             for skew in &mut self.skew {
                 *skew = far * (random.f64() - 0.5);
+            }
+        }
+    }
+
+    /// When all workers succeed, or some of them.
+    fn draw_successes(&mut self, random: &mut Rng) {
+        for _ in 0..random.usize(0..4) {
+            let at = random.u64(0..120_000);
+            let is_all = random.u32(0..4) > 0;
+            for agent in 0..self.agents {
+                let at = Duration::from_millis(at + random.u64(0..1_000));
+                if is_all || random.bool() {
+                    self.successes.push((at, agent));
+                    self.end = self.end.max(at);
+                }
             }
         }
     }

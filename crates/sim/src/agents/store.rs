@@ -137,6 +137,7 @@ impl World {
                 {
                     // Nobody can have told this coordinator of an earlier round: this is another run.
                     self.ledger.forget();
+                    self.end_history()?;
                 }
                 if let Some(kept) = &mut self.note {
                     kept.update(run, note);

@@ -11,6 +11,7 @@ use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participan
 use super::agent::{ADDRESS, Agent, Doing, Input};
 use super::ledger::Ledger;
 use super::plan::{Act, Place, Plan};
+use super::record::History;
 use crate::Violation;
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
@@ -29,6 +30,8 @@ pub(super) enum Event {
     StartAgain(usize, u64),
     /// The keeper of an agent that was killed starts another one.
     KeptStarts(usize, u64),
+    /// The workers of an agent have succeeded.
+    Succeeds(usize),
     /// The workers of a round fail.
     WorkersFail(usize, u64, u64),
     Dialed(usize, u64),
@@ -123,6 +126,7 @@ pub struct World {
     /// The process of each torchrun agent that has said where workers meet.
     pub(super) leaders: BTreeMap<usize, u64>,
     pub(super) ledger: Ledger,
+    pub(super) history: History,
     pub(super) report: Report,
 }
 
@@ -164,6 +168,7 @@ impl World {
             links: BTreeMap::new(),
             next_link: 0,
             leaders: BTreeMap::new(),
+            history: History::default(),
             report: Report {
                 agents: agents.len() as u64,
                 ..Report::default()
@@ -173,6 +178,9 @@ impl World {
         };
         for (at, agent, act) in world.plan.acts.clone() {
             world.time.at(nanos(at), Event::Act(agent, act));
+        }
+        for (at, agent) in world.plan.successes.clone() {
+            world.time.at(nanos(at), Event::Succeeds(agent));
         }
         world
     }
@@ -211,6 +219,7 @@ impl World {
         if let Some(what) = self.unsettled() {
             return Err(Violation(format!("INV-R5: at the end, {what}")));
         }
+        self.end_history()?;
         self.report.events = self.time.count;
         self.report.rounds = self.ledger.rounds();
         self.report.elapsed = Duration::from_nanos(self.time.now);
@@ -252,6 +261,7 @@ impl World {
                 }
                 Ok(())
             }
+            Event::Succeeds(agent) => self.succeed(agent),
             Event::StartAgain(agent, process) => {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
                     // One that could not begin yet still knows in whose place it was started.
@@ -310,6 +320,7 @@ impl World {
     fn of(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Wake(agent)
+            | Event::Succeeds(agent)
             | Event::JoinAgain(agent, _)
             | Event::WorkersFail(agent, ..)
             | Event::Dialed(agent, _)

@@ -1,6 +1,7 @@
 //! A client, as the world knows it.
 
-use super::history::Operation;
+use crate::history::Operation;
+use crate::history::counter::Counter;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
@@ -17,7 +18,7 @@ pub(super) struct Client {
     /// Where it asks next.
     pub(super) slot: usize,
     /// Each operation that was answered, with its key.
-    pub(super) history: Vec<(u64, Operation)>,
+    pub(super) history: Vec<(u64, Operation<Counter>)>,
 }
 
 /// The answer to a client.

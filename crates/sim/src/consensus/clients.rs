@@ -4,10 +4,10 @@ use rdzv_consensus::Input;
 
 use super::client::{Answer, Current};
 use super::counters::Addition;
-use super::history::Operation;
 use super::process::Proposal;
 use super::world::{Event, World};
 use crate::Violation;
+use crate::history::{Operation, counter};
 use crate::scheduler::nanos;
 
 impl World {
@@ -138,7 +138,10 @@ impl World {
         match answer {
             Answer::Value(value) => {
                 let operation = Operation {
-                    adds: current.adds,
+                    call: match current.adds {
+                        true => counter::Call::Add,
+                        false => counter::Call::Read,
+                    },
                     called: current.called,
                     answered: Some((now, value)),
                 };

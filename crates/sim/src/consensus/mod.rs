@@ -22,16 +22,14 @@
 //! | `counters.rs` | the replicated state |
 //! | `client.rs`, `clients.rs` | those who count |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
-//! | [`history`] | whether what clients saw is linearizable |
 //! | [`hostile`] | members that lie |
 //!
-//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`.
+//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`; whether what clients saw is linearizable decides [`history`](crate::history).
 
 mod acts;
 mod client;
 mod clients;
 mod counters;
-pub mod history;
 pub mod hostile;
 pub mod ledger;
 mod network;

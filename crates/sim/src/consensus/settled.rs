@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rdzv_consensus::membership;
 
-use super::history::{self, Operation};
 use super::world::World;
 use crate::Violation;
+use crate::history::{self, Operation, counter::Counter};
 
 /// A majority that is connected has a leader within.
 const LEADS_WITHIN: u64 = 5_000_000_000;
@@ -167,10 +167,12 @@ impl World {
     }
 
     fn linearizable(&self) -> Result<(), Violation> {
-        let mut histories: BTreeMap<u64, Vec<Operation>> = BTreeMap::new();
+        let mut histories: BTreeMap<u64, Vec<Operation<Counter>>> = BTreeMap::new();
         for (key, operation) in self.clients.iter().flat_map(|it| &it.history) {
-            histories.entry(*key).or_default().push(*operation);
+            histories.entry(*key).or_default().push(operation.clone());
         }
-        histories.values().try_for_each(|it| history::check(it))
+        let mut histories = histories.values();
+        let checked = histories.try_for_each(|it| history::check(it));
+        checked.map_err(|it| Violation(format!("INV-Q5: {}", it.0)))
     }
 }

@@ -103,7 +103,7 @@ impl World {
 
     pub(super) fn lose(&mut self, client: usize) {
         if self.links[client].take().is_some() {
-            self.clients[client].lost();
+            self.clients[client].lost(&mut self.ledger);
             self.turn_soon(client);
         }
     }

@@ -1,0 +1,101 @@
+//! What agents do at a coordinator, and what they are told, for the history of the run: INV-L1.
+
+use super::agent::Input;
+use super::plan::Act;
+use super::world::World;
+use crate::Violation;
+use crate::history::check;
+use crate::history::record::{Event, Record};
+use crate::history::run::{self, Seat};
+
+/// The history of the run, until what was decided may rightly be forgotten.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    record: Record,
+    has_ended: bool,
+    /// Anybody may be lost, from here on.
+    all_may_be_lost: bool,
+    /// A note was lost, and with it, perhaps, that all have succeeded.
+    is_unnoted: bool,
+}
+
+impl World {
+    /// An agent is told something that it does.
+    pub(super) fn write_down(&mut self, agent: usize, input: &Input<'_>) {
+        let event = match input {
+            Input::Join => Event::Joins,
+            Input::Leave => Event::Leaves,
+            Input::Close => Event::Closes,
+            Input::Native(rdzv_rendezvous_proto::native_client::Input::Succeeded(round)) => {
+                Event::Succeeds(*round)
+            }
+            _ => return,
+        };
+        if self.agents[agent].machine.is_some() {
+            self.write(agent, event);
+        }
+    }
+
+    /// An agent has made something of what it was told.
+    pub(super) fn write_told(&mut self, agent: usize) {
+        for event in std::mem::take(&mut self.agents[agent].told) {
+            // Who is in a round with agents of torchrun is not all written down.
+            let event = match event {
+                Event::Joined(seat) if self.plan.torchrun.contains(&true) => {
+                    Event::Joined(Seat { size: 0, ..seat })
+                }
+                other => other,
+            };
+            self.write(agent, event);
+        }
+    }
+
+    /// Something has happened by which agents are rightly taken for lost.
+    pub(super) fn write_fault(&mut self, agent: usize, act: Act) {
+        match act {
+            Act::Crash | Act::Vanish | Act::Stall(_) | Act::Cut(_) | Act::Reset | Act::Killed => {
+                self.write(agent, Event::MayBeLost);
+            }
+            Act::HostStalls(_) | Act::NoteLost | Act::Recover => {
+                self.history.all_may_be_lost = true;
+                self.history.is_unnoted |= !matches!(act, Act::HostStalls(_));
+                for agent in 0..self.agents.len() {
+                    self.write(agent, Event::MayBeLost);
+                }
+            }
+            Act::Start
+            | Act::Restart
+            | Act::Leave
+            | Act::Close
+            | Act::ClockJump(_)
+            | Act::HostDies(_) => {}
+        }
+    }
+
+    pub(super) fn write(&mut self, agent: usize, event: Event) {
+        let history = &mut self.history;
+        let is_unknown = history.is_unnoted && matches!(event, Event::IsOver(_));
+        if self.host.is_none() || history.has_ended || is_unknown {
+            return;
+        }
+        let now = self.time.now;
+        let it = &self.agents[agent];
+        // Each process is an agent of its own. What happens to the machine happens to the next one too.
+        let number: run::Agent = it.process << 32 | agent as u64;
+        let is_silent = it.stalled_until > now || it.cut_until > now;
+        if event == Event::Joins && (history.all_may_be_lost || is_silent) {
+            history.record.note(now, number, Event::MayBeLost);
+        }
+        history.record.note(now, number, event);
+    }
+
+    /// Nobody is left who knows of the run: another one begins, which is not written down.
+    pub(super) fn end_history(&mut self) -> Result<(), Violation> {
+        if !std::mem::replace(&mut self.history.has_ended, true) {
+            let operations = &self.history.record.operations;
+            check(operations)?;
+            self.report.ordered = operations.len() as u64;
+        }
+        Ok(())
+    }
+}

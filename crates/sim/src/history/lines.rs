@@ -1,0 +1,179 @@
+//! A record of real clients, a line for each event: nanoseconds, run, agent, what, and what belongs to that.
+//!
+//! ```text
+//! 1200 run-7 31 joins                     4400 run-7 31 leaves         5800 run-7 32 closes
+//! 3100 run-7 31 joined 2 0 4              4500 run-7 31 left           6100 run-7 32 closed
+//! 3300 run-7 33 refused closed|other      4600 run-7 32 asks           6200 run-7 33 succeeds 2
+//! 3400 run-7 34 may-be-lost               4700 run-7 32 status open    6300 run-7 33 all-succeeded 2
+//!                                                                      6400 run-7 34 over 2
+//! ```
+
+use std::collections::BTreeMap;
+use std::str::SplitAsciiWhitespace;
+
+use super::check;
+use super::record::{Event, Record};
+use super::run::Seat;
+use crate::Violation;
+
+/// The events of all runs.
+#[derive(Debug, Default)]
+pub struct Lines {
+    runs: BTreeMap<String, Record>,
+    asked: BTreeMap<(u64, &'static str), u64>,
+    waits: BTreeMap<&'static str, Wait>,
+}
+
+/// Calls of a kind that were answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// The number of answers.
+    pub count: u64,
+    /// The longest time until one came, in nanoseconds.
+    pub longest: u64,
+}
+
+impl Lines {
+    /// Reads the whole text. Agents of different runs have different numbers.
+    pub fn read(text: &str) -> Result<Self, Violation> {
+        let mut lines = Self::default();
+        for line in text.lines() {
+            let event = lines.add(line);
+            event.ok_or_else(|| Violation(format!("no line of a record: '{line}'")))?;
+        }
+        Ok(lines)
+    }
+
+    fn add(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split_ascii_whitespace();
+        let at = number(&mut words)?;
+        let run = words.next()?;
+        let agent = number(&mut words)?;
+        let event = event(&mut words)?;
+        if words.next().is_some() {
+            return None;
+        }
+        let record = self.runs.entry(run.to_owned()).or_default();
+        record.note(at, agent, event);
+        let (calls, answers) = kind(event);
+        if let Some(kind) = calls {
+            self.asked.insert((agent, kind), at);
+        }
+        if let Some(kind) = answers
+            && let Some(since) = self.asked.remove(&(agent, kind))
+        {
+            let wait = self.waits.entry(kind).or_default();
+            wait.count += 1;
+            wait.longest = wait.longest.max(at.saturating_sub(since));
+        }
+        Some(())
+    }
+
+    /// Looks for an order of each run; returns how many operations were looked at.
+    pub fn check(&self) -> Result<usize, Violation> {
+        let mut operations = 0;
+        for (run, record) in &self.runs {
+            operations += record.operations.len();
+            check(&record.operations).map_err(|it| Violation(format!("{run}: {}", it.0)))?;
+        }
+        Ok(operations)
+    }
+
+    /// The number of runs.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The calls that were answered, by their kind.
+    pub fn waits(&self) -> &BTreeMap<&'static str, Wait> {
+        &self.waits
+    }
+}
+
+fn number<T: std::str::FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+fn event(words: &mut SplitAsciiWhitespace<'_>) -> Option<Event> {
+    Some(match words.next()? {
+        "joins" => Event::Joins,
+        "joined" => Event::Joined(Seat {
+            round: number(words)?,
+            rank: number(words)?,
+            size: number(words)?,
+        }),
+        "refused" => Event::Refused {
+            closed: word(words, "closed", "other")?,
+        },
+        "leaves" => Event::Leaves,
+        "left" => Event::Left,
+        "closes" => Event::Closes,
+        "closed" => Event::Closed,
+        "asks" => Event::Asks,
+        "status" => Event::Status(word(words, "closed", "open")?),
+        "succeeds" => Event::Succeeds(number(words)?),
+        "all-succeeded" => Event::AllSucceeded(number(words)?),
+        "over" => Event::IsOver(number(words)?),
+        "may-be-lost" => Event::MayBeLost,
+        _ => return None,
+    })
+}
+
+/// Whether the next word is this one; nothing if it is neither.
+fn word(words: &mut SplitAsciiWhitespace<'_>, yes: &str, no: &str) -> Option<bool> {
+    let word = words.next()?;
+    (word == yes || word == no).then_some(word == yes)
+}
+
+/// The kind that an event calls, and the one that it answers.
+fn kind(event: Event) -> (Option<&'static str>, Option<&'static str>) {
+    match event {
+        Event::Joins => (Some("join"), None),
+        Event::Joined(_) | Event::Refused { .. } => (None, Some("join")),
+        Event::Leaves => (Some("leave"), None),
+        Event::Left => (None, Some("leave")),
+        Event::Closes => (Some("close"), None),
+        Event::Closed => (None, Some("close")),
+        Event::Asks => (Some("status"), None),
+        Event::Status(_) => (None, Some("status")),
+        Event::Succeeds(_) => (Some("success"), None),
+        Event::AllSucceeded(_) | Event::IsOver(_) => (None, Some("success")),
+        Event::MayBeLost => (None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lines, Wait};
+
+    const RECORD: &str = "10 a 1 joins\n12 b 2 joins\n20 a 1 joined 0 0 1\n30 b 2 joined 0 0 1\n\
+        35 b 2 succeeds 0\n37 b 2 all-succeeded 0\n40 a 1 closes\n44 a 1 closed\n";
+
+    #[test]
+    fn runs_are_looked_at_for_themselves() {
+        let open = format!("{RECORD}50 b 3 asks\n55 b 3 status open\n60 b 2 leaves\n66 b 2 left");
+        let lines = Lines::read(&open).unwrap();
+        assert_eq!((lines.runs(), lines.check()), (2, Ok(9)));
+        let longest = |count, longest| Wait { count, longest };
+        assert_eq!(lines.waits()["join"], longest(2, 18));
+        assert_eq!(lines.waits()["status"], longest(1, 5));
+
+        let wrong = format!("{RECORD}50 a 3 asks\n55 a 3 status open\n");
+        let wrong = Lines::read(&wrong).unwrap().check().unwrap_err();
+        assert!(wrong.0.starts_with("a: INV-L1"), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_named() {
+        for line in [
+            "10 a 1 jumps",
+            "10 a one joins",
+            "10 a 1 joined 0 0",
+            "10 a 1 left now",
+            "10 a 1 status maybe",
+        ] {
+            let error = Lines::read(line).unwrap_err();
+            assert!(error.0.contains(line), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What happens to the agents of a run, made into its operations.
+
+use std::collections::BTreeMap;
+
+use super::Operation;
+use super::run::{Agent, Call, Run, Seat, What};
+
+/// What happens to an agent, in its own order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It wants to be in the next round.
+    Joins,
+    /// It is in one.
+    Joined(Seat),
+    /// It is not taken in, because the run is over; or for another reason.
+    Refused {
+        /// The run is over.
+        closed: bool,
+    },
+    /// It leaves.
+    Leaves,
+    /// That is known.
+    Left,
+    /// It ends the run.
+    Closes,
+    /// The run is over, by its own word or by that of another one.
+    Closed,
+    /// It asks how the run stands.
+    Asks,
+    /// The answer: whether it is over.
+    Status(bool),
+    /// Its workers have succeeded in this round.
+    Succeeds(u64),
+    /// Those of all have.
+    AllSucceeded(u64),
+    /// The round does not hold any more.
+    IsOver(u64),
+    /// It has ended, or something has happened to it by which it may rightly be taken for lost.
+    MayBeLost,
+}
+
+/// Makes operations of what happens to agents.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// The operations so far.
+    pub operations: Vec<Operation<Run>>,
+    agents: BTreeMap<Agent, Standing>,
+}
+
+/// What an agent waits for, by the places of its operations, and since when.
+#[derive(Debug, Clone, Default)]
+struct Standing {
+    joining: Option<(usize, u64)>,
+    leaving: Option<usize>,
+    closing: Option<usize>,
+    asked: Option<u64>,
+    said: Option<(usize, u64, u64)>,
+    /// When it last knew that the run was open.
+    open_at: u64,
+}
+
+impl Record {
+    /// Something has happened to an agent.
+    pub fn note(&mut self, at: u64, agent: Agent, event: Event) {
+        let mut standing = self.agents.remove(&agent).unwrap_or_default();
+        match event {
+            Event::Joins => {
+                standing.joining = Some((self.call(at, agent, What::Arrive), at));
+                standing.said = None;
+            }
+            Event::Joined(seat) => {
+                if let Some((arrival, since)) = standing.joining.take() {
+                    self.answer(arrival, at);
+                    self.seen(since, at, agent, What::Enter(seat));
+                }
+                standing.open_at = at;
+            }
+            Event::Refused { closed } => {
+                if let Some((_, since)) = standing.joining.take()
+                    && closed
+                {
+                    self.seen(since, at, agent, What::IsClosed(true));
+                }
+            }
+            Event::Leaves => standing.leaving = Some(self.call(at, agent, What::Leave)),
+            Event::Left => {
+                if let Some(leave) = standing.leaving.take() {
+                    self.answer(leave, at);
+                }
+            }
+            Event::Closes => standing.closing = Some(self.call(at, agent, What::Close)),
+            Event::Closed => match standing.closing.take() {
+                Some(close) => self.answer(close, at),
+                None => self.seen(standing.open_at, at, agent, What::IsClosed(true)),
+            },
+            Event::Asks => standing.asked = Some(at),
+            Event::Status(closed) => {
+                if let Some(since) = standing.asked.take() {
+                    self.seen(since, at, agent, What::IsClosed(closed));
+                }
+            }
+            Event::Succeeds(round) => {
+                let said = self.call(at, agent, What::Succeed(round));
+                standing.said = Some((said, at, round));
+            }
+            Event::AllSucceeded(round) => {
+                // Others may leave the round after that.
+                if let Some((said, since, of)) = standing.said.take()
+                    && of == round
+                {
+                    self.answer(said, at);
+                    self.seen(since, at, agent, What::AllSucceeded(round));
+                }
+            }
+            Event::IsOver(round) => {
+                if let Some((_, since, of)) = standing.said
+                    && of == round
+                {
+                    self.seen(since, at, agent, What::IsOver(round));
+                }
+            }
+            Event::MayBeLost => drop(self.call(at, agent, What::MayBeLost)),
+        }
+        self.agents.insert(agent, standing);
+    }
+
+    fn call(&mut self, called: u64, agent: Agent, what: What) -> usize {
+        self.operations.push(Operation {
+            call: Call { agent, what },
+            called,
+            answered: None,
+        });
+        self.operations.len() - 1
+    }
+
+    fn answer(&mut self, place: usize, at: u64) {
+        self.operations[place].answered = Some((at, ()));
+    }
+
+    fn seen(&mut self, since: u64, at: u64, agent: Agent, what: What) {
+        let place = self.call(since, agent, what);
+        self.answer(place, at);
+    }
+}

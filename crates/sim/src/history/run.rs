@@ -1,0 +1,358 @@
+//! A run of the rendezvous, as its agents see it.
+//!
+//! What an agent was told is done is never taken back (INV-L1, H5 of the design):
+//!
+//! | told | then |
+//! |---|---|
+//! | the run is over | it was closed by somebody, and forms no round any more |
+//! | a rank in a round | no other agent has it, rounds only grow, and the next one forms when all who hold this one have given it up by their own word |
+//! | a leave is known | the agent is counted in no later round |
+//! | all have succeeded | all have said so, and nobody of them is told that the round is over |
+//!
+//! A join takes effect twice: when the agent gives up the round that it is in, and waits; and when it enters the next one. An
+//! agent that has ended, or may rightly be taken for lost, holds nobody up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Model;
+
+/// An agent, by a number that no other one has.
+pub type Agent = u64;
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Run;
+
+/// What an agent does, or is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The agent.
+    pub agent: Agent,
+    /// What.
+    pub what: What,
+}
+
+/// What takes effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// It holds no round any more, and waits for the next one.
+    Arrive,
+    /// It is in a round, with this rank; the size is 0 if it is not known.
+    Enter(Seat),
+    /// It takes no part any more, by its own word.
+    Leave,
+    /// Nobody need wait for it any more.
+    MayBeLost,
+    /// The run is over from here on.
+    Close,
+    /// Whether the run is over, as it is told.
+    IsClosed(bool),
+    /// Its workers have succeeded in a round.
+    Succeed(u64),
+    /// It is told that those of all have.
+    AllSucceeded(u64),
+    /// It has said that its workers have succeeded, and is told that the round does not hold any more.
+    IsOver(u64),
+}
+
+/// A place in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// The round.
+    pub round: u64,
+    /// The rank of the agent.
+    pub rank: u32,
+    /// The number of agents.
+    pub size: u32,
+}
+
+/// What is known of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct State {
+    closed: bool,
+    /// The last round; 0 before the first, whose number may be 0 too.
+    round: u64,
+    size: u32,
+    ranks: BTreeMap<u32, Agent>,
+    /// Those who hold it, those who wait for the next one, and those who hold nobody up.
+    members: BTreeSet<Agent>,
+    waiting: BTreeSet<Agent>,
+    may_be_lost: BTreeSet<Agent>,
+    /// Those who have said that they have succeeded in it.
+    said: BTreeSet<Agent>,
+    succeeded: bool,
+    over: bool,
+}
+
+impl State {
+    fn is_known(&self, round: u64) -> bool {
+        !self.ranks.is_empty() && round <= self.round
+    }
+
+    fn enter(&mut self, agent: Agent, seat: Seat) -> bool {
+        let Seat { round, rank, size } = seat;
+        if self.closed || !self.waiting.contains(&agent) {
+            return false;
+        }
+        if !self.is_known(round) {
+            let enough = size as usize <= self.waiting.len();
+            if !enough || !self.members.is_subset(&self.may_be_lost) {
+                return false;
+            }
+            (self.round, self.size) = (round, size);
+            (self.succeeded, self.over) = (false, false);
+            self.ranks.clear();
+            self.members.clear();
+            self.said.clear();
+        }
+        self.waiting.remove(&agent);
+        self.members.insert(agent);
+        let is_free = self.ranks.insert(rank, agent).is_none();
+        is_free && (self.round, self.size) == (round, size)
+    }
+}
+
+impl Model for Run {
+    type State = State;
+    type Call = Call;
+    type Answer = ();
+
+    fn step(state: &State, call: &Call, _: Option<&()>) -> Option<State> {
+        let agent = call.agent;
+        let mut after = state.clone();
+        let is_right = match call.what {
+            What::Arrive => {
+                after.members.remove(&agent);
+                after.waiting.insert(agent);
+                true
+            }
+            What::Enter(seat) => after.enter(agent, seat),
+            What::Leave => {
+                after.members.remove(&agent);
+                after.waiting.remove(&agent);
+                true
+            }
+            What::MayBeLost => {
+                after.may_be_lost.insert(agent);
+                true
+            }
+            What::Close => {
+                after.closed = true;
+                true
+            }
+            What::IsClosed(closed) => closed == state.closed,
+            What::Succeed(round) => {
+                if state.round == round {
+                    after.said.insert(agent);
+                }
+                true
+            }
+            What::AllSucceeded(round) => {
+                let all = state.size == 0 || state.said.len() == state.size as usize;
+                let is_first = all && !state.over;
+                after.succeeded = true;
+                state.round == round && (state.succeeded || is_first)
+            }
+            What::IsOver(round) => {
+                after.over |= state.round == round;
+                !(state.round == round && state.succeeded)
+            }
+        };
+        is_right.then_some(after)
+    }
+
+    fn is_free(state: &State, call: &Call) -> bool {
+        match call.what {
+            What::Arrive | What::MayBeLost | What::IsClosed(_) | What::Succeed(_) => true,
+            What::Enter(seat) => state.is_known(seat.round),
+            What::Leave => !state.waiting.contains(&call.agent),
+            What::Close => state.closed,
+            What::AllSucceeded(_) => state.succeeded,
+            What::IsOver(round) => state.over || state.round > round,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+    use super::super::record::{Event, Record};
+    use super::Seat;
+
+    use Event::{
+        AllSucceeded, Asks, Closed, Closes, IsOver, Joined, Joins, Leaves, Left, MayBeLost,
+        Refused, Status, Succeeds,
+    };
+
+    fn seat(round: u64, rank: u32, size: u32) -> Event {
+        Joined(Seat { round, rank, size })
+    }
+
+    /// Whether a history is right, of events each after the one before.
+    fn is_right(events: &[(u64, Event)]) -> bool {
+        let mut record = Record::default();
+        for (at, (agent, event)) in (1..).zip(events) {
+            record.note(at * 10, *agent, *event);
+        }
+        check(&record.operations).is_ok()
+    }
+
+    const PAIR: [(u64, Event); 4] = [
+        (1, Joins),
+        (2, Joins),
+        (
+            1,
+            Joined(Seat {
+                round: 0,
+                rank: 0,
+                size: 2,
+            }),
+        ),
+        (
+            2,
+            Joined(Seat {
+                round: 0,
+                rank: 1,
+                size: 2,
+            }),
+        ),
+    ];
+
+    fn after_pair(events: &[(u64, Event)]) -> bool {
+        is_right(&[&PAIR, events].concat())
+    }
+
+    #[test]
+    fn what_agents_see_in_a_run_that_is_in_order() {
+        assert!(after_pair(&[
+            (1, Joins),
+            (2, Joins),
+            (2, seat(1, 1, 2)),
+            (1, seat(1, 0, 2)),
+            (1, Succeeds(1)),
+            (2, Succeeds(1)),
+            (2, AllSucceeded(1)),
+            (1, AllSucceeded(1)),
+            (3, Asks),
+            (3, Status(false)),
+            (2, Closes),
+            (2, Closed),
+            (1, Closed),
+            (3, Joins),
+            (3, Refused { closed: true }),
+            (3, Asks),
+            (3, Status(true)),
+        ]));
+    }
+
+    #[test]
+    fn what_is_told_late_may_have_been_so_before() {
+        // A round whose members hear of it when the run is closed, and one that is heard of when the next one is there.
+        assert!(is_right(&[
+            (1, Joins),
+            (2, Joins),
+            (1, seat(0, 0, 2)),
+            (1, Closes),
+            (1, Closed),
+            (2, seat(0, 1, 2)),
+        ]));
+        assert!(is_right(&[
+            (1, Joins),
+            (2, Joins),
+            (1, seat(0, 0, 2)),
+            (2, MayBeLost),
+            (3, Joins),
+            (1, Joins),
+            (1, seat(1, 0, 2)),
+            (2, seat(0, 1, 2)),
+            (3, seat(1, 1, 2)),
+        ]));
+    }
+
+    #[test]
+    fn a_closed_run_forms_no_round() {
+        let closed = [(1, Closes), (1, Closed)];
+        assert!(!after_pair(
+            &[&closed[..], &[(3, Joins), (4, Joins), (3, seat(1, 0, 2))]].concat()
+        ));
+        assert!(!after_pair(
+            &[&closed[..], &[(3, Asks), (3, Status(false))]].concat()
+        ));
+        // Whoever closes it may not have been heard.
+        let unheard = [(1, Closes), (3, Asks), (3, Status(false))];
+        assert!(after_pair(&unheard));
+        // Nobody has closed it.
+        assert!(!after_pair(&[(3, Joins), (3, Refused { closed: true })]));
+        assert!(!after_pair(&[(1, Closed)]));
+        // It is over, and open again.
+        let told = [(3, Joins), (3, Refused { closed: true })];
+        let open = [(3, Asks), (3, Status(false))];
+        assert!(!after_pair(&[&[(1, Closes)], &told[..], &open].concat()));
+    }
+
+    #[test]
+    fn a_join_that_was_acknowledged_is_not_forgotten() {
+        let next = [
+            (1, Joins),
+            (3, Joins),
+            (1, seat(1, 0, 2)),
+            (3, seat(1, 1, 2)),
+        ];
+        // The second agent holds its round.
+        assert!(!after_pair(&next));
+        // It has joined again, has left, or may be lost.
+        for gives_up in [(2, Joins), (2, Leaves), (2, MayBeLost)] {
+            assert!(
+                after_pair(&[&[gives_up], &next[..]].concat()),
+                "{gives_up:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_leave_that_was_acknowledged_is_not_forgotten() {
+        // A round of two counts somebody who has left.
+        let left = [(2, Joins), (2, Leaves), (2, Left)];
+        let round = [(1, Joins), (1, seat(0, 0, 2))];
+        assert!(!is_right(&[&left[..], &round].concat()));
+        // The leave may not have been heard of.
+        assert!(is_right(&[&left[..2], &round].concat()));
+    }
+
+    #[test]
+    fn ranks_and_rounds_are_given_once() {
+        let mut same = PAIR;
+        same[3].1 = seat(0, 0, 2);
+        assert!(!is_right(&same));
+        same[3].1 = seat(0, 1, 3);
+        assert!(!is_right(&same));
+        // A round of before.
+        assert!(!after_pair(&[
+            (1, Joins),
+            (2, Joins),
+            (1, seat(1, 0, 2)),
+            (2, seat(1, 1, 2)),
+            (1, Joins),
+            (2, Joins),
+            (1, seat(0, 0, 2)),
+        ]));
+    }
+
+    #[test]
+    fn a_success_that_was_acknowledged_is_not_taken_back() {
+        // One of two is enough for nobody.
+        assert!(!after_pair(&[(1, Succeeds(0)), (1, AllSucceeded(0))]));
+        let all = [(1, Succeeds(0)), (2, Succeeds(0)), (1, AllSucceeded(0))];
+        assert!(after_pair(&all));
+        assert!(!after_pair(&[&all[..], &[(2, IsOver(0))]].concat()));
+        // Whoever was told may hear that others have left.
+        let told = [(2, AllSucceeded(0)), (2, IsOver(0))];
+        assert!(after_pair(&[&all[..], &told].concat()));
+        assert!(!after_pair(&[
+            (1, Succeeds(0)),
+            (2, Succeeds(0)),
+            (2, IsOver(0)),
+            (1, AllSucceeded(0)),
+        ]));
+    }
+}
