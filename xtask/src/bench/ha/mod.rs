@@ -7,12 +7,13 @@
 //! | `K3` | any process of a node is killed, with three voters |
 //! | `K4` | the cable of a machine is cut, with three voters |
 //! | `K5` | machines of five voters stop reaching one another: in parts, a chain, a hub, one way, again and again |
+//! | `K6` | processes of five voters are killed and cut off from one another while 200 agents take part in many runs, whose histories have to be linearizable |
 //! | `K7` | of two nodes each process, cable and machine fails, and everything that a job waits for is missing |
 //! | `K8` | agents of torchrun take part, and they and the coordinator die |
 //! | `K9` | the coordinator of 10,000 agents is killed |
 //! | `matrix` | each death and cut once, with one voter and with three; the table in `docs/high-availability.md` is written |
 //!
-//! `--runs` is the number of kills or cuts of `K1` to `K4` and of repetitions of `K5` to `K9`; the matrix takes none.
+//! `--runs` is the number of kills or cuts of `K1` to `K4` and of repetitions of `K5` and `K7` to `K9`, and the minutes of `K6`; the matrix takes none.
 //!
 //! Machines are network namespaces with a cable each to one bridge. The job is an unmodified PyTorch script: DDP over gloo.
 //! This program runs in namespaces of its own, so nothing of an experiment outlives it.
@@ -24,6 +25,7 @@ mod deaths;
 mod draw;
 mod events;
 mod figures;
+mod histories;
 mod job;
 mod many_agents;
 mod matrix;
@@ -47,7 +49,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 
 use self::figures::Figures;
-use super::{release_binary, test_program, this_program};
+use super::{optimised, release_binary, test_program, this_program};
 use crate::command::bad_words;
 use crate::venv;
 
@@ -57,12 +59,13 @@ pub(super) const ENCLOSED: &str = "ha-enclosed";
 const WORKER: &str = include_str!("worker.py");
 
 /// The experiments, in their order.
-const EXPERIMENTS: [Experiment; 9] = [
+const EXPERIMENTS: [Experiment; 10] = [
     Experiment::new("K1", 20, store_kills::run),
     Experiment::new("K2", 20, agent_kills::run),
     Experiment::new("K3", 20, all_kills::run),
     Experiment::new("K4", 20, cuts::run),
     Experiment::new("K5", 2, partitions::run),
+    Experiment::new("K6", 2, histories::run),
     Experiment::new("K7", 1, two_nodes::run),
     Experiment::new("K8", 3, torchrun_agents::run),
     Experiment::new("K9", 5, many_agents::run),
@@ -104,28 +107,40 @@ struct Tools {
     worker: PathBuf,
     /// Many agents in one process, where an experiment needs them.
     crowd: Option<PathBuf>,
+    /// The simulator, which also looks at records of real agents, where an experiment makes one.
+    judge: Option<PathBuf>,
 }
 
 /// Builds what is needed, and goes on in namespaces of its own.
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    let needs_crowd = chosen(words)?.iter().any(|known| known.name == "K9");
-    let (rdzv, python) = (release_binary()?, venv::torch_python()?);
-    let crowd = match needs_crowd {
+    let chosen = chosen(words)?;
+    let is_chosen = |name: &str| chosen.iter().any(|known| known.name == name);
+    let rdzv = release_binary()?;
+    // Only the workers of nodes need it.
+    let python = match chosen.iter().all(|known| known.name == "K6") {
+        true => PathBuf::new(),
+        false => venv::torch_python()?,
+    };
+    let crowd = match is_chosen("K6") || is_chosen("K9") {
         true => test_program("crowd")?,
+        false => PathBuf::new(),
+    };
+    let judge = match is_chosen("K6") {
+        true => optimised("rdzv-sim", "rdzv-sim")?,
         false => PathBuf::new(),
     };
     let mut command = Command::new(this_program()?);
     command
         .args(["bench", ENCLOSED])
-        .args([rdzv, python, crowd])
+        .args([rdzv, python, crowd, judge])
         .args(words);
     Err(network::enclose(&command))
 }
 
 /// Plays the experiments.
 pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
-    let [rdzv, python, crowd, words @ ..] = words else {
-        bail!("three programs are needed");
+    let [rdzv, python, crowd, judge, words @ ..] = words else {
+        bail!("four programs are needed");
     };
     network::ensure_enclosed()?;
     let folder = tempfile::tempdir()?;
@@ -136,6 +151,7 @@ pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
         python: python.into(),
         worker,
         crowd: (!crowd.is_empty()).then(|| crowd.into()),
+        judge: (!judge.is_empty()).then(|| judge.into()),
     };
     let mut figures = Figures::default();
     for Experiment { name, runs, play } in chosen(words)? {

@@ -16,7 +16,7 @@ use super::plan::{Place, Plan};
 use super::probe::coordinates;
 use super::{Tools, milliseconds, now};
 
-const NODES: usize = 5;
+pub(super) const NODES: usize = 5;
 const STEPS: usize = 3;
 const MAJORITY: usize = 3;
 
@@ -38,12 +38,12 @@ const FLAPS: usize = 60;
 const FLAP: Duration = Duration::from_millis(500);
 
 /// Whether one machine reaches another, by their positions from 0.
-struct Cut {
-    name: &'static str,
-    reaches: fn(usize, usize) -> bool,
+pub(super) struct Cut {
+    pub(super) name: &'static str,
+    pub(super) reaches: fn(usize, usize) -> bool,
 }
 
-const CUTS: [Cut; 6] = [
+pub(super) const CUTS: [Cut; 6] = [
     Cut {
         name: "parts of 2 and 3",
         reaches: |from, to| (from < 2) == (to < 2),
@@ -129,7 +129,7 @@ struct Seen {
 }
 
 /// The position of a machine, where this one is the first.
-fn position(machine: usize, first: usize) -> usize {
+pub(super) fn position(machine: usize, first: usize) -> usize {
     (machine + NODES - first) % NODES
 }
 

@@ -12,6 +12,11 @@ pub(super) fn coordinates(endpoint: SocketAddr) -> bool {
     ask(endpoint).is_ok_and(|answer| &answer == ANSWER)
 }
 
+/// Whether anybody answers there, coordinator or not.
+pub(super) fn answers(endpoint: SocketAddr) -> bool {
+    ask(endpoint).is_ok()
+}
+
 fn ask(endpoint: SocketAddr) -> anyhow::Result<[u8; 4]> {
     const LIMIT: Duration = Duration::from_secs(1);
     // The store's greeting, and its ping, with a number of which a coordinator knows the answer.

@@ -5,13 +5,17 @@
 //! crowd threads <address> <agents>  one round of agents as programs have them, two threads each
 //! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
 //! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
+//! crowd record <places> <file> <agents> <seed>   agents that join, leave, close and succeed in many runs, and write down what they see
 //! ```
 //!
-//! `hold` prints what happens to it. The two before print one line of JSON: seconds until all were connected, and from then until all
+//! `hold` prints what happens to it. `threads` and `many` print one line of JSON: seconds until all were connected, and from then until all
 //! held their rank. Every run has a name of its own, so one server serves them all.
 
+mod alarms;
+mod connected;
 mod hold;
 mod many;
+mod record;
 mod serve;
 mod threads;
 
@@ -33,6 +37,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["hold", places, run, agents, nodes, fence] => {
             let (agents, nodes) = (agents.parse()?, nodes.parse()?);
             return hold::run(places, run, agents, nodes, fence.parse()?);
+        }
+        ["record", places, file, agents, seed] => {
+            return record::run(places, file, agents.parse()?, seed.parse()?);
         }
         ["threads", address, agents] => (threads::run as Run, address, agents),
         ["many", address, agents] => (many::run as Run, address, agents),

@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::Settings;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use self::agent::{Agent, Crowd};
+use self::agent::Agent;
+use crate::crowd::alarms::Alarms;
+use crate::crowd::connected::Crowd;
 
 /// The token of standard input.
 const STDIN: u64 = u64::MAX;
@@ -53,10 +54,9 @@ pub(crate) fn run(
         EventData::new_u64(STDIN),
         EventFlags::IN,
     )?;
-    let origin = Instant::now();
-    let mut crowd = Crowd::new(epoll, origin);
+    let mut crowd = Crowd::new(epoll, Instant::now());
     let mut all: Vec<Agent> = (0..agents)
-        .map(|number| Agent::new(number, &places, run_id, settings, now(origin)))
+        .map(|number| Agent::new(number, &places, run_id, settings, crowd.now()))
         .collect();
     for agent in &mut all {
         agent.begin(&mut crowd);
@@ -93,50 +93,13 @@ pub(crate) fn run(
             // An agent on a machine of its own would have read its answer in time.
             continue;
         }
-        let now = now(origin).mono;
+        let now = crowd.now().mono;
         while let Some(index) = alarms.due(now) {
             let agent = &mut all[index];
             agent.tick(&mut crowd);
             facts.look(index, agent, agents as usize);
             alarms.set(index, agent.deadline());
         }
-    }
-}
-
-fn now(origin: Instant) -> Now {
-    Now {
-        mono: Mono::from_origin(origin.elapsed()),
-        wall: Wall::default(),
-    }
-}
-
-/// When each agent wants to be called.
-#[derive(Default)]
-struct Alarms {
-    by_time: BTreeSet<(Mono, usize)>,
-    by_agent: BTreeMap<usize, Mono>,
-}
-
-impl Alarms {
-    fn set(&mut self, index: usize, at: Option<Mono>) {
-        let was = match at {
-            Some(at) => self.by_agent.insert(index, at),
-            None => self.by_agent.remove(&index),
-        };
-        if let Some(was) = was {
-            self.by_time.remove(&(was, index));
-        }
-        self.by_time.extend(at.map(|at| (at, index)));
-    }
-
-    /// Takes one that is due out.
-    fn due(&mut self, now: Mono) -> Option<usize> {
-        let first = *self.by_time.first()?;
-        if first.0 > now {
-            return None;
-        }
-        self.set(first.1, None);
-        Some(first.1)
     }
 }
 
@@ -162,7 +125,7 @@ impl Facts {
             }
         }
         let was_complete = self.away.is_empty();
-        if agent.is_away {
+        if agent.is_away() {
             self.away.insert(index);
         } else {
             self.returns += u64::from(self.away.remove(&index));

@@ -1,0 +1,35 @@
+//! When each agent of a crowd wants to be called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rdzv_core::time::Mono;
+
+/// When each agent wants to be called.
+#[derive(Default)]
+pub(super) struct Alarms {
+    by_time: BTreeSet<(Mono, usize)>,
+    by_agent: BTreeMap<usize, Mono>,
+}
+
+impl Alarms {
+    pub(super) fn set(&mut self, index: usize, at: Option<Mono>) {
+        let was = match at {
+            Some(at) => self.by_agent.insert(index, at),
+            None => self.by_agent.remove(&index),
+        };
+        if let Some(was) = was {
+            self.by_time.remove(&(was, index));
+        }
+        self.by_time.extend(at.map(|at| (at, index)));
+    }
+
+    /// Takes one that is due out.
+    pub(super) fn due(&mut self, now: Mono) -> Option<usize> {
+        let first = *self.by_time.first()?;
+        if first.0 > now {
+            return None;
+        }
+        self.set(first.1, None);
+        Some(first.1)
+    }
+}

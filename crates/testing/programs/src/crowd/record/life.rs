@@ -1,0 +1,256 @@
+//! One agent of a seat: its part in one run, from its first join on.
+
+use std::time::Duration;
+
+use rdzv_core::time::Mono;
+use rdzv_rendezvous_proto::coordinator::wire::{Program, Refusal};
+use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
+use rdzv_rendezvous_proto::{NodeDesc, Settings};
+
+use super::LATE;
+use super::sheet::Sheet;
+use crate::crowd::connected::{Connected, Crowd};
+
+/// What an agent is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It waits for a round.
+    Joining,
+    /// It holds this round, perhaps one that outlives its coordinator.
+    Holding(u64, bool),
+    /// Its workers have succeeded in this round.
+    Succeeding(u64),
+    /// Those of all have.
+    Succeeded,
+    /// Its round does not hold any more.
+    Over,
+    Leaving,
+    Closing,
+    /// It was not taken in, for another reason than the end of the run.
+    Refused,
+    /// The run is over.
+    Closed,
+    /// It knows nothing of the run any more.
+    Gone,
+}
+
+/// An agent.
+pub(super) struct Life {
+    connected: Connected,
+    run: String,
+    number: u64,
+    pub(super) doing: Doing,
+    asks: bool,
+    /// Since when it has no connection.
+    away_since: Option<Mono>,
+    is_late: bool,
+}
+
+impl Life {
+    /// An agent that has joined.
+    pub(super) fn begin(
+        token: u64,
+        places: &[String],
+        run: String,
+        settings: Settings,
+        crowd: &mut Crowd,
+        sheet: &mut Sheet,
+    ) -> Self {
+        let number = sheet.another();
+        let node = NodeDesc {
+            addr: format!("client-{number:07}"),
+            pid: 1,
+            local_id: 0,
+        };
+        // Only agents that say their program can come back to a coordinator.
+        let program = Program::new("train.py", b"", true);
+        let client = NativeClient::new(crowd.now(), number, &run, node, settings)
+            .running(Some(program))
+            .among_voters();
+        let mut life = Self {
+            connected: Connected::new(token, places, client),
+            run,
+            number,
+            doing: Doing::Joining,
+            asks: false,
+            away_since: None,
+            is_late: false,
+        };
+        life.connected.begin(crowd);
+        life.join(crowd, sheet);
+        life
+    }
+
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let late = self.away_since.filter(|_| !self.is_late);
+        let late = late.map(|since| since + LATE);
+        let connected = self.connected.deadline();
+        [connected, late].into_iter().flatten().min()
+    }
+
+    pub(super) fn join(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.doing = Doing::Joining;
+        self.write(crowd, sheet, "joins");
+        let join = Input::Join {
+            role: "default",
+            local_world_size: 1,
+        };
+        self.handle(crowd, sheet, join);
+    }
+
+    pub(super) fn leave(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.doing = Doing::Leaving;
+        self.write(crowd, sheet, "leaves");
+        self.handle(crowd, sheet, Input::Leave);
+    }
+
+    pub(super) fn close(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.doing = Doing::Closing;
+        self.write(crowd, sheet, "closes");
+        self.handle(crowd, sheet, Input::Close);
+    }
+
+    pub(super) fn succeed(&mut self, round: u64, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.doing = Doing::Succeeding(round);
+        self.write(crowd, sheet, &format!("succeeds {round}"));
+        self.handle(crowd, sheet, Input::Succeeded(round));
+    }
+
+    /// Asks how the run stands, if it can: without a connection, the machine itself would answer.
+    pub(super) fn ask(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        if self.connected.is_up() && !self.is_over() {
+            self.asks = true;
+            self.write(crowd, sheet, "asks");
+            self.handle(crowd, sheet, Input::Ask);
+        }
+    }
+
+    /// Its machine knows that the run is over, and would say so itself.
+    fn is_over(&self) -> bool {
+        matches!(self.doing, Doing::Closed)
+    }
+
+    pub(super) fn tick(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.connected.tick(crowd);
+        self.look(crowd, sheet);
+        let now = crowd.now().mono;
+        if self.away_since.is_some_and(|since| since + LATE <= now) {
+            self.may_be_lost(crowd, sheet);
+        }
+    }
+
+    pub(super) fn ready(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.connected.ready(crowd);
+        self.look(crowd, sheet);
+    }
+
+    /// It has not said anything for so long that it may be taken for lost.
+    pub(super) fn may_be_lost(&mut self, crowd: &Crowd, sheet: &mut Sheet) {
+        if !std::mem::replace(&mut self.is_late, true) {
+            sheet.late += 1;
+            self.write(crowd, sheet, "may-be-lost");
+        }
+    }
+
+    fn write(&self, crowd: &Crowd, sheet: &mut Sheet, event: &str) {
+        sheet.write(crowd, &self.run, self.number, event);
+    }
+
+    fn handle(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, input: Input<'_>) {
+        self.connected.handle(crowd, input);
+        self.look(crowd, sheet);
+    }
+
+    /// Writes down what it was told.
+    fn look(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        while let Some(output) = self.connected.heard.pop_front() {
+            self.told(crowd, sheet, output);
+        }
+        let is_up = self.connected.is_up();
+        if self.doing == Doing::Leaving && (!is_up || !self.connected.client.is_leaving()) {
+            if is_up {
+                self.write(crowd, sheet, "left");
+            }
+            self.doing = Doing::Gone;
+        }
+        self.away_since = match is_up {
+            true => None,
+            false => self.away_since.or(Some(crowd.now().mono)),
+        };
+    }
+
+    fn told(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, output: Output) {
+        match output {
+            Output::Lead { round } => self.connected.publish(crowd, round),
+            Output::Joined(joined) => {
+                let (round, rank, size) = (joined.round, joined.rank, joined.world_size);
+                self.doing = Doing::Holding(round, joined.is_recoverable);
+                self.write(crowd, sheet, &format!("joined {round} {rank} {size}"));
+            }
+            Output::NotJoined(Failure::Refused(Refusal::Closed | Refusal::NotNeeded)) => {
+                self.write(crowd, sheet, "refused closed");
+                // One that has said that it closes the run is told that too.
+                if self.doing != Doing::Closing {
+                    self.doing = Doing::Closed;
+                }
+            }
+            Output::NotJoined(failure) => {
+                sheet.reason(&format!("not joined: {failure:?}"));
+                self.write(crowd, sheet, "refused other");
+                if self.doing != Doing::Closing {
+                    self.doing = Doing::Refused;
+                }
+            }
+            Output::Changed(Change::Membership { round, reason }) => {
+                sheet.reason(&reason);
+                self.write(crowd, sheet, &format!("over {round}"));
+                if !matches!(self.doing, Doing::Closing | Doing::Leaving) {
+                    self.doing = Doing::Over;
+                }
+            }
+            Output::Changed(Change::Closed) | Output::Closed => {
+                self.write(crowd, sheet, "closed");
+                self.doing = Doing::Closed;
+            }
+            Output::Changed(Change::Lost { what, .. }) => {
+                sheet.reason(&format!("no coordinator: {what}"));
+                self.doing = Doing::Gone;
+            }
+            Output::NotClosed(failure) => {
+                sheet.reason(&format!("not closed: {failure:?}"));
+                self.doing = Doing::Gone;
+            }
+            Output::AllSucceeded(round) => {
+                self.write(crowd, sheet, &format!("all-succeeded {round}"));
+                if self.doing == Doing::Succeeding(round) {
+                    self.doing = Doing::Succeeded;
+                }
+            }
+            Output::Status { closed, .. } => {
+                // Without a connection, it is what the machine has known before.
+                if std::mem::take(&mut self.asks) && self.connected.is_up() {
+                    let status = if closed { "closed" } else { "open" };
+                    self.write(crowd, sheet, &format!("status {status}"));
+                }
+            }
+            Output::Dial
+            | Output::HangUp
+            | Output::Send(_)
+            | Output::Watch(_)
+            | Output::Search
+            | Output::Waiting { .. }
+            | Output::AwaitingMaster { .. }
+            | Output::Lease { .. }
+            | Output::Missing(_)
+            | Output::Changed(Change::PeerFailed { .. }) => {}
+        }
+    }
+}
+
+/// The settings of a run, the same for all that take part in it.
+pub(super) fn settings(random: &mut fastrand::Rng, most: u32) -> Settings {
+    let min = random.u32(1..=most);
+    let mut settings = Settings::new(min, random.u32(min..=most));
+    settings.last_call_timeout = Duration::from_millis(random.u64(100..1_000));
+    settings
+}

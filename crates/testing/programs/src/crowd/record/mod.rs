@@ -1,0 +1,97 @@
+//! Agents that take part in many runs, and write down what they do and are told: they join, join again, leave, close and
+//! succeed, and come back to runs that are over.
+//!
+//! Agents are in groups, each of which plays one run after the other. Each line of the record is an event, as
+//! `rdzv_sim::history::lines` reads it. The program ends with its standard input, and says then what became of it in a line of
+//! JSON:
+//!
+//! | figure | what |
+//! |---|---|
+//! | `late` | agents without a connection for so long that they may be taken for lost |
+//! | `reasons` | why rounds did not hold any more, each with the number of agents that were told so |
+
+mod life;
+mod seat;
+mod sheet;
+
+use std::error::Error;
+use std::io::{self, Read as _};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use self::seat::Seat;
+use self::sheet::Sheet;
+use super::alarms::Alarms;
+use super::connected::Crowd;
+
+/// The token of standard input.
+const STDIN: u64 = u64::MAX;
+
+/// The longest time between two looks at deadlines.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// Agents of a group.
+const GROUP: usize = 5;
+
+/// An agent that was without a connection for so long may be taken for lost; so may all, if this process got no time for it.
+const LATE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(
+    places: &str,
+    file: &str,
+    agents: usize,
+    seed: u64,
+) -> Result<(), Box<dyn Error>> {
+    let places: Vec<String> = places.split(',').map(str::to_owned).collect();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let stdin = EventData::new_u64(STDIN);
+    epoll::add(&epoll, io::stdin(), stdin, EventFlags::IN)?;
+    let mut crowd = Crowd::new(epoll, Instant::now());
+    let mut sheet = Sheet::new(file, seed)?;
+    let mut seats: Vec<Seat> = (0..agents)
+        .map(|index| Seat::new(index as u64, index / GROUP, &places, crowd.now().mono))
+        .collect();
+    let mut alarms = Alarms::default();
+    for (index, seat) in seats.iter().enumerate() {
+        alarms.set(index, Some(seat.deadline()));
+    }
+    let mut events: Vec<Event> = Vec::with_capacity(256);
+    let mut looked = crowd.now().mono;
+    loop {
+        events.clear();
+        match epoll::wait(&crowd.epoll, spare_capacity(&mut events), Some(&LOOK)) {
+            // It was stopped, and goes on.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let now = crowd.now().mono;
+        if now.since(looked) > LATE {
+            for seat in &mut seats {
+                seat.is_late(&crowd, &mut sheet);
+            }
+        }
+        looked = now;
+        for event in &events {
+            if event.data.u64() == STDIN {
+                if io::stdin().read(&mut [0; 64])? == 0 {
+                    return sheet.end();
+                }
+                continue;
+            }
+            let index = event.data.u64() as usize;
+            seats[index].ready(&mut crowd, &mut sheet);
+            alarms.set(index, Some(seats[index].deadline()));
+        }
+        while let Some(index) = alarms.due(now) {
+            seats[index].tick(&mut crowd, &mut sheet);
+            alarms.set(index, Some(seats[index].deadline()));
+        }
+    }
+}

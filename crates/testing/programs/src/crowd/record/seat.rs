@@ -1,0 +1,182 @@
+//! A seat: one agent after the other, in one run of its group after the other.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use rdzv_core::time::Mono;
+use rdzv_rendezvous_proto::Settings;
+
+use super::GROUP;
+use super::life::{Doing, Life, settings};
+use super::sheet::Sheet;
+use crate::crowd::connected::Crowd;
+
+/// Runs that are over are looked at again, the last so many of a group.
+const LOOKED_BACK: u64 = 20;
+
+/// A group closes no more runs than this: a coordinator remembers 1,024 runs that nobody takes part in, and 40 groups may be there.
+const MOST_RUNS: u64 = 24;
+
+/// A visit that is not refused, and a success or a close that is not answered, are given up after so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A seat of a group.
+pub(super) struct Seat {
+    token: u64,
+    group: usize,
+    places: Vec<String>,
+    /// The run that the group plays.
+    run: u64,
+    life: Option<Life>,
+    /// It has come to a run that is over.
+    visits: bool,
+    /// When it does the next thing, and what it was doing when that was decided.
+    acts_at: Mono,
+    was: Doing,
+}
+
+impl Seat {
+    pub(super) fn new(token: u64, group: usize, places: &[String], now: Mono) -> Self {
+        Self {
+            token,
+            group,
+            places: places.to_vec(),
+            run: 0,
+            life: None,
+            visits: false,
+            acts_at: now,
+            was: Doing::Gone,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Mono {
+        let life = self.life.as_ref().and_then(Life::deadline);
+        life.map_or(self.acts_at, |at| at.min(self.acts_at))
+    }
+
+    /// This process got no time for too long.
+    pub(super) fn is_late(&mut self, crowd: &Crowd, sheet: &mut Sheet) {
+        if let Some(life) = &mut self.life {
+            life.may_be_lost(crowd, sheet);
+        }
+    }
+
+    pub(super) fn ready(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        if let Some(life) = &mut self.life {
+            life.ready(crowd, sheet);
+        }
+        self.plan(crowd, sheet);
+    }
+
+    pub(super) fn tick(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        if let Some(life) = &mut self.life {
+            life.tick(crowd, sheet);
+        }
+        self.plan(crowd, sheet);
+        if self.acts_at <= crowd.now().mono {
+            self.act(crowd, sheet);
+            self.was = self.doing();
+            self.acts_at = crowd.now().mono + self.pause(sheet);
+        }
+    }
+
+    fn doing(&self) -> Doing {
+        self.life.as_ref().map_or(Doing::Gone, |life| life.doing)
+    }
+
+    /// Something else has become of it: the next thing is another one.
+    fn plan(&mut self, crowd: &Crowd, sheet: &mut Sheet) {
+        if self.doing() != self.was {
+            self.was = self.doing();
+            self.acts_at = crowd.now().mono + self.pause(sheet);
+        }
+    }
+
+    fn pause(&self, sheet: &mut Sheet) -> Duration {
+        match self.doing() {
+            Doing::Joining if !self.visits => Duration::from_millis(sheet.random.u64(1_000..5_000)),
+            Doing::Joining | Doing::Leaving | Doing::Closing | Doing::Succeeding(_) => PATIENCE,
+            Doing::Holding(..) => Duration::from_millis(sheet.random.u64(20..3_000)),
+            _ => Duration::from_millis(sheet.random.u64(1..500)),
+        }
+    }
+
+    fn act(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        let draw = sheet.random.u32(0..100);
+        let closes = self.run < MOST_RUNS && sheet.random.u32(0..6) == 0;
+        let doing = self.doing();
+        let Some(life) = &mut self.life else {
+            return self.enter(crowd, sheet);
+        };
+        match doing {
+            Doing::Joining if self.visits => self.life = None,
+            Doing::Joining => match draw {
+                0..60 => {}
+                60..80 => life.leave(crowd, sheet),
+                95.. if closes => life.close(crowd, sheet),
+                _ => life.ask(crowd, sheet),
+            },
+            Doing::Holding(round, true) if is_last(self.group, self.run, round) => {
+                life.succeed(round, crowd, sheet);
+            }
+            Doing::Holding(round, is_recoverable) => match draw {
+                0..45 => life.join(crowd, sheet),
+                45..60 => life.leave(crowd, sheet),
+                60..70 if is_recoverable => life.succeed(round, crowd, sheet),
+                95.. if closes => life.close(crowd, sheet),
+                _ => life.ask(crowd, sheet),
+            },
+            Doing::Succeeded => match draw {
+                0..30 if closes => life.close(crowd, sheet),
+                0..60 => life.leave(crowd, sheet),
+                _ => life.join(crowd, sheet),
+            },
+            Doing::Succeeding(_) | Doing::Over => life.join(crowd, sheet),
+            // It asks once more, over the same connection, and has the answer when it comes back.
+            Doing::Closed if draw < 50 && self.visits => {
+                self.life = None;
+                self.visits = false;
+            }
+            Doing::Closed => {
+                self.life = None;
+                if !self.visits {
+                    self.run += 1;
+                }
+                self.visits = draw < 75;
+                if self.visits {
+                    self.visit(crowd, sheet);
+                }
+            }
+            Doing::Refused | Doing::Gone | Doing::Leaving | Doing::Closing => {
+                self.life = None;
+                self.visits = false;
+            }
+        }
+    }
+
+    /// Joins the run that the group plays.
+    fn enter(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        self.visits = false;
+        let mut drawn = Rng::with_seed((self.group as u64) << 32 | self.run);
+        let settings = settings(&mut drawn, GROUP as u32);
+        self.begin(self.run, settings, crowd, sheet);
+    }
+
+    /// Joins a run that is over, alone: it is refused.
+    fn visit(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+        let back = sheet.random.u64(1..=LOOKED_BACK.min(self.run));
+        self.begin(self.run - back, Settings::new(1, 1), crowd, sheet);
+    }
+
+    fn begin(&mut self, run: u64, settings: Settings, crowd: &mut Crowd, sheet: &mut Sheet) {
+        let run = format!("run-{}-{run}", self.group);
+        let places = &self.places;
+        let life = Life::begin(self.token, places, run, settings, crowd, sheet);
+        self.life = Some(life);
+    }
+}
+
+/// Whether the workers of all succeed in this round.
+fn is_last(group: usize, run: u64, round: u64) -> bool {
+    Rng::with_seed((group as u64) << 40 ^ run << 8 ^ round).u32(0..4) == 0
+}
