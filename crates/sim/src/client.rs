@@ -38,7 +38,7 @@ pub struct Client {
     reader: Option<ReplyReader>,
     /// Counts what is unique to this client: entries pushed, pairs written.
     serial: u64,
-    /// What it has seen last of each key whose operations are written down.
+    /// The value seen last of each key whose operations are written down.
     seen: [Vec<u8>; KEYS],
 }
 

@@ -6,7 +6,7 @@ use rdzv_store_proto::wire::request;
 
 use crate::history::key::{Answer, Call};
 
-/// So many keys, of which the first hold numbers, the others texts.
+/// The number of keys; the first of them hold numbers, the others texts.
 pub const KEYS: usize = 4;
 const NUMBERS: usize = 2;
 

@@ -102,8 +102,8 @@ pub struct Agent {
     pub wanted: bool,
     /// Whether the round that it is in outlives its coordinator.
     pub is_recoverable: bool,
-    /// What it was told, for the history of the run.
-    pub told: Vec<Event>,
+    /// The events that it was told, for the history of the run.
+    pub heard: Vec<Event>,
     /// The number by which the coordinator tells its process from others.
     pub instance: u64,
     /// Those of the processes in whose place its keeper has started it.
@@ -145,7 +145,7 @@ impl Agent {
             doing: Doing::Nothing,
             wanted: false,
             is_recoverable: false,
-            told: Vec::new(),
+            heard: Vec::new(),
             instance,
             predecessors: Vec::new(),
             knows: false,
@@ -286,7 +286,7 @@ impl Agent {
                 self.doing = Doing::Working(joined.round);
                 self.knows = true;
                 self.is_recoverable = joined.is_recoverable;
-                self.told.push(Event::Joined(Seat {
+                self.heard.push(Event::Joined(Seat {
                     round: joined.round,
                     rank: joined.rank,
                     size: joined.world_size,
@@ -298,7 +298,7 @@ impl Agent {
                     failure,
                     Failure::Refused(Refusal::Closed | Refusal::NotNeeded)
                 );
-                self.told.push(Event::Refused { closed });
+                self.heard.push(Event::Refused { closed });
                 self.not_joined(
                     matches!(failure, Failure::Refused(_)),
                     matches!(failure, Failure::Unreachable { .. }),
@@ -306,19 +306,19 @@ impl Agent {
                 );
             }
             Output::Changed(Change::Membership { round, reason }) => {
-                self.told.push(Event::IsOver(round));
+                self.heard.push(Event::IsOver(round));
                 self.stop_workers(actions);
                 if reason.contains("is lost") {
                     actions.push(Action::Lost(reason));
                 }
             }
             Output::Changed(Change::Closed) | Output::Closed => {
-                self.told.push(Event::Closed);
+                self.heard.push(Event::Closed);
                 self.end();
             }
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
-            Output::AllSucceeded(round) => self.told.push(Event::AllSucceeded(round)),
+            Output::AllSucceeded(round) => self.heard.push(Event::AllSucceeded(round)),
             Output::NotClosed(_) => {
                 self.end();
                 actions.push(Action::Leave);
@@ -359,7 +359,7 @@ impl Agent {
                 self.not_joined(false, false, actions);
             }
             Output::Closed => {
-                self.told.push(Event::Closed);
+                self.heard.push(Event::Closed);
                 self.end();
             }
             Output::Left => self.end(),

@@ -22,7 +22,7 @@ impl World {
         let now = self.time.clocks(self.agents[agent].skew);
         self.write_down(agent, &input);
         let actions = self.agents[agent].handle(now, input);
-        self.write_told(agent);
+        self.write_heard(agent);
         if self.agents[agent].is_stock() {
             self.note(agent, || self.agents[agent].reason().to_owned());
         }

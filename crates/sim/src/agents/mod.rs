@@ -23,7 +23,7 @@
 //! | `connections.rs` | the connections of native agents |
 //! | `store.rs` | the store, and the coordinator in it |
 //! | [`agent`] | one agent around its machine, native or of torchrun |
-//! | `record.rs` | the history of the run, as the agents see it |
+//! | `history.rs`, `record.rs` | the history of the run, as the agents see it |
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //!
 //! Invariants: **INV-R1** at most one rank assignment per round. **INV-R2** two nodes never hold the same
@@ -40,6 +40,7 @@
 mod acts;
 pub mod agent;
 mod connections;
+mod history;
 mod inputs;
 pub mod ledger;
 pub mod plan;

@@ -1,23 +1,12 @@
-//! What agents do at a coordinator, and what they are told, for the history of the run: INV-L1.
+//! The deeds of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
 
 use super::agent::Input;
 use super::plan::Act;
 use super::world::World;
 use crate::Violation;
 use crate::history::check;
-use crate::history::record::{Event, Record};
+use crate::history::record::Event;
 use crate::history::run::{self, Seat};
-
-/// The history of the run, until what was decided may rightly be forgotten.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    record: Record,
-    has_ended: bool,
-    /// Anybody may be lost, from here on.
-    all_may_be_lost: bool,
-    /// A note was lost, and with it, perhaps, that all have succeeded.
-    is_unnoted: bool,
-}
 
 impl World {
     /// An agent is told something that it does.
@@ -37,8 +26,8 @@ impl World {
     }
 
     /// An agent has made something of what it was told.
-    pub(super) fn write_told(&mut self, agent: usize) {
-        for event in std::mem::take(&mut self.agents[agent].told) {
+    pub(super) fn write_heard(&mut self, agent: usize) {
+        for event in std::mem::take(&mut self.agents[agent].heard) {
             // Who is in a round with agents of torchrun is not all written down.
             let event = match event {
                 Event::Joined(seat) if self.plan.torchrun.contains(&true) => {

@@ -9,9 +9,9 @@ use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participant};
 
 use super::agent::{ADDRESS, Agent, Doing, Input};
+use super::history::History;
 use super::ledger::Ledger;
 use super::plan::{Act, Place, Plan};
-use super::record::History;
 use crate::Violation;
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};

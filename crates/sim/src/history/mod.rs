@@ -23,16 +23,16 @@ use crate::Violation;
 /// Most states of a search. A history that is right needs hardly more than it has operations.
 const MOST: usize = 500_000;
 
-/// What all operations of a history are about.
+/// The object that all operations of a history are about.
 pub trait Model: Debug + Sized {
-    /// What it holds; at first, the default.
+    /// Its content; at first, the default.
     type State: Clone + Ord + Default + Debug;
-    /// What is asked for.
+    /// A request.
     type Call: Clone + Debug;
-    /// What is answered.
+    /// An answer.
     type Answer: Clone + Debug;
 
-    /// What it holds after a call with this answer, if it has one; `None` if it cannot be answered so.
+    /// The content after a call with this answer, if it has one; `None` if it cannot be answered so.
     fn step(
         state: &Self::State,
         call: &Self::Call,
@@ -142,7 +142,7 @@ impl<M: Model> Search<'_, M> {
         answered.map_or(u64::MAX, |(at, _)| *at)
     }
 
-    /// What each operation that may take effect now leads to. One that may as well do so is the only one.
+    /// The steps to which operations lead that may take effect now. One that may as well do so is the only one.
     fn next(&self, step: &Step<M::State>) -> Vec<Step<M::State>> {
         let mut next = Vec::new();
         for at in self.candidates(&step.done) {

@@ -1,11 +1,11 @@
-//! What happens to the agents of a run, made into its operations.
+//! Events of the agents of a run, made into its operations.
 
 use std::collections::BTreeMap;
 
 use super::Operation;
 use super::run::{Agent, Call, Run, Seat, What};
 
-/// What happens to an agent, in its own order.
+/// An event of an agent, in its own order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It wants to be in the next round.
@@ -47,7 +47,7 @@ pub struct Record {
     agents: BTreeMap<Agent, Standing>,
 }
 
-/// What an agent waits for, by the places of its operations, and since when.
+/// The operations that an agent waits for, by the places of its operations, and since when.
 #[derive(Debug, Clone, Default)]
 struct Standing {
     joining: Option<(usize, u64)>,

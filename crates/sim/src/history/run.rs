@@ -1,6 +1,6 @@
 //! A run of the rendezvous, as its agents see it.
 //!
-//! What an agent was told is done is never taken back (INV-L1, H5 of the design):
+//! Nothing that an agent was told is done is ever taken back (INV-L1, H5 of the design):
 //!
 //! | told | then |
 //! |---|---|
@@ -23,7 +23,7 @@ pub type Agent = u64;
 #[derive(Debug, Clone)]
 pub struct Run;
 
-/// What an agent does, or is told.
+/// A deed of an agent, or a word to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The agent.
@@ -32,7 +32,7 @@ pub struct Call {
     pub what: What,
 }
 
-/// What takes effect.
+/// An effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// It holds no round any more, and waits for the next one.
@@ -66,7 +66,7 @@ pub struct Seat {
     pub size: u32,
 }
 
-/// What is known of a run.
+/// The facts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     closed: bool,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_late_may_have_been_so_before() {
+    fn what_is_heard_late_may_have_been_so_before() {
         // A round whose members hear of it when the run is closed, and one that is heard of when the next one is there.
         assert!(is_right(&[
             (1, Joins),

@@ -50,7 +50,7 @@ const LAST: Duration = Duration::from_secs(5);
 enum Victim {
     Service,
     ServiceTwice,
-    Keeper,
+    Launcher,
     Both,
     Nobody,
 }
@@ -58,7 +58,7 @@ enum Victim {
 const VICTIMS: [Victim; 5] = [
     Victim::Service,
     Victim::ServiceTwice,
-    Victim::Keeper,
+    Victim::Launcher,
     Victim::Both,
     Victim::Nobody,
 ];
@@ -277,7 +277,7 @@ impl<'a> Voters<'a> {
         let killed: Vec<u32> = match victim {
             Victim::Nobody => Vec::new(),
             Victim::Service | Victim::ServiceTwice => service.into_iter().collect(),
-            Victim::Keeper => vec![keeper],
+            Victim::Launcher => vec![keeper],
             Victim::Both => service.into_iter().chain([keeper]).collect(),
         };
         for process in killed {
@@ -293,7 +293,7 @@ impl<'a> Voters<'a> {
                 }
             }
             // Its port is free when it is gone.
-            Victim::Keeper | Victim::Both => drop(store.wait()?),
+            Victim::Launcher | Victim::Both => drop(store.wait()?),
             Victim::Service | Victim::Nobody => {}
         }
         Ok(())

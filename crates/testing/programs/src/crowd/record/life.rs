@@ -11,7 +11,7 @@ use super::LATE;
 use super::sheet::Sheet;
 use crate::crowd::connected::{Connected, Crowd};
 
-/// What an agent is doing.
+/// The state of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     /// It waits for a round.
@@ -164,7 +164,7 @@ impl Life {
     /// Writes down what it was told.
     fn look(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
         while let Some(output) = self.connected.heard.pop_front() {
-            self.told(crowd, sheet, output);
+            self.heard(crowd, sheet, output);
         }
         let is_up = self.connected.is_up();
         if self.doing == Doing::Leaving && (!is_up || !self.connected.client.is_leaving()) {
@@ -179,7 +179,7 @@ impl Life {
         };
     }
 
-    fn told(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, output: Output) {
+    fn heard(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, output: Output) {
         match output {
             Output::Lead { round } => self.connected.publish(crowd, round),
             Output::Joined(joined) => {

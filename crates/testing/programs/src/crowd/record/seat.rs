@@ -18,7 +18,7 @@ const LOOKED_BACK: u64 = 20;
 const MOST_RUNS: u64 = 24;
 
 /// A visit that is not refused, and a success or a close that is not answered, are given up after so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A seat of a group.
 pub(super) struct Seat {
@@ -95,7 +95,7 @@ impl Seat {
     fn pause(&self, sheet: &mut Sheet) -> Duration {
         match self.doing() {
             Doing::Joining if !self.visits => Duration::from_millis(sheet.random.u64(1_000..5_000)),
-            Doing::Joining | Doing::Leaving | Doing::Closing | Doing::Succeeding(_) => PATIENCE,
+            Doing::Joining | Doing::Leaving | Doing::Closing | Doing::Succeeding(_) => LONGEST_WAIT,
             Doing::Holding(..) => Duration::from_millis(sheet.random.u64(20..3_000)),
             _ => Duration::from_millis(sheet.random.u64(1..500)),
         }
