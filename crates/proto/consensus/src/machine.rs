@@ -30,12 +30,15 @@ use confirm::Questions;
 use election::{Election, TICKS_BOUND};
 use snapshot::{Assemblies, Transfers};
 
-/// Ticks without a leader before the member of place 0 stands for election; a leader that has no majority for as
-/// long steps down.
-const ELECTION_TICKS: usize = 10;
+/// Ticks without a leader before the member of place 0 stands for election.
+const ELECTION_TICKS: usize = 16;
 
 /// Ticks between heartbeats. A follower that misses one does not stand for election yet.
-const HEARTBEAT_TICKS: usize = 4;
+const HEARTBEAT_TICKS: usize = 7;
+
+/// Ticks between two looks of a leader for its majority: it steps down if no majority has answered since the one before. A look
+/// comes with every second heartbeat, so that no leader wakes up for it.
+const MAJORITY_TICKS: usize = 2 * HEARTBEAT_TICKS;
 
 /// The most bytes of entries in one message.
 const MESSAGE_BOUND: u64 = 512 << 10;
@@ -52,8 +55,8 @@ const CAUGHT_UP: u64 = 64;
 /// The settings of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The time of a tick. A leader says that it lives every 4 ticks; without one, a member stands for election
-    /// after `10 + place` ticks, and after more of them when votes were split.
+    /// The time of a tick. A leader says that it lives every 7 ticks; without one, a member stands for election
+    /// after `16 + place` ticks, and after more of them when votes were split.
     pub tick: Duration,
     /// Truncate the log when so many commands have been applied since the last snapshot.
     pub truncate_after: u64,
@@ -153,7 +156,7 @@ impl Consensus {
     ) -> Self {
         let config = raft::Config {
             id: id.number(),
-            election_tick: ELECTION_TICKS,
+            election_tick: MAJORITY_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
             // The library draws from this range, and what it draws is replaced before it is used (`await_leader`).
             min_election_tick: ELECTION_TICKS,

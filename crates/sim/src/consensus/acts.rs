@@ -11,9 +11,9 @@ use super::world::{Event, World};
 use crate::Violation;
 use crate::scheduler::nanos;
 
-/// A leader without a majority steps down within so long: ten ticks on a slow clock, checked once per period, and a
+/// A leader without a majority steps down within so long: fourteen ticks on a slow clock, checked once per period, and a
 /// hand-over begins the period anew.
-const STEPS_DOWN: Duration = Duration::from_millis(1700);
+const STEPS_DOWN: Duration = Duration::from_millis(2380);
 
 /// A process that ends in order has so long to hand over.
 const HANDS_OVER: u64 = 3_000_000_000;

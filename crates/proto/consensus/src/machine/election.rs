@@ -60,7 +60,7 @@ impl Election {
         self.led = self.led.max(term);
     }
 
-    /// The ticks after which this member stands for election in a term, if it hears of no leader: 10 and its place.
+    /// The ticks after which this member stands for election in a term, if it hears of no leader: 16 and its place.
     ///
     /// A term without a leader is one of a split vote. Clocks differ, so two members whose waits differ by one tick may
     /// stand at the same moment in every term. Each such term adds the place once more, and the waits move apart.

@@ -7,7 +7,7 @@
 use raft::StateRole;
 use rdzv_core::time::Mono;
 
-use super::{Consensus, ELECTION_TICKS};
+use super::{Consensus, ELECTION_TICKS, MAJORITY_TICKS};
 
 impl Consensus {
     /// The number of ticks after which the library does something of its own; none if it would do nothing.
@@ -18,7 +18,7 @@ impl Consensus {
                 let heartbeat = raft
                     .heartbeat_timeout()
                     .saturating_sub(raft.heartbeat_elapsed());
-                heartbeat.min(ELECTION_TICKS.saturating_sub(raft.election_elapsed))
+                heartbeat.min(MAJORITY_TICKS.saturating_sub(raft.election_elapsed))
             }
             _ if !raft.promotable() => return None,
             _ => raft
