@@ -127,6 +127,7 @@ impl World {
         if it.is_stock() || !it.is_recoverable {
             return Ok(());
         }
+        self.agents[agent].succeeded = Some(round);
         let succeeded = native_client::Input::Succeeded(round);
         self.tell(agent, Input::Native(succeeded))
     }

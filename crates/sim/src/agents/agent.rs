@@ -98,6 +98,8 @@ pub struct Agent {
     pub me: NodeDesc,
     /// What it is doing.
     pub doing: Doing,
+    /// The round in which its workers have ended, because they have succeeded.
+    pub succeeded: Option<u64>,
     /// Whether it shall take part.
     pub wanted: bool,
     /// Whether the round that it is in outlives its coordinator.
@@ -143,6 +145,7 @@ impl Agent {
                 local_id: 0,
             },
             doing: Doing::Nothing,
+            succeeded: None,
             wanted: false,
             is_recoverable: false,
             heard: Vec::new(),

@@ -96,7 +96,9 @@ impl World {
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
                 if self.plan.place == Place::Restartable && !self.plan.has_gap() {
                     let working = self.agents.iter().filter_map(|agent| match agent.doing {
-                        Doing::Working(round) => Some((&agent.me, round)),
+                        Doing::Working(round) if agent.succeeded != Some(round) => {
+                            Some((&agent.me, round))
+                        }
                         _ => None,
                     });
                     self.ledger.running(working)?;
