@@ -131,19 +131,22 @@ pub(super) fn run(tools: &Tools, minutes: usize, figures: &mut Figures) -> anyho
 
 /// Has the record looked at. One that is not in order is kept.
 fn check(tools: &Tools, record: &Path) -> anyhow::Result<Value> {
-    let judge = tools.judge.as_ref().context("the judge was not built")?;
-    let judged = Command::new(judge).arg("history").arg(record).output()?;
-    if !judged.status.success() {
+    let checker = tools
+        .checker
+        .as_ref()
+        .context("the checker was not built")?;
+    let checked = Command::new(checker).arg("history").arg(record).output()?;
+    if !checked.status.success() {
         let kept = tempfile::Builder::new()
             .prefix("bench-ha-K6-")
             .tempdir()?
             .keep();
         let kept = kept.join("record");
         fs::copy(record, &kept)?;
-        let said = String::from_utf8_lossy(&judged.stderr);
+        let said = String::from_utf8_lossy(&checked.stderr);
         bail!("the history in {} is not in order: {said}", kept.display());
     }
-    Ok(serde_json::from_slice(&judged.stdout)?)
+    Ok(serde_json::from_slice(&checked.stdout)?)
 }
 
 /// The voters, each a store on a machine of its own.

@@ -108,7 +108,7 @@ struct Tools {
     /// Many agents in one process, where an experiment needs them.
     crowd: Option<PathBuf>,
     /// The simulator, which also looks at records of real agents, where an experiment makes one.
-    judge: Option<PathBuf>,
+    checker: Option<PathBuf>,
 }
 
 /// Builds what is needed, and goes on in namespaces of its own.
@@ -125,21 +125,21 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         true => test_program("crowd")?,
         false => PathBuf::new(),
     };
-    let judge = match is_chosen("K6") {
+    let checker = match is_chosen("K6") {
         true => optimised("rdzv-sim", "rdzv-sim")?,
         false => PathBuf::new(),
     };
     let mut command = Command::new(this_program()?);
     command
         .args(["bench", ENCLOSED])
-        .args([rdzv, python, crowd, judge])
+        .args([rdzv, python, crowd, checker])
         .args(words);
     Err(network::enclose(&command))
 }
 
 /// Plays the experiments.
 pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
-    let [rdzv, python, crowd, judge, words @ ..] = words else {
+    let [rdzv, python, crowd, checker, words @ ..] = words else {
         bail!("four programs are needed");
     };
     network::ensure_enclosed()?;
@@ -151,7 +151,7 @@ pub(super) fn enclosed(words: &[String]) -> anyhow::Result<()> {
         python: python.into(),
         worker,
         crowd: (!crowd.is_empty()).then(|| crowd.into()),
-        judge: (!judge.is_empty()).then(|| judge.into()),
+        checker: (!checker.is_empty()).then(|| checker.into()),
     };
     let mut figures = Figures::default();
     for Experiment { name, runs, play } in chosen(words)? {

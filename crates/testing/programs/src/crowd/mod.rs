@@ -11,8 +11,8 @@
 //! `hold` prints what happens to it. `threads` and `many` print one line of JSON: seconds until all were connected, and from then until all
 //! held their rank. Every run has a name of its own, so one server serves them all.
 
-mod alarms;
 mod connected;
+mod deadlines;
 mod hold;
 mod many;
 mod record;

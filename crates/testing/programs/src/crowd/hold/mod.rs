@@ -24,8 +24,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use self::agent::Agent;
-use crate::crowd::alarms::Alarms;
 use crate::crowd::connected::Crowd;
+use crate::crowd::deadlines::Deadlines;
 
 /// The token of standard input.
 const STDIN: u64 = u64::MAX;
@@ -62,9 +62,9 @@ pub(crate) fn run(
         agent.begin(&mut crowd);
     }
     let mut facts = Facts::default();
-    let mut alarms = Alarms::default();
+    let mut deadlines = Deadlines::default();
     for (index, agent) in all.iter().enumerate() {
-        alarms.set(index, agent.deadline());
+        deadlines.set(index, agent.deadline());
     }
     let mut events: Vec<Event> = Vec::with_capacity(256);
     loop {
@@ -87,18 +87,18 @@ pub(crate) fn run(
                 _ => agent.ready(&mut crowd),
             }
             facts.look(index, agent, agents as usize);
-            alarms.set(index, agent.deadline());
+            deadlines.set(index, agent.deadline());
         }
         if events.len() == events.capacity() {
             // An agent on a machine of its own would have read its answer in time.
             continue;
         }
         let now = crowd.now().mono;
-        while let Some(index) = alarms.due(now) {
+        while let Some(index) = deadlines.due(now) {
             let agent = &mut all[index];
             agent.tick(&mut crowd);
             facts.look(index, agent, agents as usize);
-            alarms.set(index, agent.deadline());
+            deadlines.set(index, agent.deadline());
         }
     }
 }

@@ -10,9 +10,9 @@
 //! | `late` | agents without a connection for so long that they may be taken for lost |
 //! | `reasons` | why rounds did not hold any more, each with the number of agents that were told so |
 
-mod life;
-mod seat;
-mod sheet;
+mod agent;
+mod client;
+mod recorder;
 
 use std::error::Error;
 use std::io::{self, Read as _};
@@ -23,10 +23,10 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use self::seat::Seat;
-use self::sheet::Sheet;
-use super::alarms::Alarms;
+use self::client::Client;
+use self::recorder::Recorder;
 use super::connected::Crowd;
+use super::deadlines::Deadlines;
 
 /// The token of standard input.
 const STDIN: u64 = u64::MAX;
@@ -54,13 +54,13 @@ pub(crate) fn run(
     let stdin = EventData::new_u64(STDIN);
     epoll::add(&epoll, io::stdin(), stdin, EventFlags::IN)?;
     let mut crowd = Crowd::new(epoll, Instant::now());
-    let mut sheet = Sheet::new(file, seed)?;
-    let mut seats: Vec<Seat> = (0..agents)
-        .map(|index| Seat::new(index as u64, index / GROUP, &places, crowd.now().mono))
+    let mut recorder = Recorder::new(file, seed)?;
+    let mut clients: Vec<Client> = (0..agents)
+        .map(|index| Client::new(index as u64, index / GROUP, &places, crowd.now().mono))
         .collect();
-    let mut alarms = Alarms::default();
-    for (index, seat) in seats.iter().enumerate() {
-        alarms.set(index, Some(seat.deadline()));
+    let mut deadlines = Deadlines::default();
+    for (index, client) in clients.iter().enumerate() {
+        deadlines.set(index, Some(client.deadline()));
     }
     let mut events: Vec<Event> = Vec::with_capacity(256);
     let mut looked = crowd.now().mono;
@@ -73,25 +73,25 @@ pub(crate) fn run(
         }
         let now = crowd.now().mono;
         if now.since(looked) > LATE {
-            for seat in &mut seats {
-                seat.is_late(&crowd, &mut sheet);
+            for client in &mut clients {
+                client.is_late(&crowd, &mut recorder);
             }
         }
         looked = now;
         for event in &events {
             if event.data.u64() == STDIN {
                 if io::stdin().read(&mut [0; 64])? == 0 {
-                    return sheet.end();
+                    return recorder.end();
                 }
                 continue;
             }
             let index = event.data.u64() as usize;
-            seats[index].ready(&mut crowd, &mut sheet);
-            alarms.set(index, Some(seats[index].deadline()));
+            clients[index].ready(&mut crowd, &mut recorder);
+            deadlines.set(index, Some(clients[index].deadline()));
         }
-        while let Some(index) = alarms.due(now) {
-            seats[index].tick(&mut crowd, &mut sheet);
-            alarms.set(index, Some(seats[index].deadline()));
+        while let Some(index) = deadlines.due(now) {
+            clients[index].tick(&mut crowd, &mut recorder);
+            deadlines.set(index, Some(clients[index].deadline()));
         }
     }
 }

@@ -6,12 +6,12 @@ use rdzv_core::time::Mono;
 
 /// When each agent wants to be called.
 #[derive(Default)]
-pub(super) struct Alarms {
+pub(super) struct Deadlines {
     by_time: BTreeSet<(Mono, usize)>,
     by_agent: BTreeMap<usize, Mono>,
 }
 
-impl Alarms {
+impl Deadlines {
     pub(super) fn set(&mut self, index: usize, at: Option<Mono>) {
         let was = match at {
             Some(at) => self.by_agent.insert(index, at),

@@ -11,23 +11,23 @@ use serde_json::json;
 use crate::crowd::connected::Crowd;
 
 /// The record, and everything that all agents share.
-pub(super) struct Sheet {
+pub(super) struct Recorder {
     file: BufWriter<File>,
     failed: Option<std::io::Error>,
     /// All that is random.
     pub(super) random: Rng,
-    lives: u64,
+    agents: u64,
     pub(super) late: u64,
     reasons: BTreeMap<String, u64>,
 }
 
-impl Sheet {
+impl Recorder {
     pub(super) fn new(file: &str, seed: u64) -> Result<Self, Box<dyn Error>> {
         Ok(Self {
             file: BufWriter::new(File::create(file)?),
             failed: None,
             random: Rng::with_seed(seed),
-            lives: 0,
+            agents: 0,
             late: 0,
             reasons: BTreeMap::new(),
         })
@@ -35,8 +35,8 @@ impl Sheet {
 
     /// The number of another agent.
     pub(super) fn another(&mut self) -> u64 {
-        self.lives += 1;
-        self.lives
+        self.agents += 1;
+        self.agents
     }
 
     /// Writes an event down.
@@ -60,7 +60,7 @@ impl Sheet {
             return Err(failed.into());
         }
         self.file.flush()?;
-        let (agents, late, reasons) = (self.lives, self.late, &self.reasons);
+        let (agents, late, reasons) = (self.agents, self.late, &self.reasons);
         println!(
             "{}",
             json!({"agents": agents, "late": late, "reasons": reasons})

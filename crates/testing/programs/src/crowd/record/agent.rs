@@ -1,4 +1,4 @@
-//! One agent of a seat: its part in one run, from its first join on.
+//! One agent of a client: its part in one run, from its first join on.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient,
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
 use super::LATE;
-use super::sheet::Sheet;
+use super::recorder::Recorder;
 use crate::crowd::connected::{Connected, Crowd};
 
 /// The state of an agent.
@@ -35,7 +35,7 @@ pub(super) enum Doing {
 }
 
 /// An agent.
-pub(super) struct Life {
+pub(super) struct Agent {
     connected: Connected,
     run: String,
     number: u64,
@@ -46,7 +46,7 @@ pub(super) struct Life {
     is_late: bool,
 }
 
-impl Life {
+impl Agent {
     /// An agent that has joined.
     pub(super) fn begin(
         token: u64,
@@ -54,9 +54,9 @@ impl Life {
         run: String,
         settings: Settings,
         crowd: &mut Crowd,
-        sheet: &mut Sheet,
+        recorder: &mut Recorder,
     ) -> Self {
-        let number = sheet.another();
+        let number = recorder.another();
         let node = NodeDesc {
             addr: format!("client-{number:07}"),
             pid: 1,
@@ -67,7 +67,7 @@ impl Life {
         let client = NativeClient::new(crowd.now(), number, &run, node, settings)
             .running(Some(program))
             .among_voters();
-        let mut life = Self {
+        let mut agent = Self {
             connected: Connected::new(token, places, client),
             run,
             number,
@@ -76,9 +76,9 @@ impl Life {
             away_since: None,
             is_late: false,
         };
-        life.connected.begin(crowd);
-        life.join(crowd, sheet);
-        life
+        agent.connected.begin(crowd);
+        agent.join(crowd, recorder);
+        agent
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
@@ -88,40 +88,40 @@ impl Life {
         [connected, late].into_iter().flatten().min()
     }
 
-    pub(super) fn join(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn join(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.doing = Doing::Joining;
-        self.write(crowd, sheet, "joins");
+        self.write(crowd, recorder, "joins");
         let join = Input::Join {
             role: "default",
             local_world_size: 1,
         };
-        self.handle(crowd, sheet, join);
+        self.handle(crowd, recorder, join);
     }
 
-    pub(super) fn leave(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn leave(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.doing = Doing::Leaving;
-        self.write(crowd, sheet, "leaves");
-        self.handle(crowd, sheet, Input::Leave);
+        self.write(crowd, recorder, "leaves");
+        self.handle(crowd, recorder, Input::Leave);
     }
 
-    pub(super) fn close(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn close(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.doing = Doing::Closing;
-        self.write(crowd, sheet, "closes");
-        self.handle(crowd, sheet, Input::Close);
+        self.write(crowd, recorder, "closes");
+        self.handle(crowd, recorder, Input::Close);
     }
 
-    pub(super) fn succeed(&mut self, round: u64, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn succeed(&mut self, round: u64, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.doing = Doing::Succeeding(round);
-        self.write(crowd, sheet, &format!("succeeds {round}"));
-        self.handle(crowd, sheet, Input::Succeeded(round));
+        self.write(crowd, recorder, &format!("succeeds {round}"));
+        self.handle(crowd, recorder, Input::Succeeded(round));
     }
 
     /// Asks how the run stands, if it can: without a connection, the machine itself would answer.
-    pub(super) fn ask(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn ask(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         if self.connected.is_up() && !self.is_over() {
             self.asks = true;
-            self.write(crowd, sheet, "asks");
-            self.handle(crowd, sheet, Input::Ask);
+            self.write(crowd, recorder, "asks");
+            self.handle(crowd, recorder, Input::Ask);
         }
     }
 
@@ -130,46 +130,46 @@ impl Life {
         matches!(self.doing, Doing::Closed)
     }
 
-    pub(super) fn tick(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn tick(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.connected.tick(crowd);
-        self.look(crowd, sheet);
+        self.look(crowd, recorder);
         let now = crowd.now().mono;
         if self.away_since.is_some_and(|since| since + LATE <= now) {
-            self.may_be_lost(crowd, sheet);
+            self.may_be_lost(crowd, recorder);
         }
     }
 
-    pub(super) fn ready(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    pub(super) fn ready(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.connected.ready(crowd);
-        self.look(crowd, sheet);
+        self.look(crowd, recorder);
     }
 
     /// It has not said anything for so long that it may be taken for lost.
-    pub(super) fn may_be_lost(&mut self, crowd: &Crowd, sheet: &mut Sheet) {
+    pub(super) fn may_be_lost(&mut self, crowd: &Crowd, recorder: &mut Recorder) {
         if !std::mem::replace(&mut self.is_late, true) {
-            sheet.late += 1;
-            self.write(crowd, sheet, "may-be-lost");
+            recorder.late += 1;
+            self.write(crowd, recorder, "may-be-lost");
         }
     }
 
-    fn write(&self, crowd: &Crowd, sheet: &mut Sheet, event: &str) {
-        sheet.write(crowd, &self.run, self.number, event);
+    fn write(&self, crowd: &Crowd, recorder: &mut Recorder, event: &str) {
+        recorder.write(crowd, &self.run, self.number, event);
     }
 
-    fn handle(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, input: Input<'_>) {
+    fn handle(&mut self, crowd: &mut Crowd, recorder: &mut Recorder, input: Input<'_>) {
         self.connected.handle(crowd, input);
-        self.look(crowd, sheet);
+        self.look(crowd, recorder);
     }
 
     /// Writes down what it was told.
-    fn look(&mut self, crowd: &mut Crowd, sheet: &mut Sheet) {
+    fn look(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         while let Some(output) = self.connected.heard.pop_front() {
-            self.heard(crowd, sheet, output);
+            self.heard(crowd, recorder, output);
         }
         let is_up = self.connected.is_up();
         if self.doing == Doing::Leaving && (!is_up || !self.connected.client.is_leaving()) {
             if is_up {
-                self.write(crowd, sheet, "left");
+                self.write(crowd, recorder, "left");
             }
             self.doing = Doing::Gone;
         }
@@ -179,49 +179,49 @@ impl Life {
         };
     }
 
-    fn heard(&mut self, crowd: &mut Crowd, sheet: &mut Sheet, output: Output) {
+    fn heard(&mut self, crowd: &mut Crowd, recorder: &mut Recorder, output: Output) {
         match output {
             Output::Lead { round } => self.connected.publish(crowd, round),
             Output::Joined(joined) => {
                 let (round, rank, size) = (joined.round, joined.rank, joined.world_size);
                 self.doing = Doing::Holding(round, joined.is_recoverable);
-                self.write(crowd, sheet, &format!("joined {round} {rank} {size}"));
+                self.write(crowd, recorder, &format!("joined {round} {rank} {size}"));
             }
             Output::NotJoined(Failure::Refused(Refusal::Closed | Refusal::NotNeeded)) => {
-                self.write(crowd, sheet, "refused closed");
+                self.write(crowd, recorder, "refused closed");
                 // One that has said that it closes the run is told that too.
                 if self.doing != Doing::Closing {
                     self.doing = Doing::Closed;
                 }
             }
             Output::NotJoined(failure) => {
-                sheet.reason(&format!("not joined: {failure:?}"));
-                self.write(crowd, sheet, "refused other");
+                recorder.reason(&format!("not joined: {failure:?}"));
+                self.write(crowd, recorder, "refused other");
                 if self.doing != Doing::Closing {
                     self.doing = Doing::Refused;
                 }
             }
             Output::Changed(Change::Membership { round, reason }) => {
-                sheet.reason(&reason);
-                self.write(crowd, sheet, &format!("over {round}"));
+                recorder.reason(&reason);
+                self.write(crowd, recorder, &format!("over {round}"));
                 if !matches!(self.doing, Doing::Closing | Doing::Leaving) {
                     self.doing = Doing::Over;
                 }
             }
             Output::Changed(Change::Closed) | Output::Closed => {
-                self.write(crowd, sheet, "closed");
+                self.write(crowd, recorder, "closed");
                 self.doing = Doing::Closed;
             }
             Output::Changed(Change::Lost { what, .. }) => {
-                sheet.reason(&format!("no coordinator: {what}"));
+                recorder.reason(&format!("no coordinator: {what}"));
                 self.doing = Doing::Gone;
             }
             Output::NotClosed(failure) => {
-                sheet.reason(&format!("not closed: {failure:?}"));
+                recorder.reason(&format!("not closed: {failure:?}"));
                 self.doing = Doing::Gone;
             }
             Output::AllSucceeded(round) => {
-                self.write(crowd, sheet, &format!("all-succeeded {round}"));
+                self.write(crowd, recorder, &format!("all-succeeded {round}"));
                 if self.doing == Doing::Succeeding(round) {
                     self.doing = Doing::Succeeded;
                 }
@@ -230,7 +230,7 @@ impl Life {
                 // Without a connection, it is what the machine has known before.
                 if std::mem::take(&mut self.asks) && self.connected.is_up() {
                     let status = if closed { "closed" } else { "open" };
-                    self.write(crowd, sheet, &format!("status {status}"));
+                    self.write(crowd, recorder, &format!("status {status}"));
                 }
             }
             Output::Dial
