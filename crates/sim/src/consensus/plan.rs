@@ -65,6 +65,9 @@ pub struct Plan {
     pub acts: Vec<(Duration, Act)>,
     /// The end of all faults.
     pub end: Duration,
+    /// The clocks of the members after the first one differ so that 17 ticks of the second take as long as 18 of the third: both
+    /// stand for election at once.
+    pub waits_are_equal: bool,
     /// A rule that is broken.
     pub mutant: Option<Mutant>,
 }
@@ -101,6 +104,7 @@ impl Plan {
             pause: Duration::from_millis(random.u64(10..300)),
             acts: Vec::new(),
             end: Duration::from_secs(seconds),
+            waits_are_equal: seed % 8 == 3,
             mutant: None,
         };
         let count = random.u64(0..24) * u64::from(random.u64(0..10) > 0);
