@@ -55,6 +55,8 @@ struct Standing {
     closing: Option<usize>,
     asked: Option<u64>,
     said: Option<(usize, u64, u64)>,
+    /// The round of which it was told that all have succeeded.
+    all_succeeded: Option<u64>,
     /// When it last knew that the run was open.
     open_at: u64,
 }
@@ -67,6 +69,7 @@ impl Record {
             Event::Joins => {
                 standing.joining = Some((self.call(at, agent, What::Arrive), at));
                 standing.said = None;
+                standing.all_succeeded = None;
             }
             Event::Joined(seat) => {
                 if let Some((arrival, since)) = standing.joining.take() {
@@ -100,10 +103,16 @@ impl Record {
                 }
             }
             Event::Succeeds(round) => {
-                let said = self.call(at, agent, What::Succeed(round));
-                standing.said = Some((said, at, round));
+                // Whoever says it again has said it already. The answer to the first time is the answer to all of them:
+                // whoever was told may hear that others have left, also if it says it once more.
+                let has_said = standing.said.is_some_and(|(_, _, of)| of == round);
+                if !has_said && standing.all_succeeded != Some(round) {
+                    let said = self.call(at, agent, What::Succeed(round));
+                    standing.said = Some((said, at, round));
+                }
             }
             Event::AllSucceeded(round) => {
+                standing.all_succeeded = Some(round);
                 // Others may leave the round after that.
                 if let Some((said, since, of)) = standing.said.take()
                     && of == round

@@ -348,6 +348,23 @@ mod tests {
         // Whoever was told may hear that others have left.
         let told = [(2, AllSucceeded(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &told].concat()));
+        // Also if it says it again; and it may be told once more when the others are in another round.
+        let again = [(2, AllSucceeded(0)), (2, Succeeds(0)), (2, IsOver(0))];
+        assert!(after_pair(&[&all[..], &again].concat()));
+        let late = [
+            (1, Joins),
+            (3, Joins),
+            (2, MayBeLost),
+            (1, seat(1, 0, 2)),
+            (3, seat(1, 1, 2)),
+            (2, Succeeds(0)),
+            (2, AllSucceeded(0)),
+            (2, IsOver(0)),
+        ];
+        assert!(after_pair(&[&all[..], &late].concat()));
+        // One that was never told is not told otherwise, however often it says it.
+        let twice = [(2, Succeeds(0)), (2, IsOver(0))];
+        assert!(!after_pair(&[&all[..], &twice].concat()));
         assert!(!after_pair(&[
             (1, Succeeds(0)),
             (2, Succeeds(0)),
