@@ -17,6 +17,8 @@ pub(super) struct Client {
     pub(super) current: Option<Current>,
     /// Where it asks next.
     pub(super) slot: usize,
+    /// Where it asked last of itself, and not because another one said so.
+    pub(super) turn: usize,
     /// Each operation that was answered, with its key.
     pub(super) history: Vec<(u64, Operation<Counter>)>,
 }

@@ -24,8 +24,10 @@ impl World {
         let client = &mut self.clients[number];
         let current = match client.current {
             Some(current) => {
-                // In turn: by chance, one that alone leads might not be asked for very long.
-                client.slot = (client.slot + 1) % slots;
+                // In turn: by chance, one that alone leads might not be asked for very long. A member that was removed names
+                // a leader of before for ever, so its word does not count for the turn.
+                client.turn = (client.turn + 1) % slots;
+                client.slot = client.turn;
                 current
             }
             None if self.clients_end => return,
