@@ -7,8 +7,8 @@ use rdzv_store_proto::wire::{LARGE_BODY, request};
 
 use crate::Violation;
 use crate::history::key::Answer;
+use crate::key_operation::{KEYS, KeyOperation};
 use crate::ledger::Ledger;
-use crate::on_key::{KEYS, OnKey};
 
 const REGISTER: &[u8] = b"/register";
 const COUNTER: &[u8] = b"/counter";
@@ -76,7 +76,7 @@ enum State {
     /// It has entered a barrier.
     InBarrier { key: Vec<u8> },
     /// It has done something to a key, which is written down.
-    OnKey(OnKey),
+    KeyOperation(KeyOperation),
 }
 
 impl Client {
@@ -101,8 +101,8 @@ impl Client {
 
     /// The connection is gone, with whatever was under way; that may have happened nevertheless.
     pub fn lost(&mut self, ledger: &mut Ledger) {
-        if let State::OnKey(asked) = std::mem::replace(&mut self.state, State::Idle) {
-            ledger.on_key(asked, None);
+        if let State::KeyOperation(asked) = std::mem::replace(&mut self.state, State::Idle) {
+            ledger.key_operation(asked, None);
         }
         self.reader = None;
     }
@@ -210,8 +210,8 @@ impl Client {
             17.. => {
                 let value = self.serial * 100 + self.number as u64;
                 let (asked, shape) =
-                    OnKey::ask(now, &self.seen, value, self.nonce(), random, &mut out);
-                (State::OnKey(asked), shape)
+                    KeyOperation::ask(now, &self.seen, value, self.nonce(), random, &mut out);
+                (State::KeyOperation(asked), shape)
             }
             _ => {
                 let length = random.usize(0..3 * LARGE_BODY);
@@ -329,17 +329,17 @@ impl Client {
                 }
             }
             (State::Fetching, Reply::Bytes(value)) => self.look_at_large(&value)?,
-            (State::OnKey(asked), reply) => {
+            (State::KeyOperation(asked), reply) => {
                 let Some(answer) = asked.answer(&reply, self.nonce()) else {
                     let shown = format!("{reply:?}");
-                    self.state = State::OnKey(asked);
+                    self.state = State::KeyOperation(asked);
                     let what = "INV-S2/INV-S3: an answer of another kind";
                     return self.violated(what, shown.as_bytes());
                 };
                 if let Answer::Value(value) = &answer {
                     self.seen[asked.key].clone_from(value);
                 }
-                ledger.on_key(asked, Some((now, answer)));
+                ledger.key_operation(asked, Some((now, answer)));
             }
             (state, reply) => {
                 let reply = format!("{reply:?}");

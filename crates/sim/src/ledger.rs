@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Violation;
 use crate::history::key::{Answer, Key};
 use crate::history::{Operation, check};
-use crate::on_key::OnKey;
+use crate::key_operation::KeyOperation;
 
 /// What the clients have learnt so far.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Something was done to a key, and perhaps answered.
-    pub fn on_key(&mut self, asked: OnKey, answered: Option<(u64, Answer)>) {
+    pub fn key_operation(&mut self, asked: KeyOperation, answered: Option<(u64, Answer)>) {
         let operations = self.keys.entry(asked.key).or_default();
         operations.push(Operation {
             call: asked.call,

@@ -22,7 +22,7 @@
 //! | [`world`] | virtual time, events, what clients do; the driver of the machine |
 //! | [`link`] | one connection's two directions |
 //! | [`client`] | what clients ask, and what they make of the answers |
-//! | [`on_key`] | operations whose order is looked for |
+//! | [`key_operation`] | operations whose order is looked for |
 //! | [`ledger`] | what must be true of all answers together |
 //!
 //! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is satisfied is
@@ -35,9 +35,9 @@ pub mod client;
 pub mod consensus;
 pub mod fence;
 pub mod history;
+pub mod key_operation;
 pub mod ledger;
 pub mod link;
-pub mod on_key;
 pub mod references;
 pub mod report;
 pub mod scheduler;

@@ -11,7 +11,7 @@ use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
 
 use super::plan::{Place, Plan};
 use crate::history::record::Event;
-use crate::history::run::Seat;
+use crate::history::run::Assignment;
 use crate::scheduler::due;
 
 /// Where the coordinator is.
@@ -289,7 +289,7 @@ impl Agent {
                 self.doing = Doing::Working(joined.round);
                 self.knows = true;
                 self.is_recoverable = joined.is_recoverable;
-                self.heard.push(Event::Joined(Seat {
+                self.heard.push(Event::Joined(Assignment {
                     round: joined.round,
                     rank: joined.rank,
                     size: joined.world_size,

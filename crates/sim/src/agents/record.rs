@@ -1,4 +1,4 @@
-//! The deeds of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
+//! The operations of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
 
 use super::agent::Input;
 use super::plan::Act;
@@ -6,7 +6,7 @@ use super::world::World;
 use crate::Violation;
 use crate::history::check;
 use crate::history::record::Event;
-use crate::history::run::{self, Seat};
+use crate::history::run::{self, Assignment};
 
 impl World {
     /// An agent is told something that it does.
@@ -30,8 +30,11 @@ impl World {
         for event in std::mem::take(&mut self.agents[agent].heard) {
             // Who is in a round with agents of torchrun is not all written down.
             let event = match event {
-                Event::Joined(seat) if self.plan.torchrun.contains(&true) => {
-                    Event::Joined(Seat { size: 0, ..seat })
+                Event::Joined(assignment) if self.plan.torchrun.contains(&true) => {
+                    Event::Joined(Assignment {
+                        size: 0,
+                        ..assignment
+                    })
                 }
                 other => other,
             };

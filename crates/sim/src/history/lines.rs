@@ -13,7 +13,7 @@ use std::str::SplitAsciiWhitespace;
 
 use super::check;
 use super::record::{Event, Record};
-use super::run::Seat;
+use super::run::Assignment;
 use crate::Violation;
 
 /// The events of all runs.
@@ -97,7 +97,7 @@ fn number<T: std::str::FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<
 fn event(words: &mut SplitAsciiWhitespace<'_>) -> Option<Event> {
     Some(match words.next()? {
         "joins" => Event::Joins,
-        "joined" => Event::Joined(Seat {
+        "joined" => Event::Joined(Assignment {
             round: number(words)?,
             rank: number(words)?,
             size: number(words)?,

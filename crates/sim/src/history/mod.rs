@@ -1,4 +1,4 @@
-//! Whether what clients saw can be put into one order, in which each operation takes effect between its call and its
+//! Whether the answers that clients saw can be put into one order, in which each operation takes effect between its call and its
 //! answer (Wing and Gong, with Lowe's memory of what was tried). Each key, and each run, is looked at for itself.
 //!
 //! | file | what |

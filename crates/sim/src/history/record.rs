@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Operation;
-use super::run::{Agent, Call, Run, Seat, What};
+use super::run::{Agent, Assignment, Call, Effect, Run};
 
 /// An event of an agent, in its own order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Event {
     /// It wants to be in the next round.
     Joins,
     /// It is in one.
-    Joined(Seat),
+    Joined(Assignment),
     /// It is not taken in, because the run is over; or for another reason.
     Refused {
         /// The run is over.
@@ -67,14 +67,14 @@ impl Record {
         let mut standing = self.agents.remove(&agent).unwrap_or_default();
         match event {
             Event::Joins => {
-                standing.joining = Some((self.call(at, agent, What::Arrive), at));
+                standing.joining = Some((self.call(at, agent, Effect::Arrive), at));
                 standing.said = None;
                 standing.all_succeeded = None;
             }
-            Event::Joined(seat) => {
+            Event::Joined(assignment) => {
                 if let Some((arrival, since)) = standing.joining.take() {
                     self.answer(arrival, at);
-                    self.seen(since, at, agent, What::Enter(seat));
+                    self.seen(since, at, agent, Effect::Enter(assignment));
                 }
                 standing.open_at = at;
             }
@@ -82,32 +82,32 @@ impl Record {
                 if let Some((_, since)) = standing.joining.take()
                     && closed
                 {
-                    self.seen(since, at, agent, What::IsClosed(true));
+                    self.seen(since, at, agent, Effect::IsClosed(true));
                 }
             }
-            Event::Leaves => standing.leaving = Some(self.call(at, agent, What::Leave)),
+            Event::Leaves => standing.leaving = Some(self.call(at, agent, Effect::Leave)),
             Event::Left => {
                 if let Some(leave) = standing.leaving.take() {
                     self.answer(leave, at);
                 }
             }
-            Event::Closes => standing.closing = Some(self.call(at, agent, What::Close)),
+            Event::Closes => standing.closing = Some(self.call(at, agent, Effect::Close)),
             Event::Closed => match standing.closing.take() {
                 Some(close) => self.answer(close, at),
-                None => self.seen(standing.open_at, at, agent, What::IsClosed(true)),
+                None => self.seen(standing.open_at, at, agent, Effect::IsClosed(true)),
             },
             Event::Asks => standing.asked = Some(at),
             Event::Status(closed) => {
                 if let Some(since) = standing.asked.take() {
-                    self.seen(since, at, agent, What::IsClosed(closed));
+                    self.seen(since, at, agent, Effect::IsClosed(closed));
                 }
             }
             Event::Succeeds(round) => {
-                // Whoever says it again has said it already. The answer to the first time is the answer to all of them:
-                // whoever was told may hear that others have left, also if it says it once more.
+                // An agent that says it again has said it already: the answer to the first time is the answer to all of them.
+                // One that was told may hear that others have left, also if it says it once more.
                 let has_said = standing.said.is_some_and(|(_, _, of)| of == round);
                 if !has_said && standing.all_succeeded != Some(round) {
-                    let said = self.call(at, agent, What::Succeed(round));
+                    let said = self.call(at, agent, Effect::Succeed(round));
                     standing.said = Some((said, at, round));
                 }
             }
@@ -118,24 +118,24 @@ impl Record {
                     && of == round
                 {
                     self.answer(said, at);
-                    self.seen(since, at, agent, What::AllSucceeded(round));
+                    self.seen(since, at, agent, Effect::AllSucceeded(round));
                 }
             }
             Event::IsOver(round) => {
                 if let Some((_, since, of)) = standing.said
                     && of == round
                 {
-                    self.seen(since, at, agent, What::IsOver(round));
+                    self.seen(since, at, agent, Effect::IsOver(round));
                 }
             }
-            Event::MayBeLost => drop(self.call(at, agent, What::MayBeLost)),
+            Event::MayBeLost => drop(self.call(at, agent, Effect::MayBeLost)),
         }
         self.agents.insert(agent, standing);
     }
 
-    fn call(&mut self, called: u64, agent: Agent, what: What) -> usize {
+    fn call(&mut self, called: u64, agent: Agent, effect: Effect) -> usize {
         self.operations.push(Operation {
-            call: Call { agent, what },
+            call: Call { agent, effect },
             called,
             answered: None,
         });
@@ -146,8 +146,8 @@ impl Record {
         self.operations[place].answered = Some((at, ()));
     }
 
-    fn seen(&mut self, since: u64, at: u64, agent: Agent, what: What) {
-        let place = self.call(since, agent, what);
+    fn seen(&mut self, since: u64, at: u64, agent: Agent, effect: Effect) {
+        let place = self.call(since, agent, effect);
         self.answer(place, at);
     }
 }

@@ -23,22 +23,22 @@ pub type Agent = u64;
 #[derive(Debug, Clone)]
 pub struct Run;
 
-/// A deed of an agent, or a word to it.
+/// An operation of an agent, or a message to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The agent.
     pub agent: Agent,
-    /// What.
-    pub what: What,
+    /// Its effect.
+    pub effect: Effect,
 }
 
 /// An effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum Effect {
     /// It holds no round any more, and waits for the next one.
     Arrive,
     /// It is in a round, with this rank; the size is 0 if it is not known.
-    Enter(Seat),
+    Enter(Assignment),
     /// It takes no part any more, by its own word.
     Leave,
     /// Nobody need wait for it any more.
@@ -57,7 +57,7 @@ pub enum What {
 
 /// A place in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seat {
+pub struct Assignment {
     /// The round.
     pub round: u64,
     /// The rank of the agent.
@@ -89,8 +89,8 @@ impl State {
         !self.ranks.is_empty() && round <= self.round
     }
 
-    fn enter(&mut self, agent: Agent, seat: Seat) -> bool {
-        let Seat { round, rank, size } = seat;
+    fn enter(&mut self, agent: Agent, assignment: Assignment) -> bool {
+        let Assignment { round, rank, size } = assignment;
         if self.closed || !self.waiting.contains(&agent) {
             return false;
         }
@@ -120,40 +120,40 @@ impl Model for Run {
     fn step(state: &State, call: &Call, _: Option<&()>) -> Option<State> {
         let agent = call.agent;
         let mut after = state.clone();
-        let is_right = match call.what {
-            What::Arrive => {
+        let is_right = match call.effect {
+            Effect::Arrive => {
                 after.members.remove(&agent);
                 after.waiting.insert(agent);
                 true
             }
-            What::Enter(seat) => after.enter(agent, seat),
-            What::Leave => {
+            Effect::Enter(assignment) => after.enter(agent, assignment),
+            Effect::Leave => {
                 after.members.remove(&agent);
                 after.waiting.remove(&agent);
                 true
             }
-            What::MayBeLost => {
+            Effect::MayBeLost => {
                 after.may_be_lost.insert(agent);
                 true
             }
-            What::Close => {
+            Effect::Close => {
                 after.closed = true;
                 true
             }
-            What::IsClosed(closed) => closed == state.closed,
-            What::Succeed(round) => {
+            Effect::IsClosed(closed) => closed == state.closed,
+            Effect::Succeed(round) => {
                 if state.round == round {
                     after.said.insert(agent);
                 }
                 true
             }
-            What::AllSucceeded(round) => {
+            Effect::AllSucceeded(round) => {
                 let all = state.size == 0 || state.said.len() == state.size as usize;
                 let is_first = all && !state.over;
                 after.succeeded = true;
                 state.round == round && (state.succeeded || is_first)
             }
-            What::IsOver(round) => {
+            Effect::IsOver(round) => {
                 after.over |= state.round == round;
                 !(state.round == round && state.succeeded)
             }
@@ -162,13 +162,13 @@ impl Model for Run {
     }
 
     fn is_free(state: &State, call: &Call) -> bool {
-        match call.what {
-            What::Arrive | What::MayBeLost | What::IsClosed(_) | What::Succeed(_) => true,
-            What::Enter(seat) => state.is_known(seat.round),
-            What::Leave => !state.waiting.contains(&call.agent),
-            What::Close => state.closed,
-            What::AllSucceeded(_) => state.succeeded,
-            What::IsOver(round) => state.over || state.round > round,
+        match call.effect {
+            Effect::Arrive | Effect::MayBeLost | Effect::IsClosed(_) | Effect::Succeed(_) => true,
+            Effect::Enter(assignment) => state.is_known(assignment.round),
+            Effect::Leave => !state.waiting.contains(&call.agent),
+            Effect::Close => state.closed,
+            Effect::AllSucceeded(_) => state.succeeded,
+            Effect::IsOver(round) => state.over || state.round > round,
         }
     }
 }
@@ -177,15 +177,15 @@ impl Model for Run {
 mod tests {
     use super::super::check;
     use super::super::record::{Event, Record};
-    use super::Seat;
+    use super::Assignment;
 
     use Event::{
         AllSucceeded, Asks, Closed, Closes, IsOver, Joined, Joins, Leaves, Left, MayBeLost,
         Refused, Status, Succeeds,
     };
 
-    fn seat(round: u64, rank: u32, size: u32) -> Event {
-        Joined(Seat { round, rank, size })
+    fn assignment(round: u64, rank: u32, size: u32) -> Event {
+        Joined(Assignment { round, rank, size })
     }
 
     /// Whether a history is right, of events each after the one before.
@@ -202,7 +202,7 @@ mod tests {
         (2, Joins),
         (
             1,
-            Joined(Seat {
+            Joined(Assignment {
                 round: 0,
                 rank: 0,
                 size: 2,
@@ -210,7 +210,7 @@ mod tests {
         ),
         (
             2,
-            Joined(Seat {
+            Joined(Assignment {
                 round: 0,
                 rank: 1,
                 size: 2,
@@ -223,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn what_agents_see_in_a_run_that_is_in_order() {
+    fn events_of_a_run_in_order_are_accepted() {
         assert!(after_pair(&[
             (1, Joins),
             (2, Joins),
-            (2, seat(1, 1, 2)),
-            (1, seat(1, 0, 2)),
+            (2, assignment(1, 1, 2)),
+            (1, assignment(1, 0, 2)),
             (1, Succeeds(1)),
             (2, Succeeds(1)),
             (2, AllSucceeded(1)),
@@ -246,26 +246,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_late_may_have_been_so_before() {
+    fn late_answers_are_accepted() {
         // A round whose members hear of it when the run is closed, and one that is heard of when the next one is there.
         assert!(is_right(&[
             (1, Joins),
             (2, Joins),
-            (1, seat(0, 0, 2)),
+            (1, assignment(0, 0, 2)),
             (1, Closes),
             (1, Closed),
-            (2, seat(0, 1, 2)),
+            (2, assignment(0, 1, 2)),
         ]));
         assert!(is_right(&[
             (1, Joins),
             (2, Joins),
-            (1, seat(0, 0, 2)),
+            (1, assignment(0, 0, 2)),
             (2, MayBeLost),
             (3, Joins),
             (1, Joins),
-            (1, seat(1, 0, 2)),
-            (2, seat(0, 1, 2)),
-            (3, seat(1, 1, 2)),
+            (1, assignment(1, 0, 2)),
+            (2, assignment(0, 1, 2)),
+            (3, assignment(1, 1, 2)),
         ]));
     }
 
@@ -273,12 +273,16 @@ mod tests {
     fn a_closed_run_forms_no_round() {
         let closed = [(1, Closes), (1, Closed)];
         assert!(!after_pair(
-            &[&closed[..], &[(3, Joins), (4, Joins), (3, seat(1, 0, 2))]].concat()
+            &[
+                &closed[..],
+                &[(3, Joins), (4, Joins), (3, assignment(1, 0, 2))]
+            ]
+            .concat()
         ));
         assert!(!after_pair(
             &[&closed[..], &[(3, Asks), (3, Status(false))]].concat()
         ));
-        // Whoever closes it may not have been heard.
+        // The close may not have arrived.
         let unheard = [(1, Closes), (3, Asks), (3, Status(false))];
         assert!(after_pair(&unheard));
         // Nobody has closed it.
@@ -295,8 +299,8 @@ mod tests {
         let next = [
             (1, Joins),
             (3, Joins),
-            (1, seat(1, 0, 2)),
-            (3, seat(1, 1, 2)),
+            (1, assignment(1, 0, 2)),
+            (3, assignment(1, 1, 2)),
         ];
         // The second agent holds its round.
         assert!(!after_pair(&next));
@@ -313,7 +317,7 @@ mod tests {
     fn a_leave_that_was_acknowledged_is_not_forgotten() {
         // A round of two counts somebody who has left.
         let left = [(2, Joins), (2, Leaves), (2, Left)];
-        let round = [(1, Joins), (1, seat(0, 0, 2))];
+        let round = [(1, Joins), (1, assignment(0, 0, 2))];
         assert!(!is_right(&[&left[..], &round].concat()));
         // The leave may not have been heard of.
         assert!(is_right(&[&left[..2], &round].concat()));
@@ -322,19 +326,19 @@ mod tests {
     #[test]
     fn ranks_and_rounds_are_given_once() {
         let mut same = PAIR;
-        same[3].1 = seat(0, 0, 2);
+        same[3].1 = assignment(0, 0, 2);
         assert!(!is_right(&same));
-        same[3].1 = seat(0, 1, 3);
+        same[3].1 = assignment(0, 1, 3);
         assert!(!is_right(&same));
         // A round of before.
         assert!(!after_pair(&[
             (1, Joins),
             (2, Joins),
-            (1, seat(1, 0, 2)),
-            (2, seat(1, 1, 2)),
+            (1, assignment(1, 0, 2)),
+            (2, assignment(1, 1, 2)),
             (1, Joins),
             (2, Joins),
-            (1, seat(0, 0, 2)),
+            (1, assignment(0, 0, 2)),
         ]));
     }
 
@@ -345,7 +349,7 @@ mod tests {
         let all = [(1, Succeeds(0)), (2, Succeeds(0)), (1, AllSucceeded(0))];
         assert!(after_pair(&all));
         assert!(!after_pair(&[&all[..], &[(2, IsOver(0))]].concat()));
-        // Whoever was told may hear that others have left.
+        // An agent that was told may hear that others have left.
         let told = [(2, AllSucceeded(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &told].concat()));
         // Also if it says it again; and it may be told once more when the others are in another round.
@@ -355,8 +359,8 @@ mod tests {
             (1, Joins),
             (3, Joins),
             (2, MayBeLost),
-            (1, seat(1, 0, 2)),
-            (3, seat(1, 1, 2)),
+            (1, assignment(1, 0, 2)),
+            (3, assignment(1, 1, 2)),
             (2, Succeeds(0)),
             (2, AllSucceeded(0)),
             (2, IsOver(0)),

@@ -12,7 +12,7 @@ const NUMBERS: usize = 2;
 
 /// An operation that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnKey {
+pub struct KeyOperation {
     /// The key.
     pub key: usize,
     /// The operation.
@@ -21,7 +21,7 @@ pub struct OnKey {
     pub called: u64,
 }
 
-impl OnKey {
+impl KeyOperation {
     /// Asks for something, with this value where one is needed, and what was seen last of each key where something is expected.
     /// PyTorch's protocol does not answer that a value was stored: a ping that follows does.
     pub fn ask(
