@@ -271,7 +271,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     }
     let coordinates = |node: &Running| {
         let said = node.stderr.so_far();
-        said.contains("this agent coordinates the rendezvous")
+        said.contains("this process coordinates the rendezvous")
     };
     let first = nodes.iter().rposition(|(_, node)| coordinates(node));
     let (number, cut_off) = nodes.remove(first.unwrap());
@@ -390,7 +390,7 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
     for of_coordinator in [false, true] {
         let term = |node: &Running| {
             let said = node.stderr.so_far();
-            let at = said.rfind("this agent coordinates the rendezvous")?;
+            let at = said.rfind("this process coordinates the rendezvous")?;
             let (_, term) = said[at..].split_once("(term ")?;
             term.split(')').next()?.parse::<u64>().ok()
         };

@@ -48,7 +48,7 @@ fn coordinates_in(node: &Running) -> Option<u64> {
     let said = node.stderr.so_far();
     let line = said
         .lines()
-        .rfind(|line| line.contains("this agent coordinates the rendezvous"))?;
+        .rfind(|line| line.contains("this process coordinates the rendezvous"))?;
     let (_, term) = line.split_once("(term ")?;
     term.split(')').next()?.parse().ok()
 }

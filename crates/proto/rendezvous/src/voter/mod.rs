@@ -188,14 +188,14 @@ impl fmt::Display for Fact {
                 voters.join(", ")
             ),
             Self::Coordinates { before: None, term } => {
-                write!(formatter, "this agent coordinates the rendezvous (term {term})")
+                write!(formatter, "this process coordinates the rendezvous (term {term})")
             }
             Self::Coordinates {
                 before: Some(before),
                 term,
             } => write!(
                 formatter,
-                "this agent coordinates the rendezvous in place of {before} now (term {term}); workers are not touched \
+                "this process coordinates the rendezvous in place of {before} now (term {term}); workers are not touched \
                  for that"
             ),
             Self::Follows {
