@@ -57,6 +57,7 @@ def test_workers_share_a_store():
     assert run_workers(work, 2) == [[b"10", b"11"]] * 2
 
 
+@pytest.mark.accident
 def test_a_forked_child_of_a_worker_gets_a_store_of_its_own():
     def work():
         rdzv.worker.store().set("from the parent", "1")

@@ -256,6 +256,7 @@ except ImportError as error:
     assert "interpreter" in finished.stdout
 
 
+@pytest.mark.accident
 def test_threads_share_a_store(server, client):
     def count():
         for _ in range(200):
