@@ -17,6 +17,7 @@
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
 //! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
 //! * [`silence`]: how the loss of a machine is noticed that closes no connection.
+//! * [`group`]: a group of voters and its coordinator, for those who ask how things stand.
 //! * [`AgentNote`]: what is known of an agent after its death.
 //! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
 //! * [`participant`]: the machine of one agent over such a store.
@@ -35,6 +36,7 @@ pub mod coordinator;
 pub mod decide;
 pub mod expected;
 pub mod fence;
+pub mod group;
 pub mod last_call;
 pub mod mutant;
 pub mod native_client;

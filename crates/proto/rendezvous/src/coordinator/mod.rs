@@ -49,6 +49,7 @@ use self::runs::{Effect, Run};
 use self::sessions::{Limits, Sessions};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
 use crate::fence;
+use crate::group::Wait;
 use crate::last_call::LastCall;
 use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
@@ -501,6 +502,19 @@ impl Coordinator {
         let settings = hosted.run.settings();
         self.authority?;
         Some(silence::unacknowledged(settings.node_timeout))
+    }
+
+    /// Which coordinator this is, if another one follows when it dies.
+    pub fn authority(&self) -> Option<Authority> {
+        self.authority
+    }
+
+    /// For what it waits; of several runs, the first that does.
+    pub fn waits(&self, now: Now) -> Option<Wait> {
+        self.runs.iter().find_map(|(id, hosted)| {
+            let recovering = hosted.run.recovering(now)?;
+            Some(Wait::of_recovery(id, &recovering))
+        })
     }
 
     /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.

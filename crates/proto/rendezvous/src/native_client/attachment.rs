@@ -64,6 +64,11 @@ impl Attachment {
         self.recoverable = Some((round, host));
     }
 
+    /// The highest authority that was accepted.
+    pub(super) fn authority(&self) -> Option<Authority> {
+        self.authority
+    }
+
     /// The coordinator that was obeyed last.
     pub(super) fn last_coordinator(&self) -> LastCoordinator {
         let authority = self.authority.unwrap_or_default();

@@ -7,7 +7,7 @@ use super::lease::Lease;
 use super::quiet::{Quiet, Step};
 use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
-    Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
+    Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
 };
 use crate::waiting::{Arrived, Waiting};
 use crate::{NodeDesc, Settings, silence};
@@ -279,6 +279,11 @@ impl NativeClient {
     /// The agent as the others know it.
     pub fn node(&self) -> &NodeDesc {
         &self.join.node
+    }
+
+    /// The coordinator that it obeys, if that is one that another one follows.
+    pub fn authority(&self) -> Option<Authority> {
+        self.attachment.authority()
     }
 
     /// Whether it has said that it leaves, and may still hear that this is known.

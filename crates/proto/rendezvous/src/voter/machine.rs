@@ -2,6 +2,7 @@
 
 mod leading;
 mod membership;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::gate::{Gate, Next};
 use super::peers::Peers;
 use super::{Output, Settings};
 use crate::coordinator::{self, Coordinator, Input, RunNote};
+use view::Seen;
 
 /// The time after which a voter looks at its group again, as long as something is to be done about it.
 const REVIEW: Duration = Duration::from_millis(50);
@@ -55,6 +57,8 @@ pub struct Voter {
     /// When it looks at its group again, if something is to be done about that.
     review: Option<Mono>,
     has_retired: bool,
+    /// For those who ask how the group stands.
+    seen: Seen,
     /// Endpoints of processes that cannot be voters here, of which people were told.
     unsuitable: BTreeSet<String>,
     outbox: Outbox<Output>,
@@ -106,6 +110,7 @@ impl Voter {
             lost_since: None,
             review: None,
             has_retired: false,
+            seen: Seen::default(),
             unsuitable: BTreeSet::new(),
             outbox: Outbox::default(),
         };
@@ -369,6 +374,7 @@ impl Machine for Voter {
                 payload,
             } if (opcode::HELLO..=opcode::LEFT).contains(&code) => {
                 self.peer_request(now, from, code, payload);
+                self.note_heard(now, from);
                 let is_leaving = self.hands_over() || self.peers.all_leaving().next().is_some();
                 if is_leaving || !matches!(code, opcode::MESSAGE | opcode::SNAPSHOT_PART) {
                     self.change_members(now);

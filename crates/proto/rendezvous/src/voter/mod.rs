@@ -36,6 +36,7 @@
 //! | `mod.rs` | types |
 //! | `machine.rs` | the machine: which input goes where |
 //! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
+//! | `machine/view.rs` | how the group stands, for those who ask |
 //! | `machine/leading.rs` | what the group has decided, and the coordinator at its leader |
 //! | `peers.rs` | the processes at the other places |
 //! | `gate.rs` | the coordinator's outputs, which wait for the commit of its note |

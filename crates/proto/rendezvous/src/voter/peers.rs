@@ -100,6 +100,12 @@ impl Peers {
         leaving.map(|(place, peer)| (*place, peer.voter))
     }
 
+    /// Whether a process has ended, or has said that it is about to and is not in contact any more.
+    pub(super) fn has_ended(&self, voter: VoterId) -> bool {
+        let left = |peer: &Peer| peer.voter == voter && peer.leaves && peer.connection.is_none();
+        self.ended.contains(&voter) || self.peers.values().any(left)
+    }
+
     /// The process at the other end of a connection.
     pub(super) fn at(&self, connection: ConnId) -> Option<Peer> {
         let mut peers = self.peers.values();

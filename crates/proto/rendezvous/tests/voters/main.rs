@@ -4,4 +4,5 @@
 
 mod failover;
 mod random;
+mod view;
 mod world;

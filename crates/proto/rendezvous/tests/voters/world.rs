@@ -10,6 +10,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
 };
 use rdzv_rendezvous_proto::coordinator::{Input, Output as CoordinatorOutput};
+use rdzv_rendezvous_proto::group::GroupView;
 use rdzv_rendezvous_proto::voter::{Fact, Output, Settings, Voter};
 use rdzv_rendezvous_proto::{NodeDesc, Settings as RunSettings};
 
@@ -134,6 +135,12 @@ impl World {
     /// The process at a place is about to end, by its own decision.
     pub(crate) fn end(&mut self, place: usize) {
         self.handle(place, Input::Ending);
+    }
+
+    /// The group as the process at a place sees it.
+    pub(crate) fn view(&self, place: usize) -> GroupView {
+        let process = self.places[place].as_ref();
+        process.unwrap().voter.view(self.now)
     }
 
     /// Whether the process at a place waits for a successor.

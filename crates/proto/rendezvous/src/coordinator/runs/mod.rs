@@ -336,6 +336,19 @@ impl Run {
         self.recovery.is_some()
     }
 
+    /// How far its recovery has come, if somebody is missing.
+    pub(super) fn recovering(&self, now: Now) -> Option<Recovering> {
+        let recovery = self.recovery.as_ref();
+        let recovery = recovery.filter(|_| !self.missing.is_empty())?;
+        Some(Recovering {
+            round: self.note.round,
+            size: self.note.members.len() as u32,
+            missing: self.missing.keys().copied().collect(),
+            elapsed: now.mono.since(recovery.began),
+            silent: self.silent_hosts(),
+        })
+    }
+
     /// Whether it waits for one of its own agents, about which people have said nothing yet.
     pub(super) fn waits_for_word(&self) -> bool {
         let recovery = self.recovery.as_ref();

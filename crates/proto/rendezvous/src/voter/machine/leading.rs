@@ -90,6 +90,7 @@ impl Voter {
                 } else if self.coordinator.is_none() {
                     next.push_back(Then::Confirm(role.term));
                 }
+                self.note_election(group.cluster, &role);
                 self.announce_leader(group, &role);
             }
             consensus::Output::Confirmed(token) if token & QUESTION != 0 => {

@@ -1,0 +1,131 @@
+//! The group as its members see it.
+
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::group::{Case, GroupView, Role, VoterState};
+
+use crate::world::World;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The states of the members, by their endpoints.
+fn states(view: &GroupView) -> Vec<(Option<&str>, VoterState)> {
+    let voters = view.voters.iter();
+    let states = voters.map(|voter| (voter.address.as_deref(), voter.state));
+    states.collect()
+}
+
+#[test]
+fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
+    let mut world = World::founded(3);
+    world.pass(10 * SECOND);
+    let coordinator = world.coordinator().unwrap();
+    let endpoints = [0, 1, 2].map(World::endpoint);
+    for place in 0..3 {
+        let view = world.view(place);
+        assert_eq!(view.coordinator, Some(World::endpoint(coordinator)));
+        let theirs = world.view(coordinator);
+        assert!(view.cluster.is_some() && view.term >= Some(1));
+        assert_eq!((view.cluster, view.term), (theirs.cluster, theirs.term));
+        assert_eq!(view.epoch, view.term);
+        let role = match place == coordinator {
+            true => Role::Coordinator,
+            false => Role::Voter,
+        };
+        assert_eq!(view.role, Some(role));
+        let expected = endpoints.iter().enumerate().map(|(at, endpoint)| {
+            let state = match at == coordinator {
+                true => VoterState::Leader,
+                false => VoterState::Follower,
+            };
+            (Some(&endpoint[..]), state)
+        });
+        assert_eq!(states(&view), expected.collect::<Vec<_>>());
+        assert_eq!((view.target, view.waiting), (3, None));
+        assert_eq!((view.elections, view.takeovers), (1, 0));
+        for (at, voter) in view.voters.iter().enumerate() {
+            let is_leader = place == coordinator;
+            assert_eq!(voter.lag.is_some(), is_leader);
+            assert_eq!(voter.last_heard.is_none(), at == place);
+            if at != place && (is_leader || at == coordinator) {
+                assert!(voter.last_heard.unwrap() < SECOND, "{voter:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_coordinator_that_is_killed_is_silent_until_another_process_has_its_place() {
+    let mut world = World::founded(3);
+    let dead = world.coordinator().unwrap();
+    let term = world.view(dead).term;
+    world.kill(dead);
+    world.pass(2 * SECOND);
+    let next = world.coordinator().unwrap();
+    for place in (0..3).filter(|place| *place != dead) {
+        let view = world.view(place);
+        assert_eq!(view.coordinator, Some(World::endpoint(next)));
+        assert_eq!(view.voters[dead].state, VoterState::Silent);
+        assert_eq!(view.voters[next].state, VoterState::Leader);
+        assert!(view.term > term);
+        assert_eq!((view.elections, view.waiting), (2, None));
+    }
+    world.start(dead);
+    world.pass(5 * SECOND);
+    for place in 0..3 {
+        let view = world.view(place);
+        let states = states(&view);
+        assert!(
+            states.iter().all(|(_, state)| *state != VoterState::Silent),
+            "{states:?}"
+        );
+        assert_eq!(view.voters.len(), 3);
+    }
+}
+
+#[test]
+fn who_waits_for_a_majority_says_who_is_missing() {
+    let mut world = World::new(3, 1);
+    world.start(1);
+    world.pass(SECOND);
+    let view = world.view(1);
+    assert_eq!((view.cluster, view.role, view.target), (None, None, 1));
+    let wait = view.waiting.unwrap();
+    assert_eq!(wait.case, Case::W5);
+    assert_eq!(wait.missing, [World::endpoint(0), World::endpoint(2)]);
+    assert_eq!(
+        wait.sentence,
+        "no coordinator: 1 of 3 voters are in contact; missing n0:29400, n2:29400"
+    );
+    world.start(0);
+    world.start(2);
+    world.pass(2 * SECOND);
+    assert_eq!(world.view(1).waiting, None);
+    // A minority is left, first of a coordinator, which notices it in time.
+    world.cut_off(&[0]);
+    world.pass(5 * SECOND);
+    let view = world.view(0);
+    assert!(view.cluster.is_some());
+    assert_eq!((view.coordinator, view.role), (None, Some(Role::Voter)));
+    let wait = view.waiting.unwrap();
+    assert_eq!(wait.missing, [World::endpoint(1), World::endpoint(2)]);
+    assert_eq!(world.view(1).waiting, None);
+}
+
+#[test]
+fn a_coordinator_that_waits_for_agents_names_their_ranks() {
+    let mut world = World::founded(3);
+    let place = world.coordinator().unwrap();
+    world.join(place, 0, 1);
+    world.join(place, 1, 1);
+    world.pass(SECOND);
+    world.kill(place);
+    world.pass(SECOND);
+    let next = world.coordinator().unwrap();
+    assert_eq!(world.view(next).waiting, None, "nobody has asked yet");
+    world.join(next, 2, 1);
+    let wait = world.view(next).waiting.unwrap();
+    assert_eq!(wait.case, Case::W2);
+    assert_eq!(wait.missing, ["group rank 0", "group rank 1"]);
+    assert!(wait.sentence.contains("recovering round"), "{wait}");
+}
