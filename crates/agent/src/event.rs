@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::time::Wall;
-use rdzv_rendezvous::NodeState;
+use rdzv_rendezvous::{GroupEvent, NodeState};
 
 use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
@@ -135,6 +135,15 @@ pub enum AgentEvent {
         /// Which nodes came or went, and how that was noticed; one sentence.
         reason: String,
     },
+    /// Something about the coordinator of a dynamic rendezvous, its voters, or the fence of this node.
+    Group {
+        /// When.
+        at: Wall,
+        /// One sentence.
+        message: String,
+        /// What.
+        event: GroupEvent,
+    },
     /// This agent was started in place of one that was killed.
     AgentRestarted {
         /// When.
@@ -241,6 +250,7 @@ impl AgentEvent {
             | Self::WorkerSignalled { at, .. }
             | Self::Restarting { at, .. }
             | Self::Regrouping { at, .. }
+            | Self::Group { at, .. }
             | Self::AgentRestarted { at, .. }
             | Self::StateChanged { at, .. }
             | Self::Hang { at, .. }

@@ -73,7 +73,7 @@ pub use logs::{LiveView, ViewOptions, write_own_lines, write_own_output};
 pub use outcome::{Outcome, Verdict};
 pub use output_relay::OutputRelay;
 pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
-pub use rdzv_rendezvous::NodeState;
+pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
 pub use rendezvous::RoundStore;
 pub use run::{run, run_in_view};
 pub use signals::when_signalled;

@@ -1,6 +1,7 @@
 //! The events of a rendezvous, as torchelastic has them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
@@ -42,6 +43,68 @@ pub struct RendezvousEvent {
     pub rank: Option<GroupRank>,
     /// The error, if this is about one.
     pub error: Option<String>,
+    /// The same for programs, if it is about the coordinator, its voters or the fence of this node.
+    pub group: Option<GroupEvent>,
+}
+
+/// Something about the coordinator, its voters or the fence of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// This agent has another coordinator than before.
+    CoordinatorChanged {
+        /// Where it is.
+        coordinator: String,
+        /// Where the one before was, if there was one.
+        before: Option<String>,
+        /// Its number.
+        epoch: u32,
+    },
+    /// Other processes vote than before; this one is among the members of the group.
+    VotersChanged {
+        /// The endpoints of those that vote now.
+        voters: Vec<String>,
+    },
+    /// This agent has a connection to a coordinator again.
+    Reattached {
+        /// Where that is.
+        coordinator: String,
+        /// The time without one.
+        took: Duration,
+    },
+    /// The coordinator, which is in this process, knows again who was in the last round.
+    Recovered {
+        /// The run.
+        run: String,
+        /// The round.
+        round: u64,
+        /// The number of its nodes.
+        nodes: u32,
+        /// The time since the coordinator began.
+        took: Duration,
+    },
+    /// The workers of this node stand still.
+    Fenced,
+    /// They do not any more.
+    Unfenced {
+        /// For how long they stood still.
+        stood: Duration,
+        /// They were killed, and did not go on.
+        killed: bool,
+    },
+}
+
+impl GroupEvent {
+    /// Its name in events for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CoordinatorChanged { .. } => "coordinator_changed",
+            Self::VotersChanged { .. } => "voters_changed",
+            Self::Reattached { .. } => "reattached",
+            Self::Recovered { .. } => "recovered",
+            Self::Fenced => "fenced",
+            Self::Unfenced { .. } => "unfenced",
+        }
+    }
 }
 
 impl RendezvousEvent {
@@ -52,6 +115,15 @@ impl RendezvousEvent {
             message: message.into(),
             rank: None,
             error: None,
+            group: None,
+        }
+    }
+
+    /// The same with its form for programs.
+    pub fn about(self, group: GroupEvent) -> Self {
+        Self {
+            group: Some(group),
+            ..self
         }
     }
 

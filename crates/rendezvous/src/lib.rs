@@ -15,6 +15,7 @@ pub mod etcd;
 mod event;
 pub mod fence;
 mod fixed;
+mod group_status;
 mod kept;
 mod params;
 mod rdzv_conf;
@@ -29,8 +30,9 @@ pub use backend::{
 pub use dynamic::C10dRendezvous;
 pub use environment::Environment;
 pub use error::RendezvousError;
-pub use event::{NodeState, Recorder, RendezvousEvent};
+pub use event::{GroupEvent, NodeState, Recorder, RendezvousEvent};
 pub use fixed::{StaticParameters, StaticRendezvous};
+pub use group_status::{GroupReport, GroupStatus, Onlookers};
 pub use kept::Kept;
 pub use params::RendezvousParameters;
 pub use rdzv_conf::RendezvousConfig;

@@ -2,7 +2,7 @@
 
 use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
-use crate::{Kept, Program, RendezvousConfig, RendezvousError};
+use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
 
 fn wrong(what: impl Into<String>) -> RendezvousError {
     RendezvousError::Argument(what.into())
@@ -33,6 +33,8 @@ pub struct RendezvousParameters {
     /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
     /// Default: nothing.
     pub kept: Option<Kept>,
+    /// Where to write down how the group of the coordinator stands, if anybody may ask (`c10d`). Default: nowhere.
+    pub group: Option<GroupStatus>,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -75,6 +77,7 @@ impl RendezvousParameters {
             credentials: Credentials::default(),
             torch_clients: TorchClients::default(),
             kept: None,
+            group: None,
             config: config.into(),
         })
     }

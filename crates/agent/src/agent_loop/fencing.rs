@@ -6,7 +6,7 @@ use rdzv_agent_proto::group::GroupInput;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Mono;
 use rdzv_rendezvous::fence::{self, Input, Output};
-use rdzv_rendezvous::{NodeState, RendezvousEvent};
+use rdzv_rendezvous::{GroupEvent, NodeState, RendezvousEvent};
 use rustix::process::{Signal, getpid};
 use tokio::time::sleep;
 use tracing::warn;
@@ -49,18 +49,21 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 Output::Stop => {
                     self.supervisor.suspend();
                     self.signal_others(Signal::STOP);
-                    self.say_of_fence(
-                        "workers stand still: no coordinator with a majority was heard of in time"
-                            .to_owned(),
-                    );
+                    self.stands_since = Some(self.clock.now().mono);
+                    let message =
+                        "workers stand still: no coordinator with a majority was heard of in time";
+                    self.say_of_fence(message.to_owned(), GroupEvent::Fenced);
                 }
                 Output::Continue(stood) => {
                     self.supervisor.resume();
                     self.signal_others(Signal::CONT);
-                    self.say_of_fence(format!(
+                    self.stands_since = None;
+                    let message = format!(
                         "workers go on after {:.1} s: the coordinator has a majority, and the round holds",
                         stood.as_secs_f64()
-                    ));
+                    );
+                    let killed = false;
+                    self.say_of_fence(message, GroupEvent::Unfenced { stood, killed });
                 }
                 Output::Kill => self.kill_fenced(),
                 Output::GiveUp(stood) => {
@@ -93,6 +96,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             kept.update_note(|note| note.lease_until = u64::try_from(millis).unwrap_or(u64::MAX));
         }
         self.noted_lease = until;
+        if let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous
+            && let Some(group) = &parameters.group
+        {
+            group.lease(until, self.fence.is_closed());
+        }
     }
 
     /// This process goes on. If it was stopped, the guard may have stopped its workers.
@@ -116,6 +124,15 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Their grace is over: the others go on without them.
     fn kill_fenced(&mut self) {
+        if let Some(since) = self.stands_since.take() {
+            let stood = self.clock.now().mono.since(since);
+            let message = format!(
+                "workers that stood still for {:.1} s are killed: their round is over",
+                stood.as_secs_f64()
+            );
+            let killed = true;
+            self.say_of_fence(message, GroupEvent::Unfenced { stood, killed });
+        }
         let workers = self.supervisor.workers();
         let workers: Vec<_> = workers.iter().map(|worker| worker.local_rank).collect();
         let kill = Signal::KILL.as_raw();
@@ -125,8 +142,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         self.take(events);
     }
 
-    fn say_of_fence(&mut self, message: String) {
+    fn say_of_fence(&mut self, message: String, event: GroupEvent) {
         warn!("[{}] {message}", self.config.role);
-        self.emit_recorded(RendezvousEvent::new(NodeState::Running, message));
+        self.emit_recorded(RendezvousEvent::new(NodeState::Running, message).about(event));
     }
 }

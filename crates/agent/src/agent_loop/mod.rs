@@ -74,6 +74,8 @@ pub(crate) struct AgentLoop<'o, S> {
     fence: Fence,
     /// The end of their lease, as it stands in the note.
     noted_lease: Option<Mono>,
+    /// Since when its workers stand still, for those who look on.
+    stands_since: Option<Mono>,
     /// The round that this node is in.
     round: Option<u64>,
 }
@@ -92,6 +94,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
             fence: Fence::new(kill_after(&config)),
             noted_lease: None,
+            stands_since: None,
             round: None,
             config,
             observer,
@@ -303,8 +306,14 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous else {
             return;
         };
+        let at = self.clock.now().wall;
+        let group = event.group.map(|group| AgentEvent::Group {
+            at,
+            message: event.message.clone(),
+            event: group,
+        });
         let event = AgentEvent::RendezvousNotice {
-            at: self.clock.now().wall,
+            at,
             state: event.state,
             message: event.message,
             endpoint: parameters.endpoint.clone(),
@@ -312,6 +321,9 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             error: event.error,
         };
         self.emit(event);
+        if let Some(group) = group {
+            self.emit(group);
+        }
     }
 
     /// Applies a decision of the machine.

@@ -15,7 +15,7 @@ use rdzv_agent_proto::group::rfc3339;
 use serde_json::{Map, Value, json};
 
 use super::sink::RunFacts;
-use crate::{AgentEvent, Exit, WorkerIdentity};
+use crate::{AgentEvent, Exit, GroupEvent, WorkerIdentity};
 
 /// The JSON of one event (no newline).
 pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
@@ -169,6 +169,7 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             "agent_restarted",
             json!({ "restarts": restarts, "reason": reason }),
         ),
+        AgentEvent::Group { message, event, .. } => (event.name(), group(message, event)),
         AgentEvent::Regrouping { reason, .. } => ("regrouping", json!({ "reason": reason })),
         AgentEvent::StateChanged {
             state,
@@ -240,6 +241,35 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
                 "error": raw_error,
             }),
         ),
+    }
+}
+
+/// The fields of an event about the coordinator, its voters or the fence.
+fn group(message: &str, event: &GroupEvent) -> Value {
+    match event {
+        GroupEvent::CoordinatorChanged {
+            coordinator,
+            before,
+            epoch,
+        } => json!({
+            "message": message, "coordinator": coordinator, "before": before, "epoch": epoch,
+        }),
+        GroupEvent::VotersChanged { voters } => json!({ "message": message, "voters": voters }),
+        GroupEvent::Reattached { coordinator, took } => json!({
+            "message": message, "coordinator": coordinator, "seconds": seconds(*took),
+        }),
+        GroupEvent::Recovered {
+            run,
+            round,
+            nodes,
+            took,
+        } => json!({
+            "message": message, "run": run, "round": round, "nodes": nodes, "seconds": seconds(*took),
+        }),
+        GroupEvent::Fenced => json!({ "message": message }),
+        GroupEvent::Unfenced { stood, killed } => json!({
+            "message": message, "seconds": seconds(*stood), "killed": killed,
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -9,12 +10,18 @@ use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rdzv_agent::Service;
-use rdzv_rendezvous::RendezvousError;
+use rdzv_agent::health::Liveness;
+use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous::dynamic::StoreVoter;
 use rdzv_rendezvous::dynamic::native::{self, NoteFile, Origin};
-use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, parse_size};
+use rdzv_rendezvous::{GroupStatus, Onlookers, RendezvousError};
+use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, Token, parse_size};
+use rustix::system::uname;
 
 use crate::exit::Exit;
+use crate::launch::status_address;
+use crate::observe::group_metrics;
+use crate::observe::status_server::{self, Listener, Sources};
 use crate::terminal::{complain, finish_lines, start_lines};
 use crate::trust::{self, NO_TOKEN, Trust, TrustArgs};
 
@@ -86,6 +93,14 @@ pub(crate) struct StoreArgs {
     /// Seconds for which a machine may be silent, as the agents have it in --rdzv-conf (3)
     #[arg(long, value_name = "SECONDS", requires = "join")]
     node_timeout: Option<String>,
+
+    /// Serve health, metrics and status over HTTP here
+    ///
+    /// As that of `rdzv run`: `/` is 200 while the store makes progress and else 503, `/metrics` is for Prometheus,
+    /// `/status` is the group of voters that the coordinator belongs to, as JSON. A port alone is on
+    /// 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
+    #[arg(long, value_name = "[HOST:]PORT")]
+    status_addr: Option<String>,
 
     #[command(flatten, next_help_heading = "The secret of the job")]
     trust: TrustArgs,
@@ -171,6 +186,13 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         agent_prefix: None,
     };
     let is_open = options.admission.credentials.is_empty();
+    // Its socket is that of all processes that serve one after the other.
+    let status = StatusPage::bind(arguments.status_addr.as_deref())?;
+    let group = status.as_ref().map(|status| status.group.clone());
+    let onlookers = Onlookers {
+        recorder: None,
+        group: group.clone(),
+    };
     let timeout = Duration::from_secs(arguments.coordinator_timeout);
     let (mut restart, mut linger) = (None, LINGER);
     if let Some(list) = &arguments.join {
@@ -191,11 +213,13 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             }
         }
         // It has threads, so it is made by the process that serves.
-        let serves = voter.serve_with(&mut options, timeout, node_timeout);
+        let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
         serves.with_context(|| format!("be a voter at {}", voter.place()))?;
         linger = HAND_OVER;
     } else if arguments.restarts == 0 {
-        options.extension = Some(native::extension());
+        let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
+        options.listeners = listeners.map_err(failed)?;
+        options.extension = Some(native::observed(own_endpoint(&options), onlookers));
     } else {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);
         options.listeners = listeners.map_err(failed)?;
@@ -211,7 +235,8 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             recover: arguments.recover,
             ..Origin::default()
         };
-        options.extension = Some(native::restartable(note, origin));
+        let own = own_endpoint(&options);
+        options.extension = Some(native::restartable(note, origin, own, onlookers));
     }
     // After the signals were blocked, so that its thread takes none either.
     start_lines();
@@ -223,7 +248,16 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             tracing::warn!("{warning}");
         }
     }
-    let served = TcpStoreServer::serve(options, ends.into(), linger, |address| {
+    let (token, mut watched) = (options.admission.credentials.token.clone(), None);
+    let liveness = Liveness::new();
+    if let Some(status) = status {
+        status.start(&liveness, token)?;
+    }
+    let served = TcpStoreServer::serve(options, ends.into(), linger, |address, pinger| {
+        watched = Some(liveness.watch("store server", Arc::clone(&pinger)));
+        if let Some(group) = &group {
+            group.ask(pinger);
+        }
         if restart.is_some() {
             return;
         }
@@ -237,6 +271,49 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     });
     served.map_err(failed)?;
     Ok(None)
+}
+
+/// The page with health, metrics and status.
+struct StatusPage {
+    listener: Listener,
+    group: GroupStatus,
+}
+
+impl StatusPage {
+    fn bind(address: Option<&str>) -> anyhow::Result<Option<Self>> {
+        let Some(address) = address else {
+            return Ok(None);
+        };
+        let address = status_address(address).map_err(|error| Misuse(error.to_string()))?;
+        let listener = Listener::bind(&address.host, address.port, false);
+        let listener = listener.map_err(|error| anyhow!("--status-addr {address}: {error}"))?;
+        let group = GroupStatus::default();
+        Ok(Some(Self { listener, group }))
+    }
+
+    fn start(self, liveness: &Liveness, token: Option<Token>) -> anyhow::Result<()> {
+        let sources = Sources {
+            liveness: liveness.clone(),
+            metrics: group_metrics::of_store(self.group.clone()),
+            node: None,
+            group: Some(self.group),
+            token,
+            worker_sockets: None,
+        };
+        status_server::start(vec![self.listener], sources).context("serve the status")
+    }
+}
+
+/// Where agents reach this store, as far as that is known.
+fn own_endpoint(options: &ServerOptions) -> String {
+    let listener = options.listeners.first();
+    let port = listener.and_then(|listener| listener.local_addr().ok());
+    let host = match &options.host {
+        Some(host) => host.clone(),
+        None => uname().nodename().to_string_lossy().into_owned(),
+    };
+    let port = port.map_or(options.port, |address| address.port());
+    Endpoint { host, port }.to_string()
 }
 
 /// The text is complete; as a cause it would be told twice.

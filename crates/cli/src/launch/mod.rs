@@ -49,6 +49,6 @@ pub(crate) use self::context::{Environment, Machine, Note, ThisHost};
 pub(crate) use self::entrypoint::Called;
 pub(crate) use self::explain::explain;
 pub(crate) use self::flags::{LaunchArgs, RunArgs};
-pub(crate) use self::observers::Observers;
+pub(crate) use self::observers::{Observers, address as status_address};
 pub(crate) use self::preemption::{PreemptionArgs, folder_of};
 pub(crate) use self::resolve::{Launch, resolve};

@@ -39,7 +39,7 @@ pub(crate) struct ObserveArgs {
     /// Serve health, metrics and status over HTTP here
     ///
     /// `/` is 200 while the agent's own threads make progress and else 503, `/metrics` is for
-    /// Prometheus, `/status` is the worker group as JSON. A port alone is on 127.0.0.1; port 0 is a
+    /// Prometheus, `/status` is the worker group and the coordinator's group as JSON. A port alone is on 127.0.0.1; port 0 is a
     /// free one, told with LOGLEVEL=INFO. TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all
     /// addresses.
     #[arg(long, value_name = "[HOST:]PORT")]
@@ -111,7 +111,8 @@ impl ObserveArgs {
     }
 }
 
-fn address(text: &str) -> Result<Endpoint, Refusal> {
+/// Reads the address at which health, metrics and status are served.
+pub(crate) fn address(text: &str) -> Result<Endpoint, Refusal> {
     let bad = || {
         let problem = format!("'{text}' is neither a port nor HOST:PORT");
         Refusal::argument("--status-addr", &problem)

@@ -11,7 +11,7 @@ use rdzv_agent::observe::{
     AgentMetrics, EventFile, EventRegistry, EventSink, EventSinks, InfoLines, MetricPoint,
     MetricsRegistry, MetricsSink, NodeReport, RunFacts, SharedReport, TorchelasticEvents,
 };
-use rdzv_agent::{AgentConfig, AgentEvent, LiveView};
+use rdzv_agent::{AgentConfig, AgentEvent, GroupStatus, LiveView, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
 use tempfile::{Builder, TempDir};
@@ -91,13 +91,18 @@ pub(crate) fn open(
     sinks.add(SharedReport(Arc::clone(&report)));
     let listeners = listeners(observers)?;
     if !listeners.is_empty() {
-        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report));
+        let group = GroupStatus::default();
+        if let RendezvousPlan::Dynamic { parameters } = &mut plan.rendezvous {
+            parameters.group = Some(group.clone());
+        }
+        let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report), group.clone());
         sinks.add(counters);
         let sources = Sources {
             token: plan.store_policy.credentials.token.clone(),
             liveness: plan.liveness.clone(),
             metrics,
-            status: Arc::clone(&report),
+            node: Some(Arc::clone(&report)),
+            group: Some(group),
             worker_sockets: plan.worker_sockets.clone(),
         };
         status_server::start(listeners, sources)

@@ -8,11 +8,12 @@
 //! | `event_sinks` | the receivers of events |
 //! | `status_server` | health, metrics and status over HTTP |
 //! | `status_row` | the state of the run on a terminal |
-//! | `prometheus` | the metrics |
+//! | `prometheus`, `group_metrics` | the metrics; those of the coordinator's group |
 
 pub(crate) mod event_sinks;
+pub(crate) mod group_metrics;
 pub(crate) mod log;
 mod prometheus;
 mod status_row;
-mod status_server;
+pub(crate) mod status_server;
 pub(crate) mod story;

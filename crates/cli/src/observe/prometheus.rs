@@ -2,6 +2,7 @@
 //! what is, is looked up when somebody asks.
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rdzv_agent::observe::{EventSink, NodeReport, RunFacts, event_name};
-use rdzv_agent::{AgentEvent, Exit};
+use rdzv_agent::{AgentEvent, Exit, GroupEvent, GroupStatus};
 use rdzv_agent_proto::group::GroupState;
+
+use super::group_metrics::GroupMetrics;
 
 type Labels = [(&'static str, String); 1];
 
@@ -27,10 +30,16 @@ pub(crate) struct Counters {
     agent_restarts: Counter,
     rendezvous_failures: Counter,
     rendezvous: Histogram,
+    reattach: Histogram,
+    fenced_seconds: Counter<f64, AtomicU64>,
 }
 
 /// A registry with everything in it, and the sink that feeds it.
-pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Registry, Counters) {
+pub(crate) fn metrics(
+    facts: &RunFacts,
+    status: Arc<Mutex<NodeReport>>,
+    group: GroupStatus,
+) -> (Registry, Counters) {
     let labels = [("run_id", &facts.run_id), ("role", &facts.role)];
     let labels = labels.map(|(name, value)| (name.into(), value.clone().into()));
     let mut registry = Registry::with_prefix_and_labels("rdzv", labels.into_iter());
@@ -42,6 +51,8 @@ pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Regi
         rendezvous_failures: Counter::default(),
         // 1 ms to 17 min.
         rendezvous: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
+        reattach: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
+        fenced_seconds: Counter::default(),
     };
     registry.register(
         "events",
@@ -73,6 +84,17 @@ pub(crate) fn metrics(facts: &RunFacts, status: Arc<Mutex<NodeReport>>) -> (Regi
         "How long a rendezvous took",
         counters.rendezvous.clone(),
     );
+    registry.register(
+        "reattach_seconds",
+        "How long the agent was without a connection to a coordinator",
+        counters.reattach.clone(),
+    );
+    registry.register(
+        "fenced_seconds",
+        "How long workers stood still, counted when they go on or are killed",
+        counters.fenced_seconds.clone(),
+    );
+    registry.register_collector(Box::new(GroupMetrics(group)));
     registry.register_collector(Box::new(Standing {
         status,
         started: Instant::now(),
@@ -105,6 +127,13 @@ impl EventSink for Counters {
             AgentEvent::AgentRestarted { restarts, .. } => {
                 self.agent_restarts.inc_by(u64::from(*restarts));
             }
+            AgentEvent::Group { event, .. } => match event {
+                GroupEvent::Reattached { took, .. } => self.reattach.observe(took.as_secs_f64()),
+                GroupEvent::Unfenced { stood, .. } => {
+                    self.fenced_seconds.inc_by(stood.as_secs_f64());
+                }
+                _ => {}
+            },
             // Counted by name above; what they change is in the status.
             _ => {}
         }

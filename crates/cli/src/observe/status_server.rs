@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `GET /` | 200 while the agent's own threads make progress, else 503 with the silent ones |
 //! | `GET /metrics` | OpenMetrics text |
-//! | `GET /status` | the worker group as JSON |
+//! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
 //! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, behind its socket |
+//!
+//! `rdzv store` serves the same, as far as it has it.
 //!
 //! The health port serves `/` alone: it is open to everybody. If the job has a token, everything but `/`
 //! asks peers on other hosts for the bearer token that is derived from it (`rdzv token --bearer FILE`).
@@ -30,7 +32,9 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use rdzv_agent::health::{Liveness, SILENCE};
 use rdzv_agent::observe::NodeReport;
+use rdzv_agent::{GroupReport, GroupStatus};
 use rdzv_store::Token;
+use serde::Serialize;
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -45,8 +49,10 @@ pub(crate) struct Sources {
     pub(crate) liveness: Liveness,
     /// Everything for Prometheus.
     pub(crate) metrics: Registry,
-    /// The worker group.
-    pub(crate) status: Arc<Mutex<NodeReport>>,
+    /// The worker group, if this is an agent.
+    pub(crate) node: Option<Arc<Mutex<NodeReport>>>,
+    /// The group of the coordinator, if there may be one.
+    pub(crate) group: Option<GroupStatus>,
     /// The token of the job, if it has one.
     pub(crate) token: Option<Token>,
     /// Where the workers' sockets are, if they have any.
@@ -199,10 +205,23 @@ async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     }
 }
 
+/// The answer to `GET /status`.
+#[derive(Serialize)]
+struct Status {
+    #[serde(flatten)]
+    node: Option<NodeReport>,
+    group: Option<GroupReport>,
+}
+
+/// Waits for a tenth of a second if the thread of the store server does not answer at once.
 async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
-    let status = sources.status.lock();
-    let status = status.unwrap_or_else(PoisonError::into_inner);
-    let json = serde_json::to_string(&*status).expect("its keys are text, so it is JSON");
+    let node = sources.node.as_ref().map(|node| {
+        let node = node.lock().unwrap_or_else(PoisonError::into_inner);
+        node.clone()
+    });
+    let group = sources.group.as_ref().and_then(GroupStatus::look);
+    let status = Status { node, group };
+    let json = serde_json::to_string(&status).expect("its keys are text, so it is JSON");
     ([(header::CONTENT_TYPE, "application/json")], json)
 }
 

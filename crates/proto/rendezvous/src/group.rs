@@ -81,6 +81,13 @@ pub enum VoterState {
     Ended,
 }
 
+impl VoterState {
+    /// Whether it votes, and is there.
+    pub fn votes(self) -> bool {
+        matches!(self, Self::Leader | Self::Follower)
+    }
+}
+
 /// The kinds of waits, by their numbers in the design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Case {

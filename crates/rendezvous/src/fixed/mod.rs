@@ -27,7 +27,7 @@ use crate::bind::loopback;
 use crate::dynamic::native::{self, NativeOptions};
 use crate::dynamic::node;
 use crate::{
-    Change, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, Member, Observer, Onlookers, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters,
 };
 use failure_channel::FailureChannel;
@@ -281,7 +281,7 @@ impl StaticRendezvous {
             program: None,
             kept: None,
             voters: None,
-            recorder: None,
+            onlookers: Onlookers::default(),
         }
     }
 

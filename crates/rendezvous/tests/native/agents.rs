@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
-use rdzv_rendezvous::{Change, Member, RendezvousBackend as _, RendezvousError, RendezvousInfo};
+use rdzv_rendezvous::{
+    Change, Member, Onlookers, RendezvousBackend as _, RendezvousError, RendezvousInfo,
+};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{ServerOptions, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer};
 
@@ -49,7 +51,7 @@ impl Agent {
             program: None,
             kept: None,
             voters: None,
-            recorder: None,
+            onlookers: Onlookers::default(),
         };
         let mut native = Native::connect(options, LONG).unwrap().unwrap();
         let (sender, changes) = mpsc::channel();

@@ -18,7 +18,8 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
         token,
         liveness: liveness.clone(),
         metrics: Registry::default(),
-        status: Arc::new(Mutex::new(NodeReport::new(&facts))),
+        node: Some(Arc::new(Mutex::new(NodeReport::new(&facts)))),
+        group: None,
         worker_sockets: None,
     }
 }

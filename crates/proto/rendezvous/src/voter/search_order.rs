@@ -21,6 +21,7 @@ pub struct SearchOrder {
     /// The place that was asked last.
     at: usize,
     hint: Option<usize>,
+    found: Option<usize>,
     /// Searches in a row that have found nothing.
     failures: u32,
 }
@@ -32,6 +33,7 @@ impl SearchOrder {
             at: places.len().saturating_sub(1),
             places,
             hint: None,
+            found: None,
             failures: 0,
         }
     }
@@ -56,6 +58,12 @@ impl SearchOrder {
     /// The coordinator is at this place.
     pub fn found(&mut self, place: usize) {
         (self.at, self.hint, self.failures) = (place, None, 0);
+        self.found = Some(place);
+    }
+
+    /// The place at which the coordinator was last, as far as one was found.
+    pub fn found_at(&self) -> Option<usize> {
+        self.found
     }
 
     /// No place was the coordinator.

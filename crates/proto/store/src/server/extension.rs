@@ -70,6 +70,11 @@ pub trait Extension: fmt::Debug + Send {
         true
     }
 
+    /// Somebody outside of the server asks how things stand.
+    fn asked(&mut self, now: Now) {
+        let _ = now;
+    }
+
     /// When it wants [`Extension::tick`] to be called.
     fn deadline(&self) -> Option<Mono>;
 

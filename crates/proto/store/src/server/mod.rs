@@ -97,6 +97,8 @@ pub enum Input<'a> {
     DescriptorsShort(usize),
     /// The server is to end in order; nobody is accepted any more.
     Ending,
+    /// Somebody outside asks how things stand.
+    Asked,
     /// The deadline has come.
     Tick,
 }
@@ -213,6 +215,7 @@ impl Machine for ServerMachine {
             }
             Input::DescriptorsShort(beyond) => self.descriptors_short(beyond),
             Input::Ending => self.extend(|extension, now, reach| extension.ending(now, reach)),
+            Input::Asked => self.extend(|extension, now, _| extension.asked(now)),
             Input::Tick => self.tick(now),
         }
     }

@@ -21,7 +21,7 @@ use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
 use crate::dynamic::native::{self, Native, NativeOptions, NoteFile, Origin};
 use crate::dynamic::node;
-use crate::{NodeState, Recorder, RendezvousBackend, RendezvousError, RendezvousEvent};
+use crate::{NodeState, Onlookers, RendezvousBackend, RendezvousError, RendezvousEvent};
 
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -34,15 +34,15 @@ pub(super) fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
-    recorder: Option<&Recorder>,
+    onlookers: &Onlookers,
 ) -> Result<Connection, RendezvousError> {
     let mut again = 0;
     loop {
-        let reached = reach(endpoint, is_host, options)?;
+        let reached = reach(endpoint, is_host, options, onlookers)?;
         if reached.server.is_some() {
-            say_who_hosts(recorder);
+            say_who_hosts(onlookers);
         }
-        match meet(reached, endpoint, options, recorder) {
+        match meet(reached, endpoint, options, onlookers) {
             Err(error) if again < MOST_AGAIN => {
                 tracing::debug!(%error, "lost the c10d store at once; looking for it again");
                 again += 1;
@@ -52,15 +52,13 @@ pub(super) fn at_tcp(
     }
 }
 
-pub(super) fn say_who_hosts(recorder: Option<&Recorder>) {
+pub(super) fn say_who_hosts(onlookers: &Onlookers) {
     let message = format!(
         "Process {} hosts the TCP store for the C10d rendezvous backend.",
         std::process::id()
     );
     tracing::info!("{message}");
-    if let Some(record) = recorder {
-        record(RendezvousEvent::new(NodeState::Init, message));
-    }
+    onlookers.record(RendezvousEvent::new(NodeState::Init, message));
 }
 
 /// The agent that hosts a store for another run ends with that one, and this run then has no store.
@@ -90,7 +88,7 @@ fn meet(
     reached: Reached,
     endpoint: &Endpoint,
     options: &Options,
-    recorder: Option<&Recorder>,
+    onlookers: &Onlookers,
 ) -> Result<Connection, RendezvousError> {
     let Reached {
         server,
@@ -113,7 +111,7 @@ fn meet(
             program: options.program.clone(),
             kept: options.kept.clone(),
             voters: None,
-            recorder: recorder.cloned(),
+            onlookers: onlookers.clone(),
         },
         options.read_timeout,
     )?;
@@ -225,6 +223,7 @@ fn reach(
     endpoint: &Endpoint,
     is_host: Option<bool>,
     options: &Options,
+    onlookers: &Onlookers,
 ) -> Result<Reached, RendezvousError> {
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
     let timeout = options.read_timeout;
@@ -234,12 +233,12 @@ fn reach(
     };
     let (server, store) = match is_host {
         Some(true) => {
-            let server = serve(endpoint, options).map_err(explain)?;
+            let server = serve(endpoint, options, onlookers).map_err(explain)?;
             let store = call(endpoint, server.port(), timeout, &options.policy).map_err(explain)?;
             (Some(server), store)
         }
         None if is_here => {
-            let serve = || serve(endpoint, options);
+            let serve = || serve(endpoint, options, onlookers);
             serve_or_call(endpoint, timeout, serve, &options.policy).map_err(explain)?
         }
         _ => (
@@ -255,11 +254,16 @@ fn reach(
     })
 }
 
-fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, StoreError> {
+fn serve(
+    endpoint: &Endpoint,
+    options: &Options,
+    onlookers: &Onlookers,
+) -> Result<TcpStoreServer, StoreError> {
+    let (own, onlookers) = (endpoint.to_string(), onlookers.clone());
     let mut server = options
         .policy
         .server(loopback(&endpoint.host), endpoint.port);
-    server.extension = Some(native::extension());
+    server.extension = Some(native::observed(own.clone(), onlookers.clone()));
     if let Some(kept) = &options.kept {
         let explain = |source| StoreError::Listen {
             address: endpoint.to_string(),
@@ -280,10 +284,14 @@ fn serve(endpoint: &Endpoint, options: &Options) -> Result<TcpStoreServer, Store
         let slots = kept.coordinator_slots().map_err(explain)?;
         let mut note = NoteFile::over(slots, options.coordinator_timeout);
         note.reopen().map_err(explain)?;
-        server.extension = Some(native::restartable(note, origin));
+        server.extension = Some(native::restartable(note, origin, own, onlookers.clone()));
         server.listeners = listeners;
     }
-    TcpStoreServer::start(server)
+    let server = TcpStoreServer::start(server)?;
+    if let Some(group) = &onlookers.group {
+        group.ask(server.pinger());
+    }
+    Ok(server)
 }
 
 pub(super) fn call(
@@ -407,7 +415,7 @@ mod tests {
     #[test]
     fn a_node_that_may_not_listen_is_a_client_of_the_store_that_is_there() {
         let free = Endpoint::parse("localhost:0", 0).unwrap();
-        let server = serve(&free, &options("localhost:0", "")).unwrap();
+        let server = serve(&free, &options("localhost:0", ""), &Onlookers::default()).unwrap();
         let endpoint = Endpoint {
             port: server.port(),
             ..free

@@ -50,7 +50,7 @@ use self::options::{Medium, Options};
 pub use self::store_voter::StoreVoter;
 pub use self::stored::C10dState;
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, Observer, Recorder, RendezvousBackend,
+    Change, ExitBarrier, Interrupter, Member, Observer, Onlookers, Recorder, RendezvousBackend,
     RendezvousError, RendezvousInfo, RendezvousParameters,
 };
 
@@ -124,11 +124,18 @@ impl C10dRendezvous {
         options::places(parameters)
     }
 
+    fn onlookers(&self) -> Onlookers {
+        Onlookers {
+            recorder: self.recorder.clone(),
+            group: self.options.group.clone(),
+        }
+    }
+
     /// Connects if that has not been done.
     fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
         if connected.is_none() {
-            *connected = Some(connect(&self.options, self.recorder.clone(), &self.calls)?);
+            *connected = Some(connect(&self.options, self.onlookers(), &self.calls)?);
         }
         let mut connection = RefMut::map(connected, |connected| {
             connected.as_mut().expect("it has just been made")
@@ -150,7 +157,7 @@ impl C10dRendezvous {
 
 /// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
 /// be ended from outside.
-fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) -> Attempt {
+fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
         let mut under = calls.lock();
@@ -164,7 +171,7 @@ fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) ->
         .name("rdzv-connect".to_owned())
         .spawn(move || {
             // If nobody waits any more, the connection is closed again.
-            let _ = sender.send(Some(reach(&theirs, recorder.as_ref())));
+            let _ = sender.send(Some(reach(&theirs, &onlookers)));
         });
     if let Err(error) = thread {
         return Err(RendezvousError::Unreachable {
@@ -186,10 +193,12 @@ fn connect(options: &Arc<Options>, recorder: Option<Recorder>, calls: &Calls) ->
 }
 
 /// Connects to the place of the state, hosting it if that is this node's part, and finds out how to use it.
-fn reach(options: &Options, recorder: Option<&Recorder>) -> Attempt {
+fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
     match &options.medium {
-        Medium::Tcp { endpoint, is_host } => connect::at_tcp(endpoint, *is_host, options, recorder),
-        Medium::Voters(places) => voters::connect(places, options, recorder),
+        Medium::Tcp { endpoint, is_host } => {
+            connect::at_tcp(endpoint, *is_host, options, onlookers)
+        }
+        Medium::Voters(places) => voters::connect(places, options, onlookers),
         Medium::File(Some(path)) => connect::at_file(path, None, options),
         // Nobody else knows it, so it is removed with the last use here.
         Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),

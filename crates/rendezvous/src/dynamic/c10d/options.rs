@@ -8,7 +8,7 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::{Settings, silence};
 use rdzv_store::StorePolicy;
 
-use crate::{Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
+use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
 
 /// The port of an endpoint that names none.
 const DEFAULT_PORT: u16 = 29400;
@@ -51,6 +51,7 @@ pub(super) struct Options {
     /// Whether this node may take the place of a coordinator that cannot be shown to have ended.
     pub(super) recover: bool,
     pub(super) kept: Option<Kept>,
+    pub(super) group: Option<GroupStatus>,
 }
 
 /// Where the state is.
@@ -129,6 +130,7 @@ impl Options {
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
             recover: config.get_as_bool("recover")?.unwrap_or(false),
             kept: parameters.kept.clone(),
+            group: parameters.group.clone(),
         })
     }
 

@@ -9,10 +9,10 @@ use rdzv_store::ServerOptions;
 
 use super::options::{listed, most_voters, node_timeout};
 use super::voters::{become_voter, take_place};
-use crate::RendezvousError;
 use crate::bind::loopback;
 use crate::dynamic::is_this_machine;
 use crate::dynamic::native::VoterOptions;
+use crate::{Onlookers, RendezvousError};
 
 /// Time to find out which places are this machine.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
@@ -98,6 +98,7 @@ impl StoreVoter {
         server: &mut ServerOptions,
         timeout: Duration,
         node_timeout: Duration,
+        onlookers: Onlookers,
     ) -> io::Result<()> {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
         let voter = VoterOptions {
@@ -107,6 +108,7 @@ impl StoreVoter {
             timeout,
             node_timeout,
             credentials: server.admission.credentials.clone(),
+            onlookers,
         };
         let place = self.place();
         (server.host, server.port) = (loopback(&place.host), place.port);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
+use rdzv_rendezvous_proto::group::{Case, Wait};
 use rdzv_rendezvous_proto::voter::FRAME_BOUND;
 use rdzv_store::{ServerOptions, Store as _, StoreError, TcpStoreServer, resolve};
 
@@ -16,7 +17,8 @@ use super::options::Options;
 use crate::bind::loopback;
 use crate::dynamic::native::{self, Located, Native, NativeOptions, Search, VoterOptions};
 use crate::dynamic::node;
-use crate::{Recorder, RendezvousError};
+use crate::group_status::Waits;
+use crate::{Onlookers, RendezvousError};
 
 /// Time between two searches for the coordinator, at first and at most. Nobody tells when another machine has one.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -30,11 +32,11 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
 pub(super) fn connect(
     places: &[Endpoint],
     options: &Options,
-    recorder: Option<&Recorder>,
+    onlookers: &Onlookers,
 ) -> Result<Connection, RendezvousError> {
-    let server = serve(places, options)?;
+    let server = serve(places, options, onlookers)?;
     if server.is_some() {
-        say_who_hosts(recorder);
+        say_who_hosts(onlookers);
     }
     let mut search = Search::new(places.to_vec());
     let started = Instant::now();
@@ -43,8 +45,9 @@ pub(super) fn connect(
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     loop {
         let found = search.find(&options.policy.credentials, || false);
-        let what = match found.map(|located| meet(places, &located, options, recorder)) {
+        let what = match found.map(|located| meet(places, &located, options, onlookers)) {
             Ok(Ok(native)) => {
+                onlookers.wait_for(None);
                 return Ok(Connection {
                     backend: Box::new(native),
                     server: server.map(Arc::new),
@@ -71,6 +74,7 @@ pub(super) fn connect(
                 remedy: "check that an agent with the same list of endpoints runs at each of them",
             });
         }
+        onlookers.wait_for(Some(waits(places, &what, started, timeout)));
         if reminder.is_due(elapsed) {
             let left = timeout.saturating_sub(elapsed).as_secs();
             tracing::warn!(
@@ -84,12 +88,28 @@ pub(super) fn connect(
     }
 }
 
+/// What an agent waits for whose job has not begun.
+fn waits(places: &[Endpoint], what: &str, started: Instant, timeout: Duration) -> Waits {
+    let (missing, what) = (
+        places.iter().map(Endpoint::to_string).collect::<Vec<_>>(),
+        what.to_owned(),
+    );
+    Arc::new(move || Wait {
+        case: Case::W5,
+        sentence: format!(
+            "waiting until all voters are there and have elected a coordinator ({what}); {} s left",
+            timeout.saturating_sub(started.elapsed()).as_secs()
+        ),
+        missing: missing.clone(),
+    })
+}
+
 /// Takes part at the coordinator.
 fn meet(
     places: &[Endpoint],
     located: &Located,
     options: &Options,
-    recorder: Option<&Recorder>,
+    onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
     let (timeout, port) = (options.read_timeout, located.address.port());
@@ -112,7 +132,7 @@ fn meet(
             program: options.program.clone(),
             kept: options.kept.clone(),
             voters: Some(Search::new(places.to_vec()).beginning_at(located.place)),
-            recorder: recorder.cloned(),
+            onlookers: onlookers.clone(),
         },
         timeout,
     )?;
@@ -129,6 +149,7 @@ fn meet(
 fn serve(
     places: &[Endpoint],
     options: &Options,
+    onlookers: &Onlookers,
 ) -> Result<Option<TcpStoreServer>, RendezvousError> {
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
     let kept = match &options.kept {
@@ -147,7 +168,9 @@ fn serve(
         };
         let own = places.iter().position(is_own);
         if let Some(own) = own {
-            return start(places, own, kept, options).map(Some).map_err(explain);
+            return start(places, own, kept, options, onlookers)
+                .map(Some)
+                .map_err(explain);
         }
     }
     let Some((own, listeners)) = take_place(places, timeout) else {
@@ -158,7 +181,7 @@ fn serve(
         let keeps = kept.keep_listeners(&listeners);
         keeps.map_err(|source| explain(listen_error(options, source)))?;
     }
-    start(places, own, listeners, options)
+    start(places, own, listeners, options, onlookers)
         .map(Some)
         .map_err(explain)
 }
@@ -248,6 +271,7 @@ fn start(
     own: usize,
     listeners: Vec<TcpListener>,
     options: &Options,
+    onlookers: &Onlookers,
 ) -> Result<TcpStoreServer, StoreError> {
     let place = &places[own];
     let voter = VoterOptions {
@@ -257,8 +281,13 @@ fn start(
         timeout: options.coordinator_timeout,
         node_timeout: options.settings.node_timeout,
         credentials: options.policy.credentials.clone(),
+        onlookers: onlookers.clone(),
     };
     let mut server = options.policy.server(loopback(&place.host), place.port);
     become_voter(&mut server, listeners, voter).map_err(|source| listen_error(options, source))?;
-    TcpStoreServer::start(server)
+    let server = TcpStoreServer::start(server)?;
+    if let Some(group) = &onlookers.group {
+        group.ask(server.pinger());
+    }
+    Ok(server)
 }

@@ -22,13 +22,14 @@ use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
 use socket2::SockRef;
 
+use super::onlooking::Onlooking;
 use super::probe::{Found, probe, write_all};
 use super::search::Search;
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::waiting;
 use crate::fence;
-use crate::{Change, Member, NodeState, Observer, Recorder, RendezvousError, RendezvousEvent};
+use crate::{Change, Member, Observer, Onlookers, RendezvousError};
 
 /// Time for one attempt to connect again: people are told in between that there is no coordinator.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
@@ -91,7 +92,7 @@ pub(super) struct ConnectionThread {
     barrier: Option<mpsc::SyncSender<()>>,
     /// Since when there is no connection, if one was there before.
     lost_since: Option<Instant>,
-    recorder: Option<Recorder>,
+    onlooking: Onlooking,
     /// It ends: until when it waits for the answer to what it has said last.
     end: Option<Instant>,
 }
@@ -103,10 +104,14 @@ impl ConnectionThread {
         search: Option<Search>,
         workers: WorkersStore,
         client: NativeClient,
-        recorder: Option<Recorder>,
+        onlookers: Onlookers,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
         channel.stream().set_nonblocking(true)?;
+        let found = search.as_ref().and_then(Search::coordinator);
+        let coordinator = found.unwrap_or_else(|| address.to_string());
+        let mut onlooking = Onlooking::new(onlookers, search.as_ref(), coordinator);
+        onlooking.attached(&client);
         let thread = Self {
             client,
             address,
@@ -124,7 +129,7 @@ impl ConnectionThread {
             status: Vec::new(),
             barrier: None,
             lost_since: None,
-            recorder,
+            onlooking,
             end: None,
         };
         let thread = std::thread::Builder::new()
@@ -243,6 +248,7 @@ impl ConnectionThread {
                     // What is decrypted already is not reported again.
                     let is_all = !channel.is_encrypted();
                     let bytes = self.buffer[..count].to_vec();
+                    self.onlooking.heard();
                     self.handle(Input::Bytes(&bytes));
                     if is_all {
                         return;
@@ -265,10 +271,9 @@ impl ConnectionThread {
     fn note_lost(&mut self, why: &str) {
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
-            self.record(format!(
-                "lost the connection to {} ({why})",
-                place(self.address)
-            ));
+            let place = place(self.address);
+            let lost = format!("lost the connection to {place} ({why})");
+            self.onlooking.record(&self.client, lost, None);
         }
     }
 
@@ -289,7 +294,7 @@ impl ConnectionThread {
         loop {
             outputs.extend(std::iter::from_fn(|| self.client.poll_output()));
             let Some(output) = outputs.pop_front() else {
-                return;
+                return self.onlooking.attached(&self.client);
             };
             match self.apply(output) {
                 Happened::Nothing => {}
@@ -319,11 +324,8 @@ impl ConnectionThread {
                     Ok(channel) => {
                         self.channel = Some(channel);
                         if let Some(since) = self.lost_since.take() {
-                            self.record(format!(
-                                "connected to {} again after {} ms",
-                                place(self.address),
-                                since.elapsed().as_millis()
-                            ));
+                            let (took, place) = (since.elapsed(), place(self.address));
+                            self.onlooking.reattached(&self.client, &place, took);
                         }
                         Happened::Connected
                     }
@@ -353,6 +355,7 @@ impl ConnectionThread {
                 };
             }
             Output::Joined(joined) => {
+                self.onlooking.over();
                 let offered = self.offered.take().filter(|_| joined.rank == 0);
                 if joined.rank != 0 {
                     self.workers.step_down();
@@ -362,6 +365,7 @@ impl ConnectionThread {
                 }
             }
             Output::NotJoined(failure) => {
+                self.onlooking.over();
                 let why = match self.cannot_lead.take() {
                     Some(error) => NotJoined::CannotLead(error),
                     None => NotJoined::Failure(failure),
@@ -373,7 +377,10 @@ impl ConnectionThread {
             Output::Waiting {
                 waiting,
                 is_reminder,
-            } => waiting::tell(self.client.run(), &waiting, is_reminder),
+            } => {
+                waiting::tell(self.client.run(), &waiting, is_reminder);
+                self.onlooking.wait_for_nodes(self.client.run(), waiting);
+            }
             Output::AwaitingMaster { round, left } => {
                 tracing::warn!(
                     target: reminder::TARGET,
@@ -385,16 +392,8 @@ impl ConnectionThread {
                 );
             }
             Output::Missing(missing) => {
-                let silent = "it is connected and says nothing";
-                tracing::warn!(
-                    "[{}] no coordinator at {} for {:.0} s ({}); the workers are not touched, and it is waited for \
-                     {:.0} s more",
-                    escape(self.client.run()),
-                    place(self.address),
-                    missing.elapsed.as_secs_f64(),
-                    missing.what.as_deref().unwrap_or(silent),
-                    missing.left.as_secs_f64(),
-                );
+                let run = self.client.run();
+                self.onlooking.miss(run, place(self.address), missing);
             }
             Output::AllSucceeded(_) => {
                 if let Some(barrier) = self.barrier.take() {
@@ -436,6 +435,9 @@ impl ConnectionThread {
                 };
                 let located = search.find(credentials, has_commands)?;
                 self.address = located.address;
+                if let Some(coordinator) = search.coordinator() {
+                    self.onlooking.reached(coordinator);
+                }
                 located.channel
             }
             None => match probe(self.address, self.one_attempt(), credentials) {
@@ -475,13 +477,6 @@ impl ConnectionThread {
         match &mut self.channel {
             Some(channel) => write_all(channel, bytes, ONE_ATTEMPT),
             None => Ok(()),
-        }
-    }
-
-    fn record(&self, message: String) {
-        tracing::info!("[{}] {message}", escape(self.client.run()));
-        if let Some(record) = &self.recorder {
-            record(RendezvousEvent::new(NodeState::Running, message));
         }
     }
 

@@ -9,23 +9,43 @@ use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Origin, Output, PREFIX};
+use rdzv_rendezvous_proto::group::{GroupView, Role, VoterState, VoterView};
+use rdzv_rendezvous_proto::recovering::Recovering;
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::{error, info, warn};
 
 use super::NoteFile;
+use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
 pub fn extension() -> Box<dyn Extension> {
-    beside(CoordinatorHost::default())
+    observed(String::new(), Onlookers::default())
+}
+
+/// The same, with those who look on, for whom it is at this endpoint.
+pub fn observed(own: String, onlookers: Onlookers) -> Box<dyn Extension> {
+    let host = CoordinatorHost {
+        own,
+        ..CoordinatorHost::default()
+    };
+    beside(host, onlookers)
 }
 
 /// The same for a server that is started again if it is killed, with the note of the one before, which was
-/// [reopened](NoteFile::reopen).
-pub fn restartable(note: NoteFile, origin: Origin) -> Box<dyn Extension> {
-    beside(CoordinatorHost {
+/// [reopened](NoteFile::reopen). For those who look on, it is at the endpoint `own`.
+pub fn restartable(
+    note: NoteFile,
+    origin: Origin,
+    own: String,
+    onlookers: Onlookers,
+) -> Box<dyn Extension> {
+    let host = CoordinatorHost {
         coordinator: Coordinator::restartable(Now::default(), note.note().clone(), origin),
         note: Some(note),
-    })
+        own,
+        takeovers: 0,
+    };
+    beside(host, onlookers)
 }
 
 /// A machine of the rendezvous, and what is beside it apart from the store.
@@ -59,12 +79,16 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
 
     /// The time after which it is to be ended if the other kernel acknowledges nothing.
     fn silence(&self, connection: ConnId) -> Option<Duration>;
+
+    /// How the group stands.
+    fn view(&self, now: Now) -> GroupView;
 }
 
 /// A host as an extension.
-pub(super) fn beside(host: impl Host) -> Box<dyn Extension> {
+pub(super) fn beside(host: impl Host, onlookers: Onlookers) -> Box<dyn Extension> {
     Box::new(Beside {
         host,
+        onlookers,
         scratch: Vec::new(),
     })
 }
@@ -72,6 +96,7 @@ pub(super) fn beside(host: impl Host) -> Box<dyn Extension> {
 #[derive(Debug)]
 struct Beside<H> {
     host: H,
+    onlookers: Onlookers,
     /// Where an event is written before it is sent.
     scratch: Vec<u8>,
 }
@@ -96,11 +121,30 @@ impl<H: Host> Beside<H> {
         let mut reads = Vec::new();
         while let Some(output) = self.host.machine_mut().poll_output() {
             if let Some(output) = self.host.apply(output, reach) {
+                if let Output::Recovering { run, recovering } = &output {
+                    self.recovering(run, recovering);
+                }
                 reads.extend(perform(output, reach, &mut self.scratch));
             }
         }
         reads.reverse();
         reads
+    }
+
+    /// People are told how far it has come, and programs that it is over.
+    fn recovering(&self, run: &str, recovering: &Recovering) {
+        let message = format!("[{}] {recovering}", escape(run));
+        if !recovering.missing.is_empty() {
+            return warn!("{message}");
+        }
+        info!("{message}");
+        let event = RendezvousEvent::new(NodeState::Running, message);
+        self.onlookers.record(event.about(GroupEvent::Recovered {
+            run: run.to_owned(),
+            round: recovering.round,
+            nodes: recovering.size,
+            took: recovering.elapsed,
+        }));
     }
 }
 
@@ -162,6 +206,12 @@ impl<H: Host> Extension for Beside<H> {
         self.host.has_ended()
     }
 
+    fn asked(&mut self, now: Now) {
+        if let Some(group) = &self.onlookers.group {
+            group.see(self.host.view(now));
+        }
+    }
+
     fn deadline(&self) -> Option<Mono> {
         self.host.machine().deadline()
     }
@@ -180,6 +230,10 @@ struct CoordinatorHost {
     coordinator: Coordinator,
     /// The note for the next one, in case this process is killed.
     note: Option<NoteFile>,
+    /// Its endpoint.
+    own: String,
+    /// The number of times that it has followed a coordinator which has left no note.
+    takeovers: u64,
 }
 
 impl CoordinatorHost {
@@ -211,6 +265,7 @@ impl Host for CoordinatorHost {
                     "this coordinator takes over from one that has ended without a note; it is number {} now",
                     authority.epoch
                 );
+                self.takeovers += 1;
                 self.note(|file| file.adopt(authority));
             }
             output => return Some(output),
@@ -233,6 +288,28 @@ impl Host for CoordinatorHost {
     fn silence(&self, connection: ConnId) -> Option<Duration> {
         self.coordinator.silence(connection)
     }
+
+    fn view(&self, now: Now) -> GroupView {
+        let authority = self.coordinator.authority();
+        GroupView {
+            cluster: authority.map(|authority| authority.cluster),
+            epoch: authority.map(|authority| authority.epoch.into()),
+            term: None,
+            role: Some(Role::Coordinator),
+            voters: vec![VoterView {
+                id: None,
+                address: Some(self.own.clone()),
+                state: VoterState::Leader,
+                last_heard: None,
+                lag: Some(0),
+            }],
+            target: 1,
+            coordinator: Some(self.own.clone()),
+            waiting: self.coordinator.waits(now),
+            elections: 0,
+            takeovers: self.takeovers,
+        }
+    }
 }
 
 /// Applies an output of a coordinator that has nothing to do with its note. Returns the key to read, if it is about one.
@@ -244,15 +321,12 @@ fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Opti
             reach.send(to, scratch);
         }
         Output::LastCall { run, call } => warn!("[{}] {call}", escape(&run)),
-        Output::Recovering { run, recovering } => match recovering.missing.is_empty() {
-            true => info!("[{}] {recovering}", escape(&run)),
-            false => warn!("[{}] {recovering}", escape(&run)),
-        },
         Output::Read(key) => return Some(key),
         Output::Store { key, value } => reach.store(&key, &value),
         Output::Remove(key) => reach.remove(&key),
         Output::Close(id, why) => reach.close(id, why),
-        Output::Note { .. } | Output::Adopt(_) | Output::Confirm(_) => {}
+        Output::Recovering { .. } | Output::Note { .. } | Output::Adopt(_) | Output::Confirm(_) => {
+        }
     }
     None
 }

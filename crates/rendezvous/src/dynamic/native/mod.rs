@@ -12,11 +12,12 @@
 //! | `voter.rs`, `voter_link.rs` | [`voter()`]: what makes a store server a voter; its connections to the others |
 //! | `search.rs` | [`Search`]: finding the coordinator among the voters |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
-//! | `connection_thread.rs` | the thread of the connection |
+//! | `connection_thread.rs`, `onlooking.rs` | the thread of the connection; what it tells those who look on |
 
 mod connection_thread;
 mod extension;
 mod note;
+mod onlooking;
 mod probe;
 mod search;
 mod voter;
@@ -42,11 +43,11 @@ use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore, TcpSto
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::dynamic::node;
 use crate::{
-    ExitBarrier, Interrupter, Kept, Member, Observer, Program, Recorder, RendezvousBackend,
+    ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
 use connection_thread::{Command, ConnectionThread, NotJoined};
-pub use extension::{extension, restartable};
+pub use extension::{extension, observed, restartable};
 pub use note::NoteFile;
 use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
@@ -74,8 +75,8 @@ pub struct NativeOptions {
     pub kept: Option<Kept>,
     /// The places of the voters, if the coordinator is at one of them. It may be at another place later on.
     pub voters: Option<Search>,
-    /// Where to record that the connection to the coordinator is lost, and is there again.
-    pub recorder: Option<Recorder>,
+    /// Those who look on: at a connection to the coordinator that is lost, say.
+    pub onlookers: Onlookers,
 }
 
 impl fmt::Debug for NativeOptions {
@@ -131,7 +132,7 @@ impl Native {
             program,
             kept,
             voters: search,
-            recorder,
+            onlookers,
         } = options;
         let address = store.peer();
         let place = place(address);
@@ -161,7 +162,7 @@ impl Native {
             client = client.among_voters();
         }
         let (commands, thread) =
-            ConnectionThread::start(channel, address, search, workers, client, recorder)
+            ConnectionThread::start(channel, address, search, workers, client, onlookers)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             run_id,

@@ -52,6 +52,17 @@ impl Search {
         }
     }
 
+    /// The places, as people know them.
+    pub(super) fn places(&self) -> Vec<String> {
+        self.places.iter().map(Endpoint::to_string).collect()
+    }
+
+    /// The place at which the coordinator was found last.
+    pub(super) fn coordinator(&self) -> Option<String> {
+        let place = self.places.get(self.order.found_at()?);
+        place.map(Endpoint::to_string)
+    }
+
     /// The coordinator was found at this place.
     pub fn beginning_at(mut self, place: usize) -> Self {
         self.order.found(place);

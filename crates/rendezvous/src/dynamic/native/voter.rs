@@ -7,15 +7,18 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
-use rdzv_rendezvous_proto::voter::{Output, Settings, Voter};
+use rdzv_rendezvous_proto::group::GroupView;
+use rdzv_rendezvous_proto::voter::{Fact, Output, Settings, Voter};
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
 use tracing::{info, warn};
 
 use super::extension::{Host, beside};
 use super::voter_link::VoterLink;
+use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
 /// The parts of a [`voter()`].
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct VoterOptions {
     pub node_timeout: Duration,
     /// The proof that this process belongs to the job.
     pub credentials: Credentials,
+    /// Those who look on.
+    pub onlookers: Onlookers,
 }
 
 /// The extension of a [server](rdzv_store::ServerOptions) that is a voter. The server's limits have to admit
@@ -48,6 +53,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         timeout,
         node_timeout,
         credentials,
+        onlookers,
     } = options;
     let mut links = BTreeMap::new();
     for (place, endpoint) in places.iter().enumerate().filter(|(place, _)| *place != own) {
@@ -69,11 +75,13 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
             links.values().for_each(|link| link.greet(frame.clone()));
         }
     }
-    Ok(beside(VoterHost {
+    let host = VoterHost {
         voter,
         links,
         stored: BTreeSet::new(),
-    }))
+        onlookers: onlookers.clone(),
+    };
+    Ok(beside(host, onlookers))
 }
 
 /// A voter beside a store.
@@ -84,6 +92,25 @@ struct VoterHost {
     links: BTreeMap<usize, VoterLink>,
     /// The keys that the coordinator here has stored, which the next one does not know.
     stored: BTreeSet<Vec<u8>>,
+    onlookers: Onlookers,
+}
+
+impl VoterHost {
+    /// People are told, and programs if other processes vote than before.
+    fn tell(&self, fact: &Fact) {
+        match fact.is_warning() {
+            true => warn!("{fact}"),
+            false => info!("{fact}"),
+        }
+        if matches!(
+            fact,
+            Fact::Founded { .. } | Fact::Replaced { .. } | Fact::Fewer { .. }
+        ) {
+            let voters = self.voter.voters();
+            let event = RendezvousEvent::new(NodeState::Running, fact.to_string());
+            (self.onlookers).record(event.about(GroupEvent::VotersChanged { voters }));
+        }
+    }
 }
 
 impl Host for VoterHost {
@@ -126,8 +153,7 @@ impl Host for VoterHost {
                 }
             }
             Output::Retire => self.links.clear(),
-            Output::Log(fact) if fact.is_warning() => warn!("{fact}"),
-            Output::Log(fact) => info!("{fact}"),
+            Output::Log(fact) => self.tell(&fact),
         }
         None
     }
@@ -149,6 +175,10 @@ impl Host for VoterHost {
 
     fn has_ended(&self) -> bool {
         !self.voter.hands_over()
+    }
+
+    fn view(&self, now: Now) -> GroupView {
+        self.voter.view(now)
     }
 
     fn silence(&self, connection: ConnId) -> Option<Duration> {

@@ -92,7 +92,7 @@ enum Command {
         keep: Vec<Vec<u8>>,
         done: mpsc::SyncSender<()>,
     },
-    /// Answer, which shows that the thread is alive.
+    /// Answer, which shows that the thread is alive. An extension may write down how things stand before.
     Ping(mpsc::Sender<()>),
     /// Accept nobody any more, and end when all are gone or after this time.
     Shutdown { linger: Duration },
@@ -123,20 +123,20 @@ impl TcpStoreServer {
     /// Serves on the calling thread, for a process that does nothing else: with a single thread, the
     /// kernel need not guard the table of descriptors against others, on every call.
     ///
-    /// `ready` gets the address. When `end` can be read from (a descriptor for signals, say), it
+    /// `ready` gets the address, and what [`TcpStoreServer::pinger`] returns of other servers. When `end` can be read from (a descriptor for signals, say), it
     /// stops accepting, lets clients finish for up to `linger`, and returns.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,
         linger: Duration,
-        ready: impl FnOnce(SocketAddr),
+        ready: impl FnOnce(SocketAddr, Pinger),
     ) -> Result<(), StoreError> {
         let refused = refused(options.port);
-        let (_nobody, mailbox) = mailbox().map_err(&refused)?;
+        let (commands, mailbox) = mailbox().map_err(&refused)?;
         let (listener, mut service) = set_up(options, mailbox, Arc::default())?;
         let address = listener.local_addr().map_err(&refused)?;
         service.end_when(end, linger).map_err(refused)?;
-        ready(address);
+        ready(address, pinger(commands));
         service.run();
         Ok(())
     }
@@ -182,9 +182,7 @@ impl TcpStoreServer {
 
     /// Checks, at any time and from any thread, whether the server's thread is alive.
     pub fn pinger(&self) -> Pinger {
-        let commands = self.commands.clone();
-        // Without a thread the sender is dropped, which the asking side sees.
-        Arc::new(move |alive| commands.send(Command::Ping(alive)))
+        pinger(self.commands.clone())
     }
 
     /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
@@ -224,6 +222,11 @@ impl Drop for TcpStoreServer {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
+}
+
+fn pinger(commands: Sender<Command>) -> Pinger {
+    // Without a thread the sender is dropped, which the asking side sees.
+    Arc::new(move |alive| commands.send(Command::Ping(alive)))
 }
 
 fn set_up(

@@ -342,6 +342,7 @@ impl Service {
                     let _ = done.send(());
                 }
                 Command::Ping(alive) => {
+                    self.handle(Input::Asked);
                     let _ = alive.send(());
                 }
                 Command::Shutdown { linger } => self.shut_down(linger),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
-use rdzv_rendezvous::{Member, RendezvousBackend};
+use rdzv_rendezvous::{Member, Onlookers, RendezvousBackend};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{StorePolicy, TcpStore, TcpStoreOptions};
 
@@ -39,7 +39,7 @@ pub(crate) fn run(
             program: None,
             kept: None,
             voters: None,
-            recorder: None,
+            onlookers: Onlookers::default(),
         };
         crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);
     }

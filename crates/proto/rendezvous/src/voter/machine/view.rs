@@ -58,6 +58,16 @@ impl Voter {
         }
     }
 
+    /// The endpoints of those that vote, as far as they are known.
+    pub fn voters(&self) -> Vec<String> {
+        let group = self.group.as_ref();
+        let voters = group.into_iter();
+        let voters = voters.flat_map(|group| &group.consensus.configuration().voters);
+        let mut places: Vec<usize> = voters.filter_map(|id| self.place_of(*id)).collect();
+        places.sort_unstable();
+        places.into_iter().map(|at| self.endpoint(at)).collect()
+    }
+
     fn own_role(&self, group: &Group) -> Role {
         match group.consensus.configuration().voters.contains(&self.id) {
             _ if self.coordinates() => Role::Coordinator,

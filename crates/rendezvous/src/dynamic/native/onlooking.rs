@@ -1,0 +1,170 @@
+//! What the thread of an agent's connection tells those who look on: people, who records events, and who asks for the
+//! status.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdzv_core::escape::escape;
+use rdzv_rendezvous_proto::group::{Case, Wait};
+use rdzv_rendezvous_proto::native_client::{Missing, NativeClient};
+use rdzv_rendezvous_proto::waiting::Waiting;
+
+use super::search::Search;
+use crate::group_status::{Attached, Waits};
+use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
+
+/// What was told.
+pub(super) struct Onlooking {
+    onlookers: Onlookers,
+    /// The places of the voters, if there are some.
+    voters: Vec<String>,
+    /// The endpoint of the coordinator that was reached last.
+    coordinator: String,
+    /// The coordinator that was told of.
+    told: Option<Attached>,
+    /// It is said that the coordinator is missing; or that nodes are.
+    is_missing: bool,
+    is_waiting: bool,
+}
+
+impl Onlooking {
+    pub(super) fn new(onlookers: Onlookers, search: Option<&Search>, coordinator: String) -> Self {
+        Self {
+            onlookers,
+            voters: search.map_or_else(Vec::new, Search::places),
+            coordinator,
+            told: None,
+            is_missing: false,
+            is_waiting: false,
+        }
+    }
+
+    pub(super) fn record(&self, client: &NativeClient, message: String, event: Option<GroupEvent>) {
+        tracing::info!("[{}] {message}", escape(client.run()));
+        self.onlookers.record(RendezvousEvent {
+            group: event,
+            ..RendezvousEvent::new(NodeState::Running, message)
+        });
+    }
+
+    /// The coordinator is reached at this endpoint.
+    pub(super) fn reached(&mut self, coordinator: String) {
+        self.coordinator = coordinator;
+    }
+
+    /// The agent may obey another coordinator than before.
+    pub(super) fn attached(&mut self, client: &NativeClient) {
+        let authority = client.authority();
+        let authority = authority.map(|authority| (authority.cluster, authority.epoch));
+        // One that was reached anew says its number later.
+        let told = self.told.as_ref();
+        if told.is_some_and(|told| told.authority == authority) {
+            return;
+        }
+        let now = Attached {
+            authority,
+            has_voters: !self.voters.is_empty(),
+            coordinator: self.coordinator.clone(),
+        };
+        if let Some(group) = &self.onlookers.group {
+            group.attach(now.clone());
+        }
+        let before = self.told.replace(now);
+        let Some((_, epoch)) = authority else {
+            return;
+        };
+        let before = before.filter(|before| before.authority.is_some());
+        let before = before.map(|before| before.coordinator);
+        let coordinator = self.coordinator.clone();
+        let message = match &before {
+            Some(before) => {
+                format!("the coordinator is at {coordinator} in place of {before} (epoch {epoch})")
+            }
+            None => format!("the coordinator is at {coordinator} (epoch {epoch})"),
+        };
+        let changed = GroupEvent::CoordinatorChanged {
+            coordinator,
+            before,
+            epoch,
+        };
+        self.record(client, message, Some(changed));
+    }
+
+    /// There is a connection again.
+    pub(super) fn reattached(&mut self, client: &NativeClient, place: &str, took: Duration) {
+        let message = format!("connected to {place} again after {} ms", took.as_millis());
+        let coordinator = self.coordinator.clone();
+        let event = GroupEvent::Reattached { coordinator, took };
+        self.record(client, message, Some(event));
+        self.heard();
+    }
+
+    /// The coordinator has said something.
+    pub(super) fn heard(&mut self) {
+        if std::mem::take(&mut self.is_missing) {
+            self.onlookers.wait_for(None);
+        }
+    }
+
+    /// A join is over.
+    pub(super) fn over(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.onlookers.wait_for(None);
+        }
+    }
+
+    /// There is no coordinator, and people are told.
+    pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
+        let (run, silent) = (escape(run), "it is connected and says nothing");
+        let what = missing.what.unwrap_or_else(|| silent.to_owned());
+        let told = Instant::now();
+        let sentence = move || {
+            let since = told.elapsed();
+            format!(
+                "no coordinator at {place} for {:.0} s ({what}); the workers are not touched, and it is waited for \
+                 {:.0} s more",
+                (missing.elapsed + since).as_secs_f64(),
+                missing.left.saturating_sub(since).as_secs_f64(),
+            )
+        };
+        tracing::warn!("[{run}] {}", sentence());
+        let (case, missing) = match self.voters.is_empty() {
+            true => (Case::W1, vec![self.coordinator.clone()]),
+            false => (Case::W5, self.voters.clone()),
+        };
+        self.is_missing = true;
+        self.wait_for(Arc::new(move || Wait {
+            case,
+            sentence: format!("[{run}] {}", sentence()),
+            missing: missing.clone(),
+        }));
+    }
+
+    /// A join waits for other nodes.
+    pub(super) fn wait_for_nodes(&mut self, run: &str, waiting: Waiting) {
+        let arrived = waiting.arrived.as_ref();
+        if arrived.is_none_or(|arrived| arrived.is_spare || arrived.nodes >= waiting.min_nodes) {
+            return self.over();
+        }
+        let (run, told) = (escape(run), Instant::now());
+        self.is_waiting = true;
+        self.wait_for(Arc::new(move || {
+            let left = waiting.left.saturating_sub(told.elapsed());
+            let arrived = waiting.arrived.clone();
+            let waiting = Waiting {
+                arrived,
+                left,
+                ..waiting
+            };
+            Wait {
+                case: Case::W8,
+                sentence: format!("[{run}] {waiting}"),
+                missing: Vec::new(),
+            }
+        }));
+    }
+
+    fn wait_for(&self, wait: Waits) {
+        self.onlookers.wait_for(Some(wait));
+    }
+}
