@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `agent_restarts` | agents that are killed and started again |
+//! | `group` | the group of the coordinator, as the status of agents and stores shows it |
 //! | `voters` | coordinators that are killed with everything on their machine, and one that is cut off |
 //! | `restarts` | a store that is killed and started again |
 //! | `network` | a node behind a cut link |
@@ -18,6 +19,7 @@
 mod agent_restarts;
 mod endings;
 mod etcd;
+mod group;
 mod hostile_peers;
 mod membership;
 mod network;

@@ -12,10 +12,10 @@ use super::{PRINT_ROUND, Place, printed};
 use crate::harness::{DEADLINE, Running, free_port, rdzv};
 
 /// Short, because the last node is not waited for here.
-const CONF: &str = "last_call_timeout=1,join_timeout=60";
+pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
 
 /// Three addresses of this machine, with one port.
-fn places(count: usize) -> Place {
+pub(super) fn places(count: usize) -> Place {
     let port = free_port();
     let places = (1..=count).map(|place| format!("127.0.0.{place}:{port}"));
     Place {
@@ -35,7 +35,7 @@ fn node_with(place: &Place, go: &Path, more: &[&str]) -> Running {
     start(place, go, &[&flags, more].concat())
 }
 
-fn start(place: &Place, go: &Path, flags: &[&str]) -> Running {
+pub(super) fn start(place: &Place, go: &Path, flags: &[&str]) -> Running {
     let script = format!(
         "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
         go.display()
@@ -54,7 +54,7 @@ fn coordinates_in(node: &Running) -> Option<u64> {
 }
 
 /// The node that is the coordinator: the one with the highest term.
-fn coordinator(nodes: &[Running]) -> usize {
+pub(super) fn coordinator(nodes: &[Running]) -> usize {
     let until = Instant::now() + DEADLINE;
     loop {
         let terms = nodes.iter().map(coordinates_in).enumerate();
@@ -68,7 +68,7 @@ fn coordinator(nodes: &[Running]) -> usize {
 }
 
 /// Kills everything on the machine of a node at once.
-fn kill_machine(node: Running) {
+pub(super) fn kill_machine(node: Running) {
     for (pid, _) in node.processes() {
         // One may have ended meanwhile, because another one did.
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);

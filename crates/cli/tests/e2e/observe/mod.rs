@@ -1,4 +1,4 @@
 //! What can be seen of a run from outside while it goes on, and of its events afterwards.
 
 mod events;
-mod server;
+pub(crate) mod server;

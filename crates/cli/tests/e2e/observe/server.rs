@@ -24,12 +24,12 @@ fn request(port: u16, method: &str, path: &str) -> (u16, String) {
     (code, body.to_owned())
 }
 
-fn get(port: u16, path: &str) -> (u16, String) {
+pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
     request(port, "GET", path)
 }
 
 /// The port that the program says it serves at.
-fn logged_port(running: &mut Running, what: &str) -> u16 {
+pub(crate) fn logged_port(running: &mut Running, what: &str) -> u16 {
     let text = format!("{what} at http://");
     running.stderr.await_text(&text, 1);
     let said = running.stderr.so_far();

@@ -1,0 +1,308 @@
+//! The group of the coordinator, as the status of agents and stores shows it, and its events.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use rdzv_testing::pids;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::voters::{CONF, coordinator, kill_machine, places, start};
+use super::{Place, first_agent, kill_node};
+use crate::harness::{DEADLINE, Running, rdzv};
+use crate::observe::server::{get, logged_port};
+
+/// Asks for the status until the group is as wanted.
+fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let (code, text) = get(port, "/status");
+        assert_eq!(code, 200);
+        let status: Value = serde_json::from_str(&text).unwrap();
+        if wanted(&status["group"]) {
+            return status["group"].clone();
+        }
+        assert!(Instant::now() < until, "{text}");
+        // Nobody tells when it changes.
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The states of the voters at these endpoints.
+fn states<'a>(group: &'a Value, endpoints: &[&str]) -> Vec<&'a str> {
+    let voters = group["voters"].as_array().unwrap();
+    let state = |endpoint: &&str| {
+        let mut voters = voters.iter();
+        let voter = voters.find(|voter| voter["address"] == *endpoint);
+        voter.map_or("absent", |voter| voter["state"].as_str().unwrap())
+    };
+    endpoints.iter().map(state).collect()
+}
+
+/// The events of a file with this name, once there are so many.
+fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        // The last line may be half written.
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let events: Vec<Value> = lines
+            .filter(|event: &Value| event["name"] == name)
+            .collect();
+        if events.len() >= count {
+            return events;
+        }
+        assert!(Instant::now() < until, "{name}: {text}");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The value of a metric without labels of its own.
+fn metric(port: u16, name: &str) -> String {
+    let (code, text) = get(port, "/metrics");
+    assert_eq!(code, 200);
+    let mut lines = text.lines();
+    let line = lines.find(|line| {
+        line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} "))
+    });
+    let line = line.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_after_its_death() {
+    let place = places(3);
+    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let file = |node: usize| directory.path().join(format!("events{node}"));
+    let mut nodes = Vec::from([0, 1, 2].map(|node| {
+        let events = format!("--events-file={}", file(node).display());
+        let flags = [
+            "--nnodes=2:3",
+            "--rdzv-conf",
+            CONF,
+            "--status-addr=0",
+            &events,
+        ];
+        start(&place, &go, &flags)
+    }));
+    let mut ports = Vec::new();
+    for node in &mut nodes {
+        node.stdout.await_text("/3 at", 1);
+        ports.push(logged_port(node, "status"));
+    }
+    let dead = coordinator(&nodes);
+    let mut seen = Vec::new();
+    for (node, port) in ports.iter().enumerate() {
+        let group = await_group(*port, |group| {
+            let states = states(group, &endpoints);
+            let leaders = states.iter().filter(|state| **state == "leader");
+            let followers = states.iter().filter(|state| **state == "follower");
+            (leaders.count(), followers.count()) == (1, 2)
+        });
+        let role = if node == dead { "coordinator" } else { "voter" };
+        assert_eq!(group["role"], role, "{group}");
+        assert_eq!(
+            (&group["target"], &group["waiting"]),
+            (&3.into(), &Value::Null)
+        );
+        assert_eq!(group["fenced"], false);
+        assert_eq!(group["epoch"], group["term"]);
+        seen.push((
+            group["coordinator"].clone(),
+            group["cluster"].clone(),
+            group["term"].clone(),
+        ));
+        assert_eq!(metric(*port, "rdzv_group_voters"), "3");
+        assert_eq!(metric(*port, "rdzv_group_target_voters"), "3");
+        assert_eq!(metric(*port, "rdzv_group_elections_total"), "1");
+        assert_eq!(metric(*port, "rdzv_group_takeovers_total"), "0");
+        assert_eq!(metric(*port, "rdzv_group_term"), group["term"].to_string());
+        let voters = await_events(&file(node), "voters_changed", 1);
+        assert_eq!(voters[0]["fields"]["voters"].as_array().unwrap().len(), 3);
+    }
+    assert!(seen.iter().all(|of| *of == seen[0]), "{seen:?}");
+    let (before, cluster, term) = seen.remove(0);
+    kill_machine(nodes.remove(dead));
+    ports.remove(dead);
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    let mut now = Vec::new();
+    for port in &ports {
+        let group = await_group(*port, |group| {
+            !group["coordinator"].is_null() && group["coordinator"] != before
+        });
+        assert_eq!(group["cluster"], cluster);
+        assert!(group["term"].as_u64() > term.as_u64(), "{group}");
+        let of_dead = states(&group, &[before.as_str().unwrap()]);
+        assert!(of_dead != ["leader"] && of_dead != ["follower"], "{group}");
+        assert_eq!(metric(*port, "rdzv_group_voters"), "2");
+        assert_eq!(metric(*port, "rdzv_reattach_seconds_count"), "1");
+        now.push(group["coordinator"].clone());
+    }
+    assert_eq!(now[0], now[1]);
+    let mut recovered = 0;
+    for node in (0..3).filter(|node| *node != dead) {
+        let changed = await_events(&file(node), "coordinator_changed", 2);
+        assert_eq!(changed[0]["fields"]["before"], Value::Null);
+        let fields = &changed[1]["fields"];
+        assert_eq!(
+            (&fields["before"], &fields["coordinator"]),
+            (&before, &now[0])
+        );
+        let reattached = await_events(&file(node), "reattached", 1);
+        assert_eq!(reattached[0]["fields"]["coordinator"], now[0]);
+        let text = fs::read_to_string(file(node)).unwrap();
+        recovered += text.matches("\"name\":\"recovered\"").count();
+    }
+    assert_eq!(recovered, 1, "the new coordinator says it");
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let flags = ["--nnodes=2", "--status-addr=0"];
+    let mut host = start(&place, &go, &flags);
+    host.stderr.await_text("hosts the TCP store", 1);
+    let port = logged_port(&mut host, "status");
+    let group = await_group(port, |group| group["waiting"]["case"] == "W8");
+    assert_eq!(
+        (&group["role"], &group["target"]),
+        (&"coordinator".into(), &1.into())
+    );
+    assert_eq!(states(&group, &[&place.endpoint]), ["leader"]);
+    let mut other = start(&place, &go, &flags);
+    other.stdout.await_text("/2 at", 1);
+    let port = logged_port(&mut other, "status");
+    let group = await_group(port, |group| group["coordinator"] == *place.endpoint);
+    assert_eq!(
+        (&group["role"], &group["waiting"]),
+        (&"agent".into(), &Value::Null)
+    );
+    assert!(
+        group["cluster"].is_string() && group["voters"].is_null(),
+        "{group}"
+    );
+    kill_node(host);
+    let waiting = await_group(port, |group| group["waiting"]["case"] == "W1")["waiting"].clone();
+    assert_eq!(waiting["missing"], serde_json::json!([place.endpoint]));
+    let sentence = waiting["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("[job] no coordinator at"),
+        "{sentence}"
+    );
+    assert!(
+        sentence.contains("the workers are not touched"),
+        "{sentence}"
+    );
+    other.signal(Signal::TERM);
+    other.wait();
+}
+
+/// A store with a status page, and the port of that.
+fn store(flags: &[&str]) -> (Running, u16) {
+    let mut store = rdzv(["store", "--status-addr=0"])
+        .args(flags)
+        .env("LOGLEVEL", "INFO")
+        .start();
+    store.stdout.await_text("listening on ", 1);
+    let port = logged_port(&mut store, "status");
+    (store, port)
+}
+
+#[test]
+fn a_store_serves_the_status_of_its_group_and_does_so_when_it_was_started_again() {
+    let (running, port) = store(&["--host", "127.0.0.1", "--port", "0"]);
+    let group = await_group(port, |group| !group.is_null());
+    assert_eq!(group["role"], "coordinator");
+    assert_eq!(
+        (&group["fenced"], &group["waiting"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(get(port, "/"), (200, "store server: alive\n".to_owned()));
+    assert_eq!(metric(port, "rdzv_group_voters"), "1");
+    let processes = running.processes();
+    let mut pids = processes.iter().map(|(pid, _)| *pid);
+    let service = pids.find(|pid| *pid != running.pid()).unwrap();
+    pids::kill(service, Signal::KILL);
+    let again = await_group(port, |group| !group.is_null());
+    assert_eq!(again["coordinator"], group["coordinator"]);
+    running.signal(Signal::TERM);
+    running.wait().expect(0);
+}
+
+#[test]
+fn a_voter_that_is_alone_says_who_is_missing_and_a_page_that_cannot_be_served_is_one_sentence() {
+    let place = places(3);
+    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    let (running, port) = store(&["--join", &place.endpoint]);
+    let group = await_group(port, |group| group["waiting"]["case"] == "W5");
+    assert_eq!(
+        group["waiting"]["missing"],
+        serde_json::json!(endpoints[1..])
+    );
+    assert_eq!(group["role"], Value::Null);
+    let taken = format!("--status-addr={port}");
+    let ended = rdzv(["store", "--port=0", &taken]).run().expect(1);
+    let expected = format!("rdzv store: --status-addr 127.0.0.1:{port}: Address already in use");
+    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
+    rdzv(["store", "--status-addr=node"]).run().expect(2);
+    running.signal(Signal::TERM);
+    running.wait().expect(0);
+}
+
+#[test]
+fn a_node_without_a_majority_says_that_its_workers_stand_still() {
+    let place: Place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let (go, events) = (directory.path().join("go"), directory.path().join("events"));
+    let conf = "last_call_timeout=1,join_timeout=60,fence=auto,node_timeout=0.8";
+    let file = format!("--events-file={}", events.display());
+    let flags = [
+        "--nnodes=2:3",
+        "--rdzv-conf",
+        conf,
+        "--status-addr=0",
+        &file,
+    ];
+    let mut first = start(&place, &go, &flags);
+    let others = [1, 2].map(|_| start(&place, &go, &flags[..3]));
+    first.stdout.await_text("/3 at", 1);
+    let port = logged_port(&mut first, "status");
+    let group = await_group(port, |group| group["lease_left_s"].as_f64() > Some(0.0));
+    assert_eq!(group["fenced"], false, "{group}");
+    let agents = others.each_ref().map(Running::agent_pid);
+    for agent in agents {
+        pids::kill(agent, Signal::STOP);
+    }
+    let group = await_group(port, |group| group["fenced"] == true);
+    assert_eq!(group["lease_left_s"], 0.0, "{group}");
+    await_events(&events, "fenced", 1);
+    await_group(port, |group| group["waiting"]["case"] == "W5");
+    for agent in agents {
+        pids::kill(agent, Signal::CONT);
+    }
+    let over = await_events(&events, "unfenced", 1);
+    let stood = over[0]["fields"]["seconds"].as_f64().unwrap();
+    await_group(port, |group| {
+        group["fenced"] == false && group["waiting"].is_null()
+    });
+    let counted: f64 = metric(port, "rdzv_fenced_seconds_total").parse().unwrap();
+    assert!(counted >= stood && stood > 0.0, "{counted} {stood}");
+    fs::write(&go, "").unwrap();
+    first.wait().expect(0);
+    for node in others {
+        node.wait().expect(0);
+    }
+}
