@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::host::HostName;
 use crate::{
-    AgentEvent, Exit, RoundStore, WatchdogAction, WatchdogTimer, WorkerFiles, WorkerIdentity,
+    AgentEvent, Exit, GroupEvent, RoundStore, WatchdogAction, WatchdogTimer, WorkerFiles,
+    WorkerIdentity,
 };
 
 pub(super) fn facts() -> RunFacts {
@@ -344,6 +345,59 @@ fn a_record_has_its_five_keys_in_order() {
             "stopped_by_agent": true,
         })
     );
+}
+
+#[test]
+fn events_about_the_coordinator_have_a_name_each_and_their_fields() {
+    let took = Duration::from_millis(1500);
+    let coordinator = "node-b:29400".to_owned();
+    let events = [
+        (
+            GroupEvent::CoordinatorChanged {
+                coordinator: coordinator.clone(),
+                before: Some("node-a:29400".to_owned()),
+                epoch: 4,
+            },
+            r#"coordinator_changed {"before":"node-a:29400","coordinator":"node-b:29400","epoch":4,"message":"so"}"#,
+        ),
+        (
+            GroupEvent::VotersChanged {
+                voters: vec![coordinator.clone()],
+            },
+            r#"voters_changed {"message":"so","voters":["node-b:29400"]}"#,
+        ),
+        (
+            GroupEvent::Reattached { coordinator, took },
+            r#"reattached {"coordinator":"node-b:29400","message":"so","seconds":1.5}"#,
+        ),
+        (
+            GroupEvent::Recovered {
+                run: "job".to_owned(),
+                round: 7,
+                nodes: 4,
+                took,
+            },
+            r#"recovered {"message":"so","nodes":4,"round":7,"run":"job","seconds":1.5}"#,
+        ),
+        (GroupEvent::Fenced, r#"fenced {"message":"so"}"#),
+        (
+            GroupEvent::Unfenced {
+                stood: took,
+                killed: true,
+            },
+            r#"unfenced {"killed":true,"message":"so","seconds":1.5}"#,
+        ),
+    ];
+    for (event, expected) in events {
+        let event = AgentEvent::Group {
+            at: at(0),
+            message: "so".to_owned(),
+            event,
+        };
+        let line: Value = serde_json::from_str(&record(&facts(), &event)).unwrap();
+        let name = line["name"].as_str().unwrap();
+        assert_eq!(format!("{name} {}", line["fields"]), expected);
+    }
 }
 
 #[test]
