@@ -141,7 +141,7 @@ pub enum AgentEvent {
         at: Wall,
         /// One sentence.
         message: String,
-        /// What.
+        /// The same for programs.
         event: GroupEvent,
     },
     /// This agent was started in place of one that was killed.

@@ -52,9 +52,9 @@ pub struct RendezvousEvent {
 pub enum GroupEvent {
     /// This agent has another coordinator than before.
     CoordinatorChanged {
-        /// Where it is.
+        /// Its endpoint.
         coordinator: String,
-        /// Where the one before was, if there was one.
+        /// The endpoint of the one before, if there was one.
         before: Option<String>,
         /// Its number.
         epoch: u32,
@@ -66,7 +66,7 @@ pub enum GroupEvent {
     },
     /// This agent has a connection to a coordinator again.
     Reattached {
-        /// Where that is.
+        /// Its endpoint.
         coordinator: String,
         /// The time without one.
         took: Duration,

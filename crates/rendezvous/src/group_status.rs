@@ -27,9 +27,9 @@ const ANSWERING: Duration = Duration::from_millis(100);
 /// Those who look on at a rendezvous.
 #[derive(Clone, Default)]
 pub struct Onlookers {
-    /// Who takes its events.
+    /// The receiver of its events.
     pub recorder: Option<Recorder>,
-    /// Where to write down how its group stands, if anybody may ask.
+    /// The place to write down how its group stands, if anybody may ask.
     pub group: Option<GroupStatus>,
 }
 
@@ -54,10 +54,10 @@ impl Onlookers {
     }
 }
 
-/// What is waited for, at the moment of the call.
+/// The wait, at the moment of the call.
 pub(crate) type Waits = Arc<dyn Fn() -> Wait + Send + Sync>;
 
-/// What this process knows of its group. Clones are the same.
+/// The knowledge that this process has of its group. Clones are the same.
 #[derive(Clone, Default)]
 pub struct GroupStatus(Arc<Mutex<Known>>);
 
@@ -81,7 +81,7 @@ pub(crate) struct Attached {
     pub(crate) authority: Option<(u64, u32)>,
     /// Whether it is one of several voters.
     pub(crate) has_voters: bool,
-    /// Where it is.
+    /// Its endpoint.
     pub(crate) coordinator: String,
 }
 
@@ -101,7 +101,7 @@ pub struct GroupReport {
     pub voters: Option<Vec<VoterView>>,
     /// The number of voters that it should have.
     pub target: Option<usize>,
-    /// Where the coordinator is.
+    /// The endpoint of the coordinator.
     pub coordinator: Option<String>,
     /// For how long the workers of this node may run without another answer.
     #[serde(rename = "lease_left_s", serialize_with = "group::seconds")]
@@ -158,7 +158,7 @@ impl GroupStatus {
         self.lock().lease = Some((until, stands));
     }
 
-    /// How the group stands. Waits up to a tenth of a second for the thread of the server. `None` where there is no group.
+    /// The group as it stands. Waits up to a tenth of a second for the thread of the server. `None` where there is no group.
     pub fn look(&self) -> Option<GroupReport> {
         let server = self.lock().server.clone();
         if let Some(server) = server {

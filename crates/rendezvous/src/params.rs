@@ -33,7 +33,7 @@ pub struct RendezvousParameters {
     /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
     /// Default: nothing.
     pub kept: Option<Kept>,
-    /// Where to write down how the group of the coordinator stands, if anybody may ask (`c10d`). Default: nowhere.
+    /// The status of the coordinator's group, if anybody may ask for it (`c10d`). Default: none.
     pub group: Option<GroupStatus>,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,

@@ -304,7 +304,7 @@ impl StatusPage {
     }
 }
 
-/// Where agents reach this store, as far as that is known.
+/// The endpoint at which agents reach this store, as far as that is known.
 fn own_endpoint(options: &ServerOptions) -> String {
     let listener = options.listeners.first();
     let port = listener.and_then(|listener| listener.local_addr().ok());

@@ -16,7 +16,7 @@ pub(crate) fn of_store(group: GroupStatus) -> Registry {
     registry
 }
 
-/// What this process knows of its group.
+/// The group as this process knows it.
 #[derive(Debug)]
 pub(super) struct GroupMetrics(pub(super) GroupStatus);
 

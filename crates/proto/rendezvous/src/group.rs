@@ -108,7 +108,7 @@ pub enum Case {
 pub struct Wait {
     /// Its kind.
     pub case: Case,
-    /// What people are told.
+    /// The words that people read.
     pub sentence: String,
     /// Those who are missing, as far as they are known: endpoints, or group ranks.
     pub missing: Vec<String>,
@@ -133,11 +133,11 @@ impl Wait {
     }
 
     /// No majority of the voters is in contact.
-    pub(crate) fn for_voters(contact: usize, of: usize, missing: Vec<String>) -> Self {
+    pub(crate) fn for_voters(present: usize, of: usize, missing: Vec<String>) -> Self {
         Self {
             case: Case::W5,
             sentence: format!(
-                "no coordinator: {contact} of {of} voters are in contact; missing {}",
+                "no coordinator: {present} of {of} voters are in contact; missing {}",
                 missing.join(", ")
             ),
             missing,

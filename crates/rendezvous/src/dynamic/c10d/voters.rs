@@ -88,7 +88,7 @@ pub(super) fn connect(
     }
 }
 
-/// What an agent waits for whose job has not begun.
+/// The wait of an agent whose job has not begun.
 fn waits(places: &[Endpoint], what: &str, started: Instant, timeout: Duration) -> Waits {
     let (missing, what) = (
         places.iter().map(Endpoint::to_string).collect::<Vec<_>>(),

@@ -80,7 +80,7 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
     /// The time after which it is to be ended if the other kernel acknowledges nothing.
     fn silence(&self, connection: ConnId) -> Option<Duration>;
 
-    /// How the group stands.
+    /// The group, as the machine sees it.
     fn view(&self, now: Now) -> GroupView;
 }
 

@@ -1,5 +1,4 @@
-//! What the thread of an agent's connection tells those who look on: people, who records events, and who asks for the
-//! status.
+//! Messages of the thread of an agent's connection for those who look on: people, the recorder of events, and the status.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +12,15 @@ use super::search::Search;
 use crate::group_status::{Attached, Waits};
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
-/// What was told.
+/// The receivers, and what they know.
 pub(super) struct Onlooking {
     onlookers: Onlookers,
     /// The places of the voters, if there are some.
     voters: Vec<String>,
     /// The endpoint of the coordinator that was reached last.
     coordinator: String,
-    /// The coordinator that was told of.
-    told: Option<Attached>,
+    /// The coordinator that they know.
+    known: Option<Attached>,
     /// It is said that the coordinator is missing; or that nodes are.
     is_missing: bool,
     is_waiting: bool,
@@ -33,7 +32,7 @@ impl Onlooking {
             onlookers,
             voters: search.map_or_else(Vec::new, Search::places),
             coordinator,
-            told: None,
+            known: None,
             is_missing: false,
             is_waiting: false,
         }
@@ -57,8 +56,8 @@ impl Onlooking {
         let authority = client.authority();
         let authority = authority.map(|authority| (authority.cluster, authority.epoch));
         // One that was reached anew says its number later.
-        let told = self.told.as_ref();
-        if told.is_some_and(|told| told.authority == authority) {
+        let known = self.known.as_ref();
+        if known.is_some_and(|known| known.authority == authority) {
             return;
         }
         let now = Attached {
@@ -69,7 +68,7 @@ impl Onlooking {
         if let Some(group) = &self.onlookers.group {
             group.attach(now.clone());
         }
-        let before = self.told.replace(now);
+        let before = self.known.replace(now);
         let Some((_, epoch)) = authority else {
             return;
         };
@@ -117,9 +116,9 @@ impl Onlooking {
     pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
         let (run, silent) = (escape(run), "it is connected and says nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
-        let told = Instant::now();
+        let began = Instant::now();
         let sentence = move || {
-            let since = told.elapsed();
+            let since = began.elapsed();
             format!(
                 "no coordinator at {place} for {:.0} s ({what}); the workers are not touched, and it is waited for \
                  {:.0} s more",
@@ -146,10 +145,10 @@ impl Onlooking {
         if arrived.is_none_or(|arrived| arrived.is_spare || arrived.nodes >= waiting.min_nodes) {
             return self.over();
         }
-        let (run, told) = (escape(run), Instant::now());
+        let (run, began) = (escape(run), Instant::now());
         self.is_waiting = true;
         self.wait_for(Arc::new(move || {
-            let left = waiting.left.saturating_sub(told.elapsed());
+            let left = waiting.left.saturating_sub(began.elapsed());
             let arrived = waiting.arrived.clone();
             let waiting = Waiting {
                 arrived,

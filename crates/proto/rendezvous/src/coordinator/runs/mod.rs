@@ -336,7 +336,7 @@ impl Run {
         self.recovery.is_some()
     }
 
-    /// How far its recovery has come, if somebody is missing.
+    /// The state of its recovery, if somebody is missing.
     pub(super) fn recovering(&self, now: Now) -> Option<Recovering> {
         let recovery = self.recovery.as_ref();
         let recovery = recovery.filter(|_| !self.missing.is_empty())?;

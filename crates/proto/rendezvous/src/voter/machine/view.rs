@@ -9,7 +9,7 @@ use rdzv_core::time::{Mono, Now};
 use super::{Group, Voter};
 use crate::group::{GroupView, Role, VoterState, VoterView, Wait};
 
-/// What is noted for the view.
+/// Notes for the view.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// When each process at another place was last heard of.
@@ -131,14 +131,14 @@ impl Voter {
     }
 
     /// The processes that are in contact, this one among them.
-    fn contact(&self) -> BTreeSet<VoterId> {
+    fn all_alive(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let others = others.map(|(_, peer)| peer.voter);
         others.chain([self.id]).collect()
     }
 
     fn target(&self) -> usize {
-        let mut candidates = self.contact();
+        let mut candidates = self.all_alive();
         if let Some(group) = &self.group {
             let members = group.consensus.configuration().members();
             candidates.extend(members.into_iter().filter(|it| !self.peers.has_ended(*it)));
@@ -156,9 +156,9 @@ impl Voter {
             return self.wait_for_all();
         };
         // Where nobody leads, all stand for election: who is there says something.
-        let (configuration, mut contact) = (group.consensus.configuration(), self.contact());
-        contact.retain(|id| *id == self.id || self.is_heard(now, *id));
-        let has_majority = configuration.is_majority(&contact);
+        let (configuration, mut alive) = (group.consensus.configuration(), self.all_alive());
+        alive.retain(|id| *id == self.id || self.is_heard(now, *id));
+        let has_majority = configuration.is_majority(&alive);
         if group.consensus.role().leader.is_some()
             || configuration.voters.is_empty()
             || has_majority
@@ -166,14 +166,14 @@ impl Voter {
             return None;
         }
         let voters = &configuration.voters;
-        let missing = voters.difference(&contact);
+        let missing = voters.difference(&alive);
         let mut missing: Vec<_> = missing.map(|id| (self.place_of(*id), *id)).collect();
         missing.sort_unstable();
         let missing = missing.into_iter().map(|(place, id)| match place {
             Some(place) => self.endpoint(place),
             None => format!("voter {:016x}", id.number()),
         });
-        let present = voters.intersection(&contact).count();
+        let present = voters.intersection(&alive).count();
         Some(Wait::for_voters(present, voters.len(), missing.collect()))
     }
 
