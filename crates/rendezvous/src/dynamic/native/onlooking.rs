@@ -86,7 +86,10 @@ impl Onlooking {
             before,
             epoch,
         };
-        self.record(client, message, Some(changed));
+        // People are told by the voters, and of the connection.
+        tracing::debug!("[{}] {message}", escape(client.run()));
+        let event = RendezvousEvent::new(NodeState::Running, message);
+        self.onlookers.record(event.about(changed));
     }
 
     /// There is a connection again.

@@ -102,14 +102,14 @@ impl VoterHost {
             true => warn!("{fact}"),
             false => info!("{fact}"),
         }
-        if matches!(
-            fact,
-            Fact::Founded { .. } | Fact::Replaced { .. } | Fact::Fewer { .. }
-        ) {
-            let voters = self.voter.voters();
-            let event = RendezvousEvent::new(NodeState::Running, fact.to_string());
-            (self.onlookers).record(event.about(GroupEvent::VotersChanged { voters }));
-        }
+        let voters = match fact {
+            // At the beginning, not all of them have said where they are.
+            Fact::Founded { voters } | Fact::Fewer { voters } => voters.clone(),
+            Fact::Replaced { .. } => self.voter.voters(),
+            _ => return,
+        };
+        let event = RendezvousEvent::new(NodeState::Running, fact.to_string());
+        (self.onlookers).record(event.about(GroupEvent::VotersChanged { voters }));
     }
 }
 
