@@ -81,8 +81,12 @@ pub(crate) fn run_processes(
 
 /// Has another agent started in place of this one if it is killed, as far as the configuration wants that.
 fn outliving(mut config: AgentConfig) -> AgentConfig {
-    let kept = kept().filter(|_| config.agent_restarts > 0);
-    if let Some(kept) = kept {
+    let kept = kept();
+    if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
+        // An agent in a process that has other purposes shares its descriptors with what that forks.
+        parameters.ends_workers = kept.is_some();
+    }
+    if let Some(kept) = kept.filter(|_| config.agent_restarts > 0) {
         kept.update_note(|note| note.restarts = config.agent_restarts);
         if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
             parameters.kept = Some(kept.clone());

@@ -35,6 +35,9 @@ pub struct RendezvousParameters {
     pub kept: Option<Kept>,
     /// The status of the coordinator's group, if anybody may ask for it (`c10d`). Default: none.
     pub group: Option<GroupStatus>,
+    /// Whether the kernel kills the workers of this node when its agent has ended (`c10d`): the coordinator then knows by the
+    /// end of its connection that both have. Default: no.
+    pub ends_workers: bool,
     /// The backend's options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
@@ -78,6 +81,7 @@ impl RendezvousParameters {
             torch_clients: TorchClients::default(),
             kept: None,
             group: None,
+            ends_workers: false,
             config: config.into(),
         })
     }

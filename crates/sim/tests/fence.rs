@@ -15,7 +15,7 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 
 #[test]
 fn seeds_0_to_300_break_no_invariant() {
-    let (mut stops, mut continued, mut kills, mut rounds) = (0, 0, 0, 0);
+    let (mut stops, mut continued, mut kills, mut rounds, mut ended) = (0, 0, 0, 0, 0);
     for seed in 0..300 {
         let report = run(Plan::of_seed(seed), seed)
             .unwrap_or_else(|violation| panic!("seed {seed}: {}", violation.0));
@@ -23,9 +23,10 @@ fn seeds_0_to_300_break_no_invariant() {
         continued += report.continued;
         kills += report.kills;
         rounds += report.rounds;
+        ended += report.ended;
     }
     // Whatever can happen does.
-    let counts = [stops, continued, kills, rounds];
+    let counts = [stops, continued, kills, rounds, ended];
     assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
 }
 

@@ -102,6 +102,70 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
     }
 }
 
+/// A round of two agents whose connections end at once, while nothing more is heard of them and their workers run, and two
+/// spares. They hang up after a long silence, or something breaks the connections, which may be a proxy.
+fn living_without_connection(how: u64) -> Plan {
+    let mut plan = Plan::of_many(4, Place::Restartable);
+    (
+        plan.settings.min_nodes,
+        plan.settings.max_nodes,
+        plan.faulty,
+    ) = (1, 2, true);
+    plan.settings.last_call_timeout = Duration::from_millis(100);
+    let seconds = Duration::from_secs;
+    for (at, agent, _) in &mut plan.acts {
+        *at = seconds(if *agent < 2 { 0 } else { 2 });
+    }
+    if how == 0 {
+        plan.acts
+            .push((seconds(5), 0, Act::HostStalls(seconds(20))));
+    }
+    for agent in 0..2 {
+        if how == 0 {
+            // They have hung up, and connected again.
+            plan.acts.push((seconds(22), agent, Act::Cut(seconds(30))));
+            continue;
+        }
+        if how == 2 {
+            plan.proxies.insert(agent);
+        }
+        plan.acts.extend([
+            (seconds(23), agent, Act::Stall(seconds(30))),
+            (seconds(23), agent, Act::Reset),
+        ]);
+    }
+    plan.end = seconds(60);
+    plan
+}
+
+#[test]
+fn agents_that_live_are_waited_for_however_their_connections_end() {
+    for how in 0..3 {
+        for seed in 0..20 {
+            let plan = living_without_connection(how);
+            let report = run(plan, seed)
+                .unwrap_or_else(|violation| panic!("{how}, seed {seed}: {}", violation.0));
+            assert!(report.rounds >= 2, "{report:?}");
+        }
+    }
+}
+
+/// The same round, whose agents are killed with their keepers.
+#[test]
+fn agents_that_were_killed_are_not_waited_for() {
+    for seed in 0..20 {
+        let mut plan = living_without_connection(1);
+        plan.acts.retain(|(_, _, act)| *act == Act::Start);
+        for agent in 0..2 {
+            plan.acts.push((Duration::from_secs(23), agent, Act::Crash));
+        }
+        plan.end = Duration::from_secs(30);
+        let report = run(plan, seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        assert_eq!(report.rounds, 2, "{report:?}");
+        assert!(report.last_joined < Duration::from_secs(24), "{report:?}");
+    }
+}
+
 /// The fault in the worlds of a seed, if there is one.
 fn fault(seed: u64) -> Option<String> {
     if seed < 20 {
@@ -110,8 +174,11 @@ fn fault(seed: u64) -> Option<String> {
             Ok(_) => return Some("a round is over though nobody of it has ended".to_owned()),
             Err(violation) => return Some(violation.0),
         }
-        if let Err(violation) = run(unknown_round(), seed) {
-            return Some(violation.0);
+        let plans = (0..3).map(living_without_connection);
+        for plan in plans.chain([unknown_round()]) {
+            if let Err(violation) = run(plan, seed) {
+                return Some(violation.0);
+            }
         }
     }
     let result = run(Plan::of_seed(seed, Place::Restartable), seed);

@@ -21,6 +21,12 @@ pub enum Mutant {
     SilenceEndsRounds,
     /// An agent that comes back is not told that all have succeeded, if others that were told have gone.
     SuccessIsTakenBack,
+    /// An agent hangs up without a word, as if its process had ended.
+    HangsUpInSilence,
+    /// The process of an agent has ended when its connection was reset.
+    ResetIsAnEnd,
+    /// The process of an agent has ended when a proxy has closed its connection.
+    ProxyIsTheAgent,
     /// The coordinator does not allow for clocks that drift.
     NoDrift,
     /// The coordinator answers without asking the other voters.
@@ -33,7 +39,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those of the coordinator and its recovery.
-    pub const RECOVERY: [Self; 9] = [
+    pub const RECOVERY: [Self; 12] = [
         Self::NoteAfterFormed,
         Self::EndIsNotNoted,
         Self::HalfRestores,
@@ -43,14 +49,18 @@ impl Mutant {
         Self::IgnoresSuccessors,
         Self::SilenceEndsRounds,
         Self::SuccessIsTakenBack,
+        Self::HangsUpInSilence,
+        Self::ResetIsAnEnd,
+        Self::ProxyIsTheAgent,
     ];
 
     /// Those of the fence, and of those that use it.
-    pub const FENCE: [Self; 4] = [
+    pub const FENCE: [Self; 5] = [
         Self::NoDrift,
         Self::BackedAlone,
         Self::ContinuesAlone,
         Self::ForgetsElectors,
+        Self::ResetIsAnEnd,
     ];
 }
 

@@ -280,6 +280,7 @@ impl StaticRendezvous {
             policy: own.policy.clone(),
             program: None,
             kept: None,
+            ends_workers: false,
             voters: None,
             onlookers: Onlookers::default(),
         }

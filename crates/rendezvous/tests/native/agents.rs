@@ -50,6 +50,7 @@ impl Agent {
             },
             program: None,
             kept: None,
+            ends_workers: false,
             voters: None,
             onlookers: Onlookers::default(),
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::{native_client, participant};
 
-use super::agent::{Doing, Input};
+use super::agent::{Doing, Input, place};
 use super::plan::{Act, Place};
 use super::world::{Event, World};
 use crate::Violation;
@@ -68,7 +68,7 @@ impl World {
             }
             Act::Reset => {
                 if let Some(link) = self.agents[agent].connection {
-                    self.end_link(link, true, true);
+                    self.break_link(link);
                 }
             }
             Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
@@ -111,7 +111,8 @@ impl World {
         }
         let seed = self.time.random.u64(..);
         let now = self.time.clocks(self.agents[agent].skew);
-        self.agents[agent].start(now, &self.plan, seed);
+        let from = place(self.next_link);
+        self.agents[agent].start(now, &self.plan, seed, from);
         if !self.agents[agent].is_stock() {
             self.connect(agent);
         }
@@ -160,7 +161,7 @@ impl World {
         if let Some(link) = self.agents[agent].connection.take() {
             match self.links.get_mut(&link) {
                 Some(link) if silently => link.cut = true,
-                _ => self.end_link(link, true, false),
+                _ => self.end_link(link, true),
             }
         }
     }

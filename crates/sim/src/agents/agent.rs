@@ -17,6 +17,11 @@ use crate::scheduler::due;
 /// Where the coordinator is.
 pub const ADDRESS: &str = "10.0.0.1:29400";
 
+/// The place of the agent's end of a connection, as its machine says.
+pub fn place(connection: u32) -> String {
+    format!("10.0.1.1:{connection}")
+}
+
 /// What an agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doing {
@@ -166,8 +171,8 @@ impl Agent {
         }
     }
 
-    /// Starts its process; a native one has a connection by now.
-    pub fn start(&mut self, now: Now, plan: &Plan, seed: u64) {
+    /// Starts its process; a native one has a connection by now, whose own end is there.
+    pub fn start(&mut self, now: Now, plan: &Plan, seed: u64, from: String) {
         self.process += 1;
         self.me.pid += 1;
         self.doing = Doing::Joining;
@@ -185,7 +190,8 @@ impl Agent {
                 let (me, instance) = (self.me.clone(), self.instance);
                 let client = NativeClient::new(now, instance, "run", me, settings)
                     .replacing(self.predecessors.clone())
-                    .at(ADDRESS.to_owned());
+                    .at(ADDRESS.to_owned())
+                    .from(Some(from));
                 // Only agents that say their program can come back to a coordinator.
                 let program = Program::new("train.py", b"", true);
                 let says = plan.place == Place::Restartable;

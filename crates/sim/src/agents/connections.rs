@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::{coordinator, native_client};
 
-use super::agent::Input;
-use super::world::{Event, Link, World};
+use super::agent::{Input, place};
+use super::world::{Event, Link, Piece, World};
 use crate::Violation;
 
 impl World {
-    pub(super) fn connect(&mut self, agent: usize) {
+    pub(super) fn connect(&mut self, agent: usize) -> u32 {
         let id = self.next_link;
         self.next_link += 1;
+        let by_proxy = self.plan.proxies.contains(&agent);
         let it = &mut self.agents[agent];
         it.connection = Some(id);
         self.links.insert(
@@ -24,24 +25,35 @@ impl World {
                 at_host: true,
                 at_agent: true,
                 cut: false,
+                by_proxy,
                 to_host: VecDeque::new(),
                 to_agent: VecDeque::new(),
             },
         );
+        id
     }
 
-    /// Tells the ends of a connection that it is over.
-    pub(super) fn end_link(&mut self, id: u32, to_host: bool, to_agent: bool) {
-        if to_host {
-            self.send(id, true, None);
-        }
-        if to_agent {
-            self.send(id, false, None);
-        }
+    /// One end of a connection hears of the other one that it is over.
+    pub(super) fn end_link(&mut self, id: u32, to_host: bool) {
+        self.send(id, to_host, Piece::End);
+    }
+
+    /// A connection breaks. A proxy that is between ends both of its own in order.
+    pub(super) fn break_link(&mut self, id: u32) {
+        let Some(link) = self.links.get(&id) else {
+            return;
+        };
+        let by_proxy = link.by_proxy;
+        let piece = || match by_proxy {
+            true => Piece::End,
+            false => Piece::Reset,
+        };
+        self.send(id, true, piece());
+        self.send(id, false, piece());
     }
 
     /// Puts something on its way.
-    pub(super) fn send(&mut self, id: u32, to_host: bool, what: Option<Vec<u8>>) {
+    pub(super) fn send(&mut self, id: u32, to_host: bool, what: Piece) {
         let late = self.latency();
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.cut) else {
             return;
@@ -73,11 +85,21 @@ impl World {
             return Ok(());
         }
         match what {
-            None => {
+            Piece::End => {
+                let peer = match link.by_proxy {
+                    true => format!("10.0.9.9:{id}"),
+                    false => place(id),
+                };
+                link.at_host = false;
+                let (id, peer) = (ConnId(id), Some(peer));
+                self.tell_host(coordinator::Input::EndOfStream { id, peer })?;
+                self.tell_host(coordinator::Input::Closed(id))
+            }
+            Piece::Reset => {
                 link.at_host = false;
                 self.tell_host(coordinator::Input::Closed(ConnId(id)))
             }
-            Some(bytes) => {
+            Piece::Bytes(bytes) => {
                 self.report.operations += 1;
                 self.tell_host(coordinator::Input::Request {
                     from: ConnId(id),
@@ -100,7 +122,7 @@ impl World {
             return Ok(());
         }
         match what {
-            None => {
+            Piece::End | Piece::Reset => {
                 link.at_agent = false;
                 self.agents[agent].connection = None;
                 let why = "it closed the connection".to_owned();
@@ -109,7 +131,9 @@ impl World {
                     Input::Native(native_client::Input::Disconnected(why)),
                 )
             }
-            Some(bytes) => self.tell(agent, Input::Native(native_client::Input::Bytes(&bytes))),
+            Piece::Bytes(bytes) => {
+                self.tell(agent, Input::Native(native_client::Input::Bytes(&bytes)))
+            }
         }
     }
 }

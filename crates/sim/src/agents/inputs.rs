@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::{NodeDesc, native_client};
 use super::agent::{Action, Doing, Input};
 use super::ledger::broken;
 use super::plan::{Act, Place};
-use super::world::{Ask, Event, World};
+use super::world::{Ask, Event, Piece, World};
 use crate::Violation;
 use crate::scheduler::nanos;
 
@@ -39,7 +39,7 @@ impl World {
         match action {
             Action::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
-                    self.send(link, true, Some(bytes));
+                    self.send(link, true, Piece::Bytes(bytes));
                 }
             }
             Action::Dial => {
@@ -55,7 +55,7 @@ impl World {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.at_agent = false;
                     }
-                    self.end_link(id, true, false);
+                    self.end_link(id, true);
                 }
             }
             Action::Leave => return self.tell(agent, Input::Leave),

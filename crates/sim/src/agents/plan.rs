@@ -1,5 +1,6 @@
 //! What a seed lets happen: how many agents of which kind, which network, which faults, when.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -16,7 +17,7 @@ pub enum Act {
     Leave,
     /// It ends the run.
     Close,
-    /// Its process is killed; its connection closes.
+    /// Its process is killed, and its keeper; its connection closes.
     Crash,
     /// Its machine is gone without a word; another one takes its place later.
     Vanish,
@@ -65,6 +66,8 @@ pub struct Plan {
     pub torchrun: Vec<bool>,
     /// Whether the coordinator is in the process of the first agent, and dies with it.
     pub hosted: bool,
+    /// The agents that a proxy is between, and the coordinator.
+    pub proxies: BTreeSet<usize>,
     /// Whether the store tells of changes of the state.
     pub notifies: bool,
     /// Whether the store notices dead agents by itself.
@@ -98,6 +101,7 @@ impl Plan {
             agents,
             torchrun: vec![place == Place::Store; agents],
             hosted: false,
+            proxies: BTreeSet::new(),
             notifies: place == Place::Store,
             notices_dead: false,
             latency: (Duration::from_micros(50), Duration::from_micros(400)),
@@ -189,6 +193,7 @@ impl Plan {
         if place == Place::Restartable {
             plan.draw_deaths(random);
             plan.draw_successes(random);
+            plan.draw_proxies(random);
         }
         plan
     }
@@ -231,6 +236,13 @@ impl Plan {
                     self.end = self.end.max(at);
                 }
             }
+        }
+    }
+
+    /// Which connections go through a proxy.
+    fn draw_proxies(&mut self, random: &mut Rng) {
+        if random.u32(0..4) == 0 {
+            self.proxies = (0..self.agents).filter(|_| random.bool()).collect();
         }
     }
 

@@ -12,7 +12,7 @@ use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
 use super::agent::{Agent, Doing, Input};
 use super::ledger::broken;
-use super::world::{Answer, Ask, Event, Question, World, origin};
+use super::world::{Answer, Ask, Event, Piece, Question, World, origin};
 use crate::Violation;
 use crate::scheduler::{due, nanos};
 
@@ -108,7 +108,7 @@ impl World {
             if let Some(link) = self.links.get_mut(&id)
                 && std::mem::replace(&mut link.at_host, false)
             {
-                self.end_link(id, false, true);
+                self.end_link(id, false);
             }
         }
         self.schedule_host();
@@ -158,7 +158,7 @@ impl World {
                 if let Some(link) = self.links.get_mut(&id) {
                     link.at_host = false;
                 }
-                self.end_link(id, false, true);
+                self.end_link(id, false);
                 ended.push_back(id);
             }
             coordinator::Output::Send(ConnId(id), event) => {
@@ -172,7 +172,7 @@ impl World {
                     }
                     let mut bytes = Vec::new();
                     event.write(&mut bytes);
-                    self.send(id, false, Some(bytes));
+                    self.send(id, false, Piece::Bytes(bytes));
                 }
             }
         }

@@ -8,7 +8,7 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participant};
 
-use super::agent::{ADDRESS, Agent, Doing, Input};
+use super::agent::{ADDRESS, Agent, Doing, Input, place};
 use super::history::History;
 use super::ledger::Ledger;
 use super::plan::{Act, Place, Plan};
@@ -73,6 +73,16 @@ pub(super) struct Answer {
     pub(super) won: bool,
 }
 
+/// Something that arrives over a connection.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Bytes(Vec<u8>),
+    /// The end of the stream: the other one has closed it, or its process has ended.
+    End,
+    /// Something has broken it.
+    Reset,
+}
+
 /// One connection. Whatever is in a queue arrives in its order.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -83,9 +93,10 @@ pub(super) struct Link {
     pub(super) at_agent: bool,
     /// Nothing arrives any more, and nobody is told.
     pub(super) cut: bool,
-    /// `None` is the end.
-    pub(super) to_host: VecDeque<Option<Vec<u8>>>,
-    pub(super) to_agent: VecDeque<Option<Vec<u8>>>,
+    /// Whether a proxy is between: the coordinator sees its address, and it may end the connection.
+    pub(super) by_proxy: bool,
+    pub(super) to_host: VecDeque<Piece>,
+    pub(super) to_agent: VecDeque<Piece>,
 }
 
 /// Where a coordinator is, in the process of the agent with this instance or alone.
@@ -288,8 +299,9 @@ impl World {
                     let input = native_client::Input::Disconnected(why);
                     return self.tell(agent, Input::Native(input));
                 }
-                self.connect(agent);
-                self.tell(agent, Input::Native(native_client::Input::Connected))
+                let id = self.connect(agent);
+                let connected = native_client::Input::Connected(Some(&place(id)));
+                self.tell(agent, Input::Native(connected))
             }
             Event::AtHost(link) => self.at_host(link),
             Event::AtAgent(link) => self.at_agent(link),

@@ -21,6 +21,8 @@ pub enum Act {
     Stall(usize, Duration),
     /// The connection of its agent breaks.
     Reset(usize),
+    /// Its agent is killed, and its workers end with it. Another agent is started after so long, which knows nothing of it.
+    Kill(usize, Duration),
 }
 
 /// The world of a seed.
@@ -54,11 +56,12 @@ impl Plan {
             let at = Duration::from_millis(random.u64(4000..40_000));
             let who = random.usize(0..3);
             let long = Duration::from_millis(random.u64(100..12_000));
-            let act = match random.u32(0..8) {
+            let act = match random.u32(0..9) {
                 0..=3 => Act::Cut(who, long),
                 4 | 5 => Act::Slow(who, Duration::from_millis(random.u64(300..950))),
                 6 => Act::Stall(who, long / 4),
-                _ => Act::Reset(who),
+                7 => Act::Reset(who),
+                _ => Act::Kill(who, long / 2),
             };
             (at, act)
         });

@@ -47,16 +47,21 @@ enum Event {
     Answer(usize, ConnId, Vec<u8>),
     /// An end of a connection hears that it is gone.
     VoterHears(usize, ConnId),
+    /// The stream of an agent ends in order.
+    StreamEnds(usize, ConnId),
     AgentHears(usize, ConnId),
     /// A cut has lasted until connections break.
     Break(usize),
     Begin(usize),
-    Dial(usize),
-    NotFound(usize),
-    Join(usize),
+    /// Of this process of an agent.
+    Dial(usize, u64),
+    NotFound(usize, u64),
+    Join(usize, u64),
     Signal(usize, u64, Signal),
     /// The workers of a round end within their grace.
     Ended(usize, u64),
+    /// They end with their agent.
+    Killed(usize, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +92,8 @@ struct Machine {
     stalled_until: u64,
     slow: u64,
     client: Option<NativeClient>,
+    /// The number of the agent's process.
+    life: u64,
     connection: Option<ConnId>,
     fence: Fence,
     /// The round of the workers that are there, the number of their start, and whether they stand still.
@@ -107,6 +114,8 @@ pub struct Report {
     pub continued: u64,
     /// Times that they were killed by the fence.
     pub kills: u64,
+    /// Agents that were killed while workers ran.
+    pub ended: u64,
 }
 
 /// The world of one seed.
@@ -147,6 +156,7 @@ impl World {
             stalled_until: 0,
             slow: 0,
             client: None,
+            life: 0,
             connection: None,
             fence: Fence::new(Duration::from_secs(60)),
             workers: None,
@@ -248,7 +258,9 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         let of_voter = match &event {
-            Event::Request(it, ..) | Event::VoterHears(it, _) => Some(*it),
+            Event::Request(it, ..) | Event::VoterHears(it, _) | Event::StreamEnds(it, _) => {
+                Some(*it)
+            }
             _ => None,
         };
         if let Some(it) = of_voter
@@ -301,6 +313,18 @@ impl World {
                 }
             }
             Event::VoterHears(it, id) => return self.tell_voter(it, Request::Closed(id)),
+            Event::StreamEnds(it, id) => {
+                let Some(link) = self.links.get(&id) else {
+                    return Ok(());
+                };
+                // Without an answer, it breaks later on.
+                if self.is_reachable(link.from, it) {
+                    self.links.remove(&id);
+                    let peer = Some(node::place(id));
+                    self.tell_voter(it, Request::EndOfStream { id, peer })?;
+                    return self.tell_voter(it, Request::Closed(id));
+                }
+            }
             Event::AgentHears(it, id) => {
                 if self.machines[it].connection == Some(id) {
                     self.machines[it].connection = None;
@@ -309,12 +333,14 @@ impl World {
                 }
             }
             Event::Begin(it) => return self.begin(it),
-            Event::Dial(it) => return self.dial(it),
-            Event::NotFound(it) => {
+            Event::Dial(it, life) | Event::NotFound(it, life) | Event::Join(it, life)
+                if self.machines[it].life != life => {}
+            Event::Dial(it, _) => return self.dial(it),
+            Event::NotFound(it, _) => {
                 let why = "nobody coordinates".to_owned();
                 return self.tell_agent(it, agent::Input::Disconnected(why));
             }
-            Event::Join(it) => {
+            Event::Join(it, _) => {
                 return self.tell_agent(
                     it,
                     agent::Input::Join {
@@ -330,6 +356,12 @@ impl World {
                     .is_some_and(|(_, of, _)| of == start)
                 {
                     return self.workers_are_gone(it);
+                }
+            }
+            Event::Killed(it, start) => {
+                let workers = &mut self.machines[it].workers;
+                if workers.is_some_and(|(_, of, _)| of == start) {
+                    *workers = None;
                 }
             }
         }
@@ -356,6 +388,7 @@ impl World {
                     self.hang_up(id);
                 }
             }
+            Act::Kill(it, time) => self.kill(it, nanos(time)),
         }
     }
 

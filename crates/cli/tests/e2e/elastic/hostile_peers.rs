@@ -107,6 +107,7 @@ fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
         program: None,
         attempt: None,
         replaces: Vec::new(),
+        from: None,
     })))
 }
 

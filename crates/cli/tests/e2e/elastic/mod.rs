@@ -6,6 +6,7 @@
 //! | `membership` | nodes that come, go, die, and are too many |
 //! | `agent_restarts` | agents that are killed and started again |
 //! | `group` | the group of the coordinator, as the status of agents and stores shows it |
+//! | `killed_together` | agents that are killed with everything around them |
 //! | `voters` | coordinators that are killed with everything on their machine, and one that is cut off |
 //! | `restarts` | a store that is killed and started again |
 //! | `network` | a node behind a cut link |
@@ -21,6 +22,7 @@ mod endings;
 mod etcd;
 mod group;
 mod hostile_peers;
+mod killed_together;
 mod membership;
 mod network;
 mod restarts;

@@ -91,6 +91,7 @@ fn join(pid: i64) -> Vec<u8> {
         program: None,
         attempt: None,
         replaces: Vec::new(),
+        from: None,
     })))
 }
 
@@ -280,7 +281,7 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
 }
 
 /// A store with these flags.
-fn store_with(flags: &[&str]) -> Place {
+pub(super) fn store_with(flags: &[&str]) -> Place {
     let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
         .args(flags)
         .start();

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `mod.rs` | which run, which connection, when |
 //! | `sessions.rs` | connections, and when each was last heard of; volatile |
+//! | `end.rs` | the end of a connection, and what it proves |
 //! | `runs/` | the state of runs; deterministic |
 //! | `backing.rs` | agents that ask whether this coordinator has a majority |
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
@@ -32,6 +33,7 @@
 //! | [`wire`] | operations and events as bytes |
 
 mod backing;
+mod end;
 mod keys;
 mod left_runs;
 pub(crate) mod note;
@@ -46,7 +48,7 @@ use self::backing::Backing;
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
-use self::sessions::{Limits, Sessions};
+use self::sessions::{Gone, Limits, Sessions};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
 use crate::fence;
 use crate::group::Wait;
@@ -58,6 +60,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
+pub use end::{LOST_AFTER_END, WORKERS_END_WITHIN};
 pub use keys::PREFIX;
 pub use left_runs::{KEPT_FOR, MOST as MOST_LEFT_RUNS};
 pub use note::{Note, RunNote};
@@ -78,6 +81,14 @@ pub enum Input<'a> {
     },
     /// A connection is about to be gone because the other machine does not answer any more.
     Silent(ConnId),
+    /// The other end of a connection, at this numeric address and port if it is known, has ended its stream in order; the
+    /// connection is about to be gone.
+    EndOfStream {
+        /// The connection.
+        id: ConnId,
+        /// The address.
+        peer: Option<String>,
+    },
     /// A connection is gone.
     Closed(ConnId),
     /// The answer to [`Output::Read`].
@@ -367,7 +378,9 @@ impl Hosted {
     fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
         self.run.adopt_settings(join);
         let limits = self.limits();
-        if let Some(old) = self.sessions.attach(now, from, &join.node, &limits) {
+        let place = join.from.as_deref();
+        let old = self.sessions.attach(now, from, &join.node, place, &limits);
+        if let Some(old) = old {
             self.ended.push(old);
             let why = "its agent came back over another connection";
             out.push(Output::Close(old, why.to_owned()));
@@ -409,9 +422,14 @@ impl Hosted {
                 format!("its agent is lost: {how}"),
             ));
         }
-        for node in self.sessions.expire_detached(now) {
-            let how = "its connection closed, and it did not come back";
-            self.apply(out, |run, out| run.lost(now, &node, how, out));
+        for Gone { node, has_ended } in self.sessions.expire_detached(now) {
+            self.apply(out, |run, out| match has_ended {
+                true => run.has_ended(now, &node, out),
+                false => {
+                    let how = "its connection closed, and it did not come back";
+                    run.lost(now, &node, how, out);
+                }
+            });
         }
         self.apply(out, |run, out| run.tick(now, late, out));
     }
@@ -441,8 +459,13 @@ impl Machine for Coordinator {
                 )),
             },
             Input::Silent(id) => {
-                if let Some(hosted) = self.joined.get(&id).and_then(|run| self.runs.get_mut(run)) {
+                if let Some(hosted) = self.hosted(id) {
                     hosted.sessions.is_silent(id);
+                }
+            }
+            Input::EndOfStream { id, peer } => {
+                if let Some(hosted) = self.hosted(id) {
+                    hosted.sessions.stream_ends(id, peer.as_deref());
                 }
             }
             Input::Closed(id) => self.closed(now, id),
@@ -554,6 +577,11 @@ impl Coordinator {
                     hosted.run.arrived(&node)
                 });
                 self.outbox.push(Output::Send(from, Event::Alive(arrived)));
+            }
+            Operation::Detach => {
+                if let Some(hosted) = self.hosted(from) {
+                    hosted.sessions.says_end(from);
+                }
             }
             Operation::Lease { number } => self.lease(now, from, number),
             Operation::Failed { reason } => {
@@ -704,6 +732,12 @@ impl Coordinator {
             self.outbox.push(Output::Adopt(authority));
         }
         true
+    }
+
+    /// The run of a connection that has joined one.
+    fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
+        let run = self.joined.get(&connection)?;
+        self.runs.get_mut(run)
     }
 
     fn closed(&mut self, now: Now, id: ConnId) {

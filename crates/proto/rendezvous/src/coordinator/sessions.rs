@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::end::{End, LOST_AFTER_END};
 use super::wire::Refusal;
 use crate::NodeDesc;
 use rdzv_core::ident::ConnId;
@@ -22,7 +23,7 @@ pub(super) struct Sessions {
     /// of their agents.
     timers: BTreeSet<(Mono, ConnId)>,
     /// Agents whose connection broke, and until when they may come back; the same by time.
-    detached: BTreeMap<NodeDesc, Mono>,
+    detached: BTreeMap<NodeDesc, Detached>,
     returns: BTreeSet<(Mono, NodeDesc)>,
 }
 
@@ -35,6 +36,22 @@ struct Session {
     due: Mono,
     /// Its connection is about to break because its machine does not answer.
     is_silent: bool,
+    end: End,
+}
+
+/// An agent without a connection.
+#[derive(Debug, Clone, Copy)]
+struct Detached {
+    until: Mono,
+    has_ended: bool,
+}
+
+/// An agent that has not come back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub(super) node: NodeDesc,
+    /// Its process has certainly ended, and its workers with it.
+    pub(super) has_ended: bool,
 }
 
 /// When a session is looked at, and for what.
@@ -102,6 +119,7 @@ impl Sessions {
         now: Now,
         connection: ConnId,
         node: &NodeDesc,
+        from: Option<&str>,
         limits: &Limits,
     ) -> Option<ConnId> {
         let old = self.connection(node).filter(|old| *old != connection);
@@ -118,8 +136,10 @@ impl Sessions {
             pulsed: now.mono,
             due: now.mono + due,
             is_silent: false,
+            end: End::default(),
         });
         session.heard = now.mono;
+        session.end = End::of(from);
         self.timers.insert((session.due, connection));
         self.connections.insert(node.clone(), connection);
         self.stop_awaiting(node);
@@ -128,7 +148,7 @@ impl Sessions {
 
     /// The connection of an agent is gone, which may come back over another one. It is not lost before `fence` has passed
     /// since it was heard of; and not before `silence` has, if its machine did not answer: the kernel counts the silence of a moment
-    /// before as well.
+    /// before as well. One whose process has certainly ended only leaves time for its workers to end.
     pub(super) fn await_return(
         &mut self,
         now: Now,
@@ -142,28 +162,48 @@ impl Sessions {
             true => fence.max(silence),
             false => fence,
         };
+        let has_ended = session.is_some_and(|session| session.end.is_of_process());
         self.end(node);
         self.stop_awaiting(node);
-        let until = (now.mono + REATTACH_WITHIN).max(heard + fence);
-        self.detached.insert(node.clone(), until);
+        let until = match has_ended {
+            true => now.mono + LOST_AFTER_END,
+            false => (now.mono + REATTACH_WITHIN).max(heard + fence),
+        };
+        self.detached
+            .insert(node.clone(), Detached { until, has_ended });
         self.returns.insert((until, node.clone()));
     }
 
+    /// The agent of a connection says that it hangs up.
+    pub(super) fn says_end(&mut self, connection: ConnId) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.end.say();
+        }
+    }
+
+    /// The stream of a connection has ended in order, which comes from `peer`.
+    pub(super) fn stream_ends(&mut self, connection: ConnId, peer: Option<&str>) {
+        if let Some(session) = self.sessions.get_mut(&connection) {
+            session.end.of_stream(peer);
+        }
+    }
+
     fn stop_awaiting(&mut self, node: &NodeDesc) {
-        if let Some(until) = self.detached.remove(node) {
-            self.returns.remove(&(until, node.clone()));
+        if let Some(detached) = self.detached.remove(node) {
+            self.returns.remove(&(detached.until, node.clone()));
         }
     }
 
     /// The agents that have not come back in time.
-    pub(super) fn expire_detached(&mut self, now: Now) -> Vec<NodeDesc> {
+    pub(super) fn expire_detached(&mut self, now: Now) -> Vec<Gone> {
         let mut late = Vec::new();
         while let Some((until, _)) = self.returns.first()
             && *until <= now.mono
             && let Some((_, node)) = self.returns.pop_first()
         {
-            self.detached.remove(&node);
-            late.push(node);
+            let detached = self.detached.remove(&node);
+            let has_ended = detached.is_some_and(|detached| detached.has_ended);
+            late.push(Gone { node, has_ended });
         }
         late
     }
@@ -272,7 +312,7 @@ mod tests {
                 pid: i64::from(agent),
                 local_id: 0,
             };
-            sessions.attach(at(0), ConnId(agent), &node, &LIMITS);
+            sessions.attach(at(0), ConnId(agent), &node, None, &LIMITS);
         }
         sessions
     }

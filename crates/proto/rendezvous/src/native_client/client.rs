@@ -9,6 +9,7 @@ use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
     Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
 };
+use crate::mutant::{Mutant, is_broken};
 use crate::waiting::{Arrived, Waiting};
 use crate::{NodeDesc, Settings, silence};
 use rdzv_core::machine::{Machine, Outbox};
@@ -176,7 +177,10 @@ impl Machine for NativeClient {
                 }
             }
             Input::Bytes(bytes) => self.receive(now, bytes),
-            Input::Connected => self.connected(now),
+            Input::Connected(from) => {
+                self.join.from = from.map(str::to_owned);
+                self.connected(now);
+            }
             Input::Disconnected(why) => self.disconnected(now, why, false),
             Input::Tick => self.tick(now),
         }
@@ -224,6 +228,7 @@ impl NativeClient {
                 program: None,
                 attempt: None,
                 replaces: Vec::new(),
+                from: None,
             },
             phase: Phase::Idle,
             link: Link::Up,
@@ -262,6 +267,14 @@ impl NativeClient {
     /// address, knows by that that the one before has ended.
     pub fn at(mut self, address: String) -> Self {
         self.attachment.address = address;
+        self
+    }
+
+    /// Says at which numeric address and port the agent's end of its first connection is. To be said, here and in
+    /// [`Input::Connected`], only if the driver ends a connection in order after [`Output::HangUp`] and resets it
+    /// otherwise, and the workers end with the process.
+    pub fn from(mut self, address: Option<String>) -> Self {
+        self.join.from = address;
         self
     }
 
@@ -365,10 +378,12 @@ impl NativeClient {
             match self.reader.next_event() {
                 Ok(Some(event)) => match self.fault(now, &event) {
                     None => self.event(now, event),
-                    Some(fault) => return self.hang_up(now, fault),
+                    Some(fault) => return self.hang_up(now, fault, false),
                 },
                 Ok(None) => return,
-                Err(error) => return self.hang_up(now, format!("it sent a bad event: {error}")),
+                Err(error) => {
+                    return self.hang_up(now, format!("it sent a bad event: {error}"), false);
+                }
             }
         }
     }
@@ -392,9 +407,12 @@ impl NativeClient {
         }
     }
 
-    fn hang_up(&mut self, now: Mono, why: String) {
+    fn hang_up(&mut self, now: Mono, why: String, silent: bool) {
+        if self.join.from.is_some() && !is_broken(Mutant::HangsUpInSilence) {
+            self.say(&Operation::Detach);
+        }
         self.outbox.push(Output::HangUp);
-        self.disconnected(now, why, false);
+        self.disconnected(now, why, silent);
     }
 
     fn event(&mut self, now: Mono, event: Event) {
@@ -756,8 +774,7 @@ impl NativeClient {
             match lease.and_then(|lease| lease.unanswered(now)) {
                 Some(silent) => {
                     let why = format!("no answer of a majority for {:.1} s", silent.as_secs_f64());
-                    self.outbox.push(Output::HangUp);
-                    self.disconnected(now, why, true);
+                    self.hang_up(now, why, true);
                 }
                 None => self.renew_lease(now),
             }
@@ -841,9 +858,8 @@ impl NativeClient {
         }
         let silent = now.since(self.heard);
         if silent >= self.join.settings.lost_after() {
-            self.outbox.push(Output::HangUp);
             let why = format!("it said nothing for {:.1} s", silent.as_secs_f64());
-            return self.disconnected(now, why, true);
+            return self.hang_up(now, why, true);
         }
         self.heartbeat_at = now + self.beats();
         self.say(&Operation::Heartbeat);

@@ -73,8 +73,9 @@ pub enum Input<'a> {
     Ask,
     /// Bytes came from the coordinator.
     Bytes(&'a [u8]),
-    /// A connection is there.
-    Connected,
+    /// A connection is there, whose own end is at this numeric address and port, under the condition of
+    /// [`NativeClient::from`].
+    Connected(Option<&'a str>),
     /// The connection broke, or none could be made; why.
     Disconnected(String),
     /// The deadline has come.
@@ -86,7 +87,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// Make a connection; answered with [`Input::Connected`] or [`Input::Disconnected`].
     Dial,
-    /// Close the connection.
+    /// Close the connection, in order behind what was sent.
     HangUp,
     /// Have the kernel end this connection if the other one acknowledges nothing for so long of what is sent.
     Watch(Duration),

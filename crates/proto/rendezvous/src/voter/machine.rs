@@ -401,7 +401,7 @@ impl Machine for Voter {
                     self.coordinate(now, input);
                 }
             }
-            Input::Silent(_) => self.coordinate(now, input),
+            Input::Silent(_) | Input::EndOfStream { .. } => self.coordinate(now, input),
             Input::Ending => self.end(now),
             Input::Tick => self.tick(now),
             Input::Found { .. }

@@ -119,7 +119,7 @@ fn a_node_that_cannot_hear_its_coordinator_joins_again_when_it_can() {
     );
     assert_eq!(at(&mut client, 21.0, JOIN), []);
     assert_eq!(at(&mut client, 21.0, Input::Tick), [Output::Dial]);
-    let joined = at(&mut client, 22.0, Input::Connected);
+    let joined = at(&mut client, 22.0, Input::Connected(None));
     assert!(matches!(joined[..], [Output::Send(_)]), "{joined:?}");
 }
 
@@ -144,7 +144,7 @@ fn a_coordinator_that_closed_the_connection_is_gone_soon() {
     let mut client = deaf();
     // The network is back, and the process is not.
     at(&mut client, 16.0, Input::Tick);
-    at(&mut client, 16.0, Input::Connected);
+    at(&mut client, 16.0, Input::Connected(None));
     at(&mut client, 17.0, JOIN);
     at(&mut client, 17.0, Input::Disconnected("closed".to_owned()));
     let (seconds, outputs) = dial_in_vain(&mut client, 60.0);
@@ -301,7 +301,10 @@ fn said_after_outage(client: &mut NativeClient) -> Vec<Operation> {
     let broken = tell(client, Input::Disconnected("reset".to_owned()));
     assert_eq!(broken, []);
     assert_eq!(tell(client, Input::Tick), [Output::Dial]);
-    tell(client, Input::Connected).iter().map(said).collect()
+    tell(client, Input::Connected(None))
+        .iter()
+        .map(said)
+        .collect()
 }
 
 fn said(output: &Output) -> Operation {
@@ -360,7 +363,7 @@ fn an_agent_that_leaves_while_there_is_no_coordinator_says_so_to_the_next_one() 
     assert_eq!(tell(&mut client, Input::Leave), []);
     assert!(client.is_leaving());
     assert_eq!(tell(&mut client, Input::Tick), [Output::Dial]);
-    let said: Vec<_> = tell(&mut client, Input::Connected)
+    let said: Vec<_> = tell(&mut client, Input::Connected(None))
         .iter()
         .map(said)
         .collect();
@@ -471,7 +474,7 @@ fn a_round_that_cannot_be_recovered_is_over_with_its_connection() {
     hear(&mut client, &Event::Master { round, addr, port });
     tell(&mut client, Input::Disconnected("reset".to_owned()));
     tell(&mut client, Input::Tick);
-    let outputs = tell(&mut client, Input::Connected);
+    let outputs = tell(&mut client, Input::Connected(None));
     assert!(
         matches!(
             outputs[..],
@@ -552,7 +555,29 @@ fn a_coordinator_that_says_nothing_is_asked_and_then_the_other_voters_are() {
     let moved = Input::Disconnected("another voter coordinates now".to_owned());
     assert_eq!(at(&mut client, 6.4, moved), []);
     assert_eq!(at(&mut client, 6.4, Input::Tick), [Output::Dial]);
-    let outputs = at(&mut client, 6.5, Input::Connected);
+    let outputs = at(&mut client, 6.5, Input::Connected(None));
     let said: Vec<_> = outputs.iter().map(said).collect();
     assert!(matches!(said[..], [Operation::Reattach(_)]), "{said:?}");
+}
+
+#[test]
+fn an_agent_that_says_where_it_is_from_says_that_it_hangs_up() {
+    for from in [Some("10.0.0.2:51000"), None] {
+        let mut client = member();
+        tell(&mut client, Input::Disconnected("reset".to_owned()));
+        tell(&mut client, Input::Tick);
+        let outputs = tell(&mut client, Input::Connected(from));
+        let Operation::Reattach(reattach) = said(&outputs[0]) else {
+            panic!("{outputs:?}");
+        };
+        assert_eq!(reattach.join.from.as_deref(), from);
+        let mut nonsense = tell(&mut client, Input::Bytes(&[0xff; 16]));
+        assert_eq!(nonsense.pop(), Some(Output::HangUp));
+        let word: Vec<_> = nonsense.iter().map(said).collect();
+        assert_eq!(
+            word.contains(&Operation::Detach),
+            from.is_some(),
+            "{word:?}"
+        );
+    }
 }

@@ -57,6 +57,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
         program: None,
         attempt: None,
         replaces: Vec::new(),
+        from: None,
     }))
 }
 
@@ -76,6 +77,7 @@ fn join_of_program(attempt: Option<u32>) -> Join {
         program: Some(Program::new("train.py", b"print()", true)),
         attempt,
         replaces: Vec::new(),
+        from: None,
     }
 }
 
@@ -169,6 +171,14 @@ fn operations() -> Vec<(&'static str, Operation)> {
             "operation.join.attempt",
             Operation::Join(Box::new(join_of_program(Some(u32::MAX)))),
         ),
+        (
+            "operation.join.from",
+            Operation::Join(Box::new(Join {
+                from: Some("10.0.0.2:51000".to_owned()),
+                ..join_of_program(Some(u32::MAX))
+            })),
+        ),
+        ("operation.detach", Operation::Detach),
         ("operation.reattach.joining", reattach(None)),
         (
             "operation.reattach.member",
@@ -368,7 +378,7 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         Err(WireError::NotText("the run id"))
     );
     assert_eq!((VERSION, MAX_EVENT_BYTES), (1, 1 << 20));
-    for unknown in [0x1f, 0x2a] {
+    for unknown in [0x1f, 0x2b] {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }

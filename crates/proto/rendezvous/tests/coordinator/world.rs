@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) attempt: Option<u32>,
     /// The instances that those who join next replace.
     pub(crate) replaces: Vec<u64>,
+    /// Whether agents say where their connections come from.
+    pub(crate) says_from: bool,
     /// The note for the next coordinator, if there will be one.
     pub(crate) note: Option<Note>,
     /// The log of recoveries.
@@ -49,6 +51,11 @@ pub(crate) fn node(number: u32) -> NodeDesc {
         pid: 1,
         local_id: 0,
     }
+}
+
+/// Where the connections of an agent come from.
+pub(crate) fn place(instance: u64) -> String {
+    format!("10.0.1.{instance}:50000")
 }
 
 /// Where the coordinator is.
@@ -79,6 +86,7 @@ impl World {
             program: None,
             attempt: None,
             replaces: Vec::new(),
+            says_from: false,
             note: None,
             recoveries: Vec::new(),
         }
@@ -188,6 +196,7 @@ impl World {
             program: self.program.clone(),
             attempt: self.attempt,
             replaces: self.replaces.clone(),
+            from: self.says_from.then(|| place(instance)),
         }
     }
 
@@ -233,6 +242,13 @@ impl World {
             leaves: true,
         };
         self.operate(connection, &Operation::Reattach(Box::new(reattach)));
+    }
+
+    /// The stream of a connection ends in order, which comes from this place as far as is known.
+    pub(crate) fn end(&mut self, connection: u32, peer: Option<String>) {
+        let id = ConnId(connection);
+        self.handle(Input::EndOfStream { id, peer });
+        self.lose(connection);
     }
 
     pub(crate) fn lose(&mut self, number: u32) {

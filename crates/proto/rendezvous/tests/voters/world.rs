@@ -404,6 +404,7 @@ impl World {
             program: Some(Program::new("train.py", b"", true)),
             attempt: Some(attempt),
             replaces: Vec::new(),
+            from: None,
         }
     }
 

@@ -11,6 +11,7 @@
 //! one comparison more than without an extension.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::connection::{Connection, Stage};
@@ -47,6 +48,17 @@ pub trait Extension: fmt::Debug + Send {
     /// A connection is about to be gone because the peer's machine does not answer any more.
     fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
         let _ = (now, id, reach);
+    }
+
+    /// A connection is about to be gone because the peer, at this address if it is known, has ended its stream in order.
+    fn end_of_stream(
+        &mut self,
+        now: Now,
+        id: ConnId,
+        peer: Option<SocketAddr>,
+        reach: &mut Reach<'_>,
+    ) {
+        let _ = (now, id, peer, reach);
     }
 
     /// A connection is gone.

@@ -37,7 +37,7 @@ mod shares;
 mod turns;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 pub use close::CloseReason;
@@ -80,6 +80,9 @@ pub enum Input<'a> {
     Closed(ConnId),
     /// The connection is about to be gone because the peer's machine does not answer any more.
     Silent(ConnId),
+    /// The connection is about to be gone because the peer, at this address if it is known, has ended its stream in order: it
+    /// was not reset, and nothing of it is missing.
+    EndOfStream(ConnId, Option<SocketAddr>),
     /// The driver refuses the peer, for this reason.
     Refused(ConnId, String),
     /// The peer has not proven that it belongs to the job: what is for agents is not for it
@@ -206,6 +209,9 @@ impl Machine for ServerMachine {
             Input::Turn => self.next_turns(),
             Input::Silent(id) => {
                 self.extend(|extension, now, reach| extension.silent(now, id, reach));
+            }
+            Input::EndOfStream(id, peer) => {
+                self.extend(|extension, now, reach| extension.end_of_stream(now, id, peer, reach));
             }
             Input::Closed(id) => self.closed(id),
             Input::PreparePurge => self.prepare_purge(),

@@ -19,7 +19,7 @@ pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 /// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
-    ("rendezvous", 0x20..=0x29),
+    ("rendezvous", 0x20..=0x2a),
     ("token", 0x30..=0x37),
     ("consensus", 0x40..=0x47),
     ("relay", 0x50..=0x57),
@@ -54,6 +54,8 @@ pub mod rendezvous {
     pub const SUCCEEDED: u8 = 0x28;
     /// Renews the lease of a node.
     pub const LEASE: u8 = 0x29;
+    /// Says that the connection is about to be closed, and that its process lives.
+    pub const DETACH: u8 = 0x2a;
 }
 
 /// The nonce of a client that asks whether the server knows the requests that only ours have, and the answer of one that
@@ -443,6 +445,6 @@ mod tests {
             assert!(owner.is_none() || of_pytorch || EXTENSION_OPCODES.contains(&byte));
         }
         let (_, rendezvous) = &OPCODE_RANGES[1];
-        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::LEASE);
+        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::DETACH);
     }
 }

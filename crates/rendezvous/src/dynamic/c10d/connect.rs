@@ -110,6 +110,7 @@ fn meet(
             policy: options.policy.clone(),
             program: options.program.clone(),
             kept: options.kept.clone(),
+            ends_workers: options.ends_workers,
             voters: None,
             onlookers: onlookers.clone(),
         },

@@ -52,6 +52,8 @@ pub(super) struct Options {
     pub(super) recover: bool,
     pub(super) kept: Option<Kept>,
     pub(super) group: Option<GroupStatus>,
+    /// Whether the workers of this node end with its agent.
+    pub(super) ends_workers: bool,
 }
 
 /// Where the state is.
@@ -131,6 +133,7 @@ impl Options {
             recover: config.get_as_bool("recover")?.unwrap_or(false),
             kept: parameters.kept.clone(),
             group: parameters.group.clone(),
+            ends_workers: parameters.ends_workers,
         })
     }
 

@@ -131,6 +131,7 @@ fn meet(
             policy: options.policy.clone(),
             program: options.program.clone(),
             kept: options.kept.clone(),
+            ends_workers: options.ends_workers,
             voters: Some(Search::new(places.to_vec()).beginning_at(located.place)),
             onlookers: onlookers.clone(),
         },

@@ -22,8 +22,9 @@ use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
 use socket2::SockRef;
 
+use super::link::Link;
 use super::onlooking::Onlooking;
-use super::probe::{Found, probe, write_all};
+use super::probe::{Found, probe};
 use super::search::Search;
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
@@ -77,7 +78,9 @@ pub(super) struct ConnectionThread {
     address: SocketAddr,
     /// The other places at which the coordinator may be, if there are any.
     search: Option<Search>,
-    channel: Option<Channel>,
+    link: Option<Link>,
+    /// Whether the end of a connection may be that of the process.
+    ends_workers: bool,
     buffer: Box<[u8]>,
     commands: Mailbox<Command>,
     observer: Option<Observer>,
@@ -99,7 +102,7 @@ pub(super) struct ConnectionThread {
 
 impl ConnectionThread {
     pub(super) fn start(
-        channel: Channel,
+        link: Link,
         address: SocketAddr,
         search: Option<Search>,
         workers: WorkersStore,
@@ -107,7 +110,7 @@ impl ConnectionThread {
         onlookers: Onlookers,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
-        channel.stream().set_nonblocking(true)?;
+        link.channel().stream().set_nonblocking(true)?;
         let found = search.as_ref().and_then(Search::coordinator);
         let coordinator = found.unwrap_or_else(|| address.to_string());
         let mut onlooking = Onlooking::new(onlookers, search.as_ref(), coordinator);
@@ -116,7 +119,8 @@ impl ConnectionThread {
             client,
             address,
             search,
-            channel: Some(channel),
+            ends_workers: link.from().is_some(),
+            link: Some(link),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             commands,
             observer: None,
@@ -152,6 +156,10 @@ impl ConnectionThread {
                 self.handle(Input::Tick);
             }
         }
+        let within = self.one_attempt();
+        if let Some(link) = &mut self.link {
+            link.detach(within);
+        }
     }
 
     /// A coordinator that ends hands over what it has heard; what is on its way to it then is lost. So the other nodes
@@ -170,8 +178,8 @@ impl ConnectionThread {
             .map(|by| by.saturating_duration_since(Instant::now()));
         let left = left.into_iter().chain(end).min();
         let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
-        if let Some(channel) = &self.channel {
-            let descriptor = channel.stream().as_fd();
+        if let Some(link) = &self.link {
+            let descriptor = link.channel().stream().as_fd();
             sources.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         }
         if poll(&mut sources, left).is_err() {
@@ -241,7 +249,8 @@ impl ConnectionThread {
     }
 
     fn read(&mut self) {
-        while let Some(channel) = &mut self.channel {
+        while let Some(link) = &mut self.link {
+            let channel = link.channel_mut();
             match channel.read(&mut self.buffer) {
                 Ok(0) => return self.broken("it closed the connection".to_owned()),
                 Ok(count) => {
@@ -263,7 +272,7 @@ impl ConnectionThread {
     }
 
     fn broken(&mut self, why: String) {
-        self.channel = None;
+        self.link = None;
         self.note_lost(&why);
         self.handle(Input::Disconnected(why));
     }
@@ -280,8 +289,9 @@ impl ConnectionThread {
     /// Has the kernel end the connection if the machine of the coordinator acknowledges nothing for so long. A process that
     /// is stopped does: its kernel answers for it.
     fn watch(&self, silence: Duration) {
-        if let Some(channel) = &self.channel
-            && let Err(error) = SockRef::from(channel.stream()).set_tcp_user_timeout(Some(silence))
+        if let Some(link) = &self.link
+            && let Err(error) =
+                SockRef::from(link.channel().stream()).set_tcp_user_timeout(Some(silence))
         {
             tracing::debug!("the connection to the coordinator cannot be watched: {error}");
         }
@@ -298,9 +308,13 @@ impl ConnectionThread {
             };
             match self.apply(output) {
                 Happened::Nothing => {}
-                Happened::Connected => self.client.handle(fence::now(), Input::Connected),
+                Happened::Connected => {
+                    let from = self.link.as_ref().and_then(Link::from);
+                    let connected = Input::Connected(from.as_deref());
+                    self.client.handle(fence::now(), connected);
+                }
                 Happened::Broke(why) => {
-                    self.channel = None;
+                    self.link = None;
                     self.client.handle(fence::now(), Input::Disconnected(why));
                 }
                 Happened::Offered { round, master } => {
@@ -322,7 +336,7 @@ impl ConnectionThread {
             Output::Dial => {
                 return match self.dial() {
                     Ok(channel) => {
-                        self.channel = Some(channel);
+                        self.link = Some(Link::new(channel, self.ends_workers));
                         if let Some(since) = self.lost_since.take() {
                             let (took, place) = (since.elapsed(), place(self.address));
                             self.onlooking.reattached(&self.client, &place, took);
@@ -332,7 +346,7 @@ impl ConnectionThread {
                     Err(why) => Happened::Broke(why),
                 };
             }
-            Output::HangUp => self.channel = None,
+            Output::HangUp => self.link = None,
             Output::Watch(silence) => self.watch(silence),
             Output::Search => {
                 let credentials = self.workers.credentials();
@@ -474,8 +488,8 @@ impl ConnectionThread {
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.channel {
-            Some(channel) => write_all(channel, bytes, ONE_ATTEMPT),
+        match &mut self.link {
+            Some(link) => link.send(bytes, ONE_ATTEMPT),
             None => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
 //! A machine that takes the inputs of a coordinator, as an extension of a store server; and the coordinator as one.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -14,7 +15,7 @@ use rdzv_rendezvous_proto::recovering::Recovering;
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::{error, info, warn};
 
-use super::NoteFile;
+use super::{NoteFile, numeric};
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
@@ -182,6 +183,17 @@ impl<H: Host> Extension for Beside<H> {
 
     fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
         self.handle(now, Input::Silent(id), reach);
+    }
+
+    fn end_of_stream(
+        &mut self,
+        now: Now,
+        id: ConnId,
+        peer: Option<SocketAddr>,
+        reach: &mut Reach<'_>,
+    ) {
+        let peer = peer.map(numeric);
+        self.handle(now, Input::EndOfStream { id, peer }, reach);
     }
 
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {

@@ -13,9 +13,11 @@
 //! | `search.rs` | [`Search`]: finding the coordinator among the voters |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs`, `onlooking.rs` | the thread of the connection; what it tells those who look on |
+//! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
 
 mod connection_thread;
 mod extension;
+mod link;
 mod note;
 mod onlooking;
 mod probe;
@@ -48,6 +50,7 @@ use crate::{
 };
 use connection_thread::{Command, ConnectionThread, NotJoined};
 pub use extension::{extension, observed, restartable};
+use link::Link;
 pub use note::NoteFile;
 use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
@@ -73,6 +76,8 @@ pub struct NativeOptions {
     pub program: Option<Program>,
     /// The sockets and notes that outlive this agent, where another one is started in place of it then.
     pub kept: Option<Kept>,
+    /// Whether the kernel kills the workers when this process has ended.
+    pub ends_workers: bool,
     /// The places of the voters, if the coordinator is at one of them. It may be at another place later on.
     pub voters: Option<Search>,
     /// Those who look on: at a connection to the coordinator that is lost, say.
@@ -131,6 +136,7 @@ impl Native {
             policy,
             program,
             kept,
+            ends_workers,
             voters: search,
             onlookers,
         } = options;
@@ -161,8 +167,10 @@ impl Native {
         if search.is_some() {
             client = client.among_voters();
         }
+        let link = Link::new(channel, ends_workers);
+        let client = client.from(link.from());
         let (commands, thread) =
-            ConnectionThread::start(channel, address, search, workers, client, onlookers)
+            ConnectionThread::start(link, address, search, workers, client, onlookers)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
         Ok(Some(Self {
             run_id,

@@ -16,6 +16,14 @@ impl World {
         }
     }
 
+    /// An agent, or its kernel for it, ends the stream of its connection, behind what was sent.
+    pub(super) fn end_stream(&mut self, id: ConnId) {
+        if let Some(at) = self.arrival(id, 0) {
+            let to = self.links[&id].to;
+            self.time.at(at, Event::StreamEnds(to, id));
+        }
+    }
+
     pub(super) fn break_links(&mut self, it: usize) {
         let crosses = |link: &Link| (link.from == it) != (link.to == it);
         let broken: Vec<ConnId> = (self.links.iter())

@@ -2,19 +2,26 @@
 
 use std::time::Duration;
 
+use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
+use rdzv_rendezvous_proto::coordinator::WORKERS_END_WITHIN;
 use rdzv_rendezvous_proto::coordinator::wire::Program;
-use rdzv_rendezvous_proto::fence;
+use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
-use super::{BREAKS, Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
+use super::{Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
 use crate::Violation;
 use crate::scheduler::nanos;
 
+/// Where the agent's end of a connection is.
+pub(super) fn place(id: ConnId) -> String {
+    format!("10.0.1.1:{}", id.0)
+}
+
 impl World {
     pub(super) fn begin(&mut self, it: usize) -> Result<(), Violation> {
-        let Some(place) = self.coordinator_for(it) else {
+        let Some(coordinator) = self.coordinator_for(it) else {
             self.time.at(self.time.now + 100 * MS, Event::Begin(it));
             return Ok(());
         };
@@ -27,16 +34,18 @@ impl World {
         };
         let node = NodeDesc {
             addr: format!("n{it}"),
-            pid: 1,
+            pid: 1 + self.machines[it].life as i64,
             local_id: 0,
         };
-        let instance = it as u64 + 1;
+        let life = self.machines[it].life;
+        let instance = life * MACHINES as u64 + it as u64 + 1;
         let client = NativeClient::new(self.now(it), instance, "run", node, settings)
             .running(Some(Program::new("train.py", b"", true)));
-        let id = self.new_link(it, place, true);
+        let id = self.new_link(it, coordinator, true);
         let machine = &mut self.machines[it];
+        let client = client.from(Some(place(id)));
         (machine.client, machine.connection) = (Some(client), Some(id));
-        self.time.at(self.time.now, Event::Join(it));
+        self.time.at(self.time.now, Event::Join(it, life));
         Ok(())
     }
 
@@ -52,13 +61,15 @@ impl World {
 
     pub(super) fn dial(&mut self, it: usize) -> Result<(), Violation> {
         match self.coordinator_for(it) {
-            Some(place) => {
-                let id = self.new_link(it, place, true);
+            Some(coordinator) => {
+                let id = self.new_link(it, coordinator, true);
                 self.machines[it].connection = Some(id);
-                self.tell_agent(it, agent::Input::Connected)
+                self.tell_agent(it, agent::Input::Connected(Some(&place(id))))
             }
             None => {
-                self.time.at(self.time.now + 300 * MS, Event::NotFound(it));
+                let life = self.machines[it].life;
+                self.time
+                    .at(self.time.now + 300 * MS, Event::NotFound(it, life));
                 Ok(())
             }
         }
@@ -88,19 +99,15 @@ impl World {
     }
 
     pub(super) fn of_agent(&mut self, it: usize, output: agent::Output) -> Result<(), Violation> {
-        let now = self.time.now;
+        let (now, life) = (self.time.now, self.machines[it].life);
         match output {
             agent::Output::Dial => {
                 let late = self.time.random.u64(MS..20 * MS);
-                self.time.at(now + late, Event::Dial(it));
+                self.time.at(now + late, Event::Dial(it, life));
             }
             agent::Output::HangUp => {
-                if let Some(id) = self.machines[it].connection.take()
-                    && let Some(link) = self.links.remove(&id)
-                {
-                    let reaches = self.is_reachable(it, link.to);
-                    let late = if reaches { 2 * MS } else { BREAKS };
-                    self.time.at(now + late, Event::VoterHears(link.to, id));
+                if let Some(id) = self.machines[it].connection.take() {
+                    self.end_stream(id);
                 }
             }
             agent::Output::Send(bytes) => {
@@ -122,7 +129,7 @@ impl World {
                     .log(format!("n{it}"), || format!("works in round {round}"));
                 return self.check();
             }
-            agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it)),
+            agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it, life)),
             agent::Output::Lease { round, until } => {
                 return self.tell_fence(it, fence::Input::Lease { round, until });
             }
@@ -158,8 +165,29 @@ impl World {
     pub(super) fn workers_are_gone(&mut self, it: usize) -> Result<(), Violation> {
         self.machines[it].workers = None;
         self.tell_fence(it, fence::Input::Gone)?;
-        self.time.at(self.time.now, Event::Join(it));
+        let life = self.machines[it].life;
+        self.time.at(self.time.now, Event::Join(it, life));
         Ok(())
+    }
+
+    /// The agent and its keeper are killed; their kernel ends the connection, and kills the workers.
+    pub(super) fn kill(&mut self, it: usize, again: u64) {
+        let late = self.time.random.u64(0..nanos(WORKERS_END_WITHIN));
+        let machine = &mut self.machines[it];
+        if machine.client.take().is_none() {
+            return;
+        }
+        machine.life += 1;
+        machine.fence = Fence::new(Duration::from_secs(60));
+        if let Some((_, start, _)) = machine.workers {
+            self.report.ended += 1;
+            self.time.at(self.time.now + late, Event::Killed(it, start));
+        }
+        if let Some(id) = machine.connection.take() {
+            self.end_stream(id);
+        }
+        let again = again.max(nanos(WORKERS_END_WITHIN));
+        self.time.at(self.time.now + again, Event::Begin(it));
     }
 
     pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result<(), Violation> {

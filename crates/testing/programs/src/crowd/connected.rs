@@ -258,7 +258,7 @@ impl Connected {
                     self.order.found(place);
                     self.link = Link::Up(stream);
                 }
-                self.handle(crowd, Input::Connected);
+                self.handle(crowd, Input::Connected(None));
             }
             Asked::Next if self.asked <= self.order.len() => {
                 self.link = Link::Down;

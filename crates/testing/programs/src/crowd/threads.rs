@@ -38,6 +38,7 @@ pub(crate) fn run(
             },
             program: None,
             kept: None,
+            ends_workers: false,
             voters: None,
             onlookers: Onlookers::default(),
         };

@@ -532,6 +532,13 @@ impl Run {
         self.depart(now, node, &format!("is lost: {how}"), out);
     }
 
+    /// The process of an agent has certainly ended, and its workers with it: nobody need be sure of more to go on without it.
+    pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        self.leaves_round(node);
+        self.remove_agent(node, out);
+        self.depart(now, node, "is lost: its process has ended", out);
+    }
+
     pub(super) fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.stop_join_timer(node);
         if let Some(agent) = self.agents.remove(node)

@@ -9,7 +9,7 @@
 //! | all, and all hold the round | it holds on; nobody notices |
 //! | all, and some do not hold it any more | it is over, and the next one forms |
 //! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last coordinator was heard of), more than half, or one that does not hold it any more | the same; those who are missing are lost |
-//! | half or fewer, and all of them hold it | it waits, and says for whom; with voters behind it, which are a majority, those who are missing are lost |
+//! | half or fewer, and all of them hold it | it waits, and says for whom; with voters behind it, which are a majority, those who are missing are lost (all of them only where they have a fence) |
 //!
 //! Two whole rounds never run because of that: the round of the note is the last one that was announced, so
 //! everybody of earlier ones has left them. The next one forms only when everybody who is here has left this
@@ -493,8 +493,11 @@ impl Run {
             Some(ends) if ends <= now.mono || is_broken(Mutant::NoWindow) => {
                 let is_half = self.missing.len() * 2 == size && is_broken(Mutant::HalfRestores);
                 let is_most = self.missing.len() * 2 < size || is_half;
-                // Of voters, a majority has elected this coordinator: those who are missing are cut off, or gone.
-                let is_elected = self.electors_heard.is_some() && self.missing.len() < size;
+                // Of voters, a majority has elected this coordinator: those who are missing are cut off, or gone. If all
+                // are, their workers stand still only where they have a fence.
+                let is_fenced = !self.note.lease.is_zero();
+                let is_elected =
+                    self.electors_heard.is_some() && (self.missing.len() < size || is_fenced);
                 is_most || is_elected || !recovery.over.is_empty() || self.recovers
             }
             Some(_) => self.missing.is_empty(),

@@ -8,6 +8,7 @@
 //! | it has left or joined again, as it has said itself | yes |
 //! | its workers have succeeded | yes |
 //! | another agent was started in its place, or its launcher has taken it out | yes |
+//! | its process has certainly ended, as the end of its connection proves (`end.rs`) | yes |
 //! | it is lost: nothing is heard of it, or its connection broke and it did not come back | no |
 //!
 //! If all are lost and it is not torn, they may be cut off together and still run the round. With spares, a whole other one could

@@ -60,6 +60,9 @@ pub enum Operation {
         /// The round.
         round: u64,
     },
+    /// Says that the agent is about to hang up, though it lives, and that its workers may run. Without this, the end of the
+    /// stream of an agent that says [where it is from](Join::from) is the end of its process.
+    Detach,
     /// Asks whether the coordinator has a majority, and keeps the agent; answered with `Backed` if so.
     Lease {
         /// The agent's number of the question.
@@ -134,6 +137,10 @@ pub struct Join {
     pub attempt: Option<u32>,
     /// The instances of agents that have certainly ended, and that this one was started in place of; at most 255.
     pub replaces: Vec<u64>,
+    /// The numeric address and port of the agent's end of this connection (`10.0.0.2:51000`), if it says [`Operation::Detach`]
+    /// before it hangs up, and its workers end with its process. A connection that comes from there is not one of a
+    /// proxy. Only of agents that can reattach.
+    pub from: Option<String>,
 }
 
 /// The program of an agent. Two agents run the same if the fingerprints are equal.
@@ -175,6 +182,7 @@ impl Operation {
             Self::Status { .. } => opcode::STATUS,
             Self::Reattach(_) => opcode::REATTACH,
             Self::Succeeded { .. } => opcode::SUCCEEDED,
+            Self::Detach => opcode::DETACH,
             Self::Lease { .. } => opcode::LEASE,
         }
     }
@@ -189,7 +197,7 @@ impl Operation {
     fn write_fields(&self, out: &mut Vec<u8>) {
         match self {
             Self::Join(join) => join.write(out),
-            Self::Leave | Self::Heartbeat => {}
+            Self::Leave | Self::Heartbeat | Self::Detach => {}
             Self::Close { run } | Self::Status { run } => text(out, run),
             Self::Failed { reason } => text(out, reason),
             Self::Master { round, addr, port } => {
@@ -229,6 +237,7 @@ impl Operation {
             opcode::SUCCEEDED => Self::Succeeded {
                 round: fields.u64("the round")?,
             },
+            opcode::DETACH => Self::Detach,
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
             },
@@ -320,6 +329,7 @@ impl Join {
             program,
             attempt,
             replaces,
+            from,
         } = self;
         let milliseconds = |duration: Duration| {
             u64::try_from(duration.as_millis())
@@ -349,7 +359,7 @@ impl Join {
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
                 // A fence says it too.
                 let usual = settings.fence.unwrap_or(silence::NODE_TIMEOUT);
-                let is_usual = settings.node_timeout == usual;
+                let is_usual = settings.node_timeout == usual && from.is_none();
                 if !replaces.is_empty() || settings.fence.is_some() || !is_usual {
                     out.push(replaces.len() as u8);
                 }
@@ -365,6 +375,9 @@ impl Join {
                 }
                 if !is_usual {
                     out.extend_from_slice(&short(settings.node_timeout));
+                }
+                if let Some(from) = from {
+                    text(out, from);
                 }
             }
         }
@@ -416,6 +429,7 @@ impl Join {
                     .map(|_| fields.u64("the agents that it replaces"))
                     .collect::<Result<_, _>>()?,
             },
+            from: None,
         };
         let milliseconds = |number| Duration::from_millis(u64::from(number));
         if !fields.0.is_empty() {
@@ -425,6 +439,9 @@ impl Join {
         }
         if !fields.0.is_empty() {
             join.settings.node_timeout = milliseconds(fields.u32("the node timeout")?);
+        }
+        if !fields.0.is_empty() {
+            join.from = Some(fields.host("the address of the agent")?);
         }
         Ok(join)
     }
@@ -454,8 +471,10 @@ mod tests {
                 program: None,
                 attempt: None,
                 replaces: Vec::new(),
+                from: None,
             })),
             Operation::Leave,
+            Operation::Detach,
             Operation::Close { run: run.clone() },
             Operation::Heartbeat,
             Operation::Failed {
@@ -516,6 +535,7 @@ mod tests {
             program: Some(Program::new("train.py", b"print()", false)),
             attempt: Some(3),
             replaces: vec![5, 6],
+            from: None,
             ..(**old).clone()
         };
         let fenced = Join {
@@ -532,6 +552,10 @@ mod tests {
                 node_timeout: Duration::from_millis(800),
                 ..join.settings
             },
+            ..join.clone()
+        };
+        let placed = Join {
+            from: Some("10.0.0.2:51000".to_owned()),
             ..join.clone()
         };
         let held = HeldRound {
@@ -567,6 +591,7 @@ mod tests {
             Operation::Join(Box::new(join.clone())),
             Operation::Join(Box::new(fenced)),
             Operation::Join(Box::new(impatient)),
+            Operation::Join(Box::new(placed)),
             reattach(None, None, false),
             reattach(Some(held.clone()), None, false),
             reattach(Some(unpublished), None, false),

@@ -195,7 +195,12 @@ impl Service {
             (None, Some(tls)) => decrypted(tls.read(&mut self.scratch)),
         };
         match received {
-            Ok((0, _)) => Read::Gone,
+            Ok((0, _)) => {
+                let end = Input::EndOfStream(id, socket.peer);
+                self.machine.handle(self.now, end);
+                self.apply_outputs();
+                Read::Gone
+            }
             Ok((count, filled)) => {
                 self.traffic.received_bytes += count as u64;
                 let input = match lands {

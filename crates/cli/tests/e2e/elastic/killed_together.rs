@@ -1,0 +1,151 @@
+//! Agents that are killed together with the processes around them: nobody starts another one in their place.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rdzv_testing::pids::{kill, wait_for_state};
+use rdzv_testing::{Authority, pids};
+use rustix::process::Signal;
+
+use super::secret::{store_with, token_file};
+use super::{PRINT_ROUND, Place, printed, store};
+use crate::harness::{DEADLINE, Running};
+
+/// Where a run would wait for those of whom nothing is heard, it waits for minutes.
+const SOON: Duration = Duration::from_secs(20);
+
+fn script(go: &std::path::Path) -> String {
+    format!(
+        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
+        go.display()
+    )
+}
+
+/// Kills the agent of a node, and its guard and keeper before they can do anything about it.
+fn kill_together(node: &Running) {
+    let keeper = node.pid();
+    let (guard, agent) = (pids::guard(keeper).unwrap(), node.agent_pid());
+    for pid in [keeper, guard] {
+        kill(pid, Signal::STOP);
+        wait_for_state(pid, 'T');
+    }
+    for pid in [agent, guard, keeper] {
+        kill(pid, Signal::KILL);
+    }
+}
+
+fn all_are_killed_and_start_again(place: &Place, flags: &[&str]) {
+    let flags = [&["--nnodes=2"], flags].concat();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let nodes = [1, 2].map(|_| place.node(&flags, &script(&go)).start());
+    for node in &nodes {
+        node.stdout.await_text("round 0 pid", 1);
+    }
+    for node in &nodes {
+        kill_together(node);
+    }
+    let killed = Instant::now();
+    for node in nodes {
+        assert!(node.all_gone_within(DEADLINE));
+        node.wait().expect(-9);
+    }
+    let nodes = [1, 2].map(|_| place.node(&flags, &script(&go)).start());
+    for node in &nodes {
+        node.stdout.await_text("round 1 pid", 1);
+    }
+    assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+    }
+    let said = place.store.as_ref().unwrap().stderr.so_far();
+    assert!(!said.contains("nothing is heard"), "{said}");
+}
+
+#[test]
+fn a_job_whose_agents_were_all_killed_is_started_again_at_its_store() {
+    let place = store();
+    all_are_killed_and_start_again(&place, &[]);
+    place.end();
+}
+
+#[test]
+fn the_same_over_tls() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.files("node");
+    let ca = authority.file();
+    let (_folder, token) = token_file("the token of this job, which is long");
+    let [token, certificate, key, ca] =
+        [&token, &certificate, &key, &ca].map(|path| path.to_str().unwrap());
+    let flags = ["--token-file", token, "--tls-cert", certificate];
+    let flags = [&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat();
+    let place = store_with(&flags);
+    all_are_killed_and_start_again(&place, &flags);
+    place.end();
+}
+
+#[test]
+fn the_others_hear_of_it_as_of_the_end_of_a_process() {
+    let place = store();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=2"];
+    let nodes = [1, 2].map(|_| place.node(&flags, &script("/nowhere".as_ref())).start());
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    let [killed, other] = nodes;
+    kill_together(&killed);
+    other.stderr.await_text("is lost: its process has ended", 1);
+    other.stdout.await_text("/1 at", 1);
+    assert!(killed.all_gone_within(DEADLINE));
+    killed.wait().expect(-9);
+    super::kill_node(other);
+    place.end();
+}
+
+/// The sockets that a process has open, by their numbers.
+fn sockets(pid: i32) -> BTreeSet<String> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let names = targets.filter_map(|target| target.to_str().map(str::to_owned));
+    names
+        .filter_map(|name| Some(name.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect()
+}
+
+/// The sockets of this machine that are connected to a port.
+fn connected_to(port: &str) -> BTreeSet<String> {
+    let port: u16 = port.parse().unwrap();
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let connected = table.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (remote, state) = (fields.get(2)?, fields.get(3)?);
+        let is_it = remote.ends_with(&format!(":{port:04X}")) && *state == "01";
+        is_it.then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
+    });
+    connected.collect()
+}
+
+#[test]
+fn no_other_process_has_the_connection_of_an_agent() {
+    let place = store();
+    let node = place
+        .node(
+            &["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"],
+            &script("/nowhere".as_ref()),
+        )
+        .start();
+    node.stdout.await_text("/1 at", 1);
+    let (_, port) = place.endpoint.rsplit_once(':').unwrap();
+    let connected = connected_to(port);
+    let agent = node.agent_pid();
+    assert!(!sockets(agent).is_disjoint(&connected), "{connected:?}");
+    for (pid, command) in node.processes() {
+        let others = pid != agent;
+        assert!(!others || sockets(pid).is_disjoint(&connected), "{command}");
+    }
+    super::kill_node(node);
+    place.end();
+}
