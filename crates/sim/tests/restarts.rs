@@ -166,13 +166,32 @@ fn agents_that_were_killed_are_not_waited_for() {
     }
 }
 
+/// A round whose coordinator moves to another address, and of which people say later that the one before has ended.
+fn moved() -> Plan {
+    let mut plan = Plan::of_many(3, Place::Restartable);
+    plan.acts.push((Duration::from_secs(20), 0, Act::Moved));
+    plan.acts.push((Duration::from_secs(60), 0, Act::Recover));
+    plan.end = Duration::from_secs(60);
+    plan
+}
+
+#[test]
+fn a_round_outlives_a_coordinator_that_moves() {
+    for seed in 0..20 {
+        let report = run(moved(), seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        assert_eq!((report.rounds, report.joined), (1, 3), "{report:?}");
+    }
+}
+
 /// The fault in the worlds of a seed, if there is one.
 fn fault(seed: u64) -> Option<String> {
     if seed < 20 {
-        match run(hundred_deaths(seed), seed) {
-            Ok(report) if report.rounds == 1 => {}
-            Ok(_) => return Some("a round is over though nobody of it has ended".to_owned()),
-            Err(violation) => return Some(violation.0),
+        for plan in [hundred_deaths(seed), moved()] {
+            match run(plan, seed) {
+                Ok(report) if report.rounds == 1 => {}
+                Ok(_) => return Some("a round is over though nobody of it has ended".to_owned()),
+                Err(violation) => return Some(violation.0),
+            }
         }
         let plans = (0..3).map(living_without_connection);
         for plan in plans.chain([unknown_round()]) {

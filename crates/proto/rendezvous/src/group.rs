@@ -95,6 +95,8 @@ pub enum Case {
     W1,
     /// Too few of a round have come back to a new coordinator.
     W2,
+    /// Nobody knows whether the coordinator of a round, which was at another address, has ended.
+    W3,
     /// Nothing is heard of anybody of a round.
     W4,
     /// No majority of the voters is in contact. A process that is cut off with a minority (W6) sees the same.
@@ -123,9 +125,10 @@ impl Wait {
             None => format!("group rank {rank}"),
         };
         Self {
-            case: match hosts {
-                Some(_) => Case::W4,
-                None => Case::W2,
+            case: match (hosts, &recovering.elsewhere) {
+                (_, Some(_)) => Case::W3,
+                (Some(_), _) => Case::W4,
+                (None, _) => Case::W2,
             },
             sentence: format!("[{}] {recovering}", rdzv_core::escape::escape(run)),
             missing: recovering.missing.iter().map(named).collect(),

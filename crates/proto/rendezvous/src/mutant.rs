@@ -27,6 +27,8 @@ pub enum Mutant {
     ResetIsAnEnd,
     /// The process of an agent has ended when a proxy has closed its connection.
     ProxyIsTheAgent,
+    /// Members of a coordinator at another address are told that their round is over.
+    NobodyElsewhere,
     /// The coordinator does not allow for clocks that drift.
     NoDrift,
     /// The coordinator answers without asking the other voters.
@@ -39,7 +41,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Those of the coordinator and its recovery.
-    pub const RECOVERY: [Self; 12] = [
+    pub const RECOVERY: [Self; 13] = [
         Self::NoteAfterFormed,
         Self::EndIsNotNoted,
         Self::HalfRestores,
@@ -52,6 +54,7 @@ impl Mutant {
         Self::HangsUpInSilence,
         Self::ResetIsAnEnd,
         Self::ProxyIsTheAgent,
+        Self::NobodyElsewhere,
     ];
 
     /// Those of the fence, and of those that use it.

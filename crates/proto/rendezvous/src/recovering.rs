@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use rdzv_core::escape::escape;
+
 /// Most ranks that a message names.
 const NAMED: usize = 16;
 
@@ -20,6 +22,8 @@ pub struct Recovering {
     pub elapsed: Duration,
     /// Whether all participants are silent, and no coordinator has died: the hosts that are known, by rank.
     pub silent: Option<BTreeMap<u32, String>>,
+    /// Where the coordinator was that has announced the round, if that is another address than this one's.
+    pub elsewhere: Option<String>,
 }
 
 impl fmt::Display for Recovering {
@@ -30,7 +34,20 @@ impl fmt::Display for Recovering {
             missing,
             elapsed,
             silent,
+            elsewhere,
         } = self;
+        if let Some(address) = elsewhere {
+            let here = (*size as usize).saturating_sub(missing.len());
+            return write!(
+                formatter,
+                "the coordinator of round {round} was at {}, which is another address than this one, and whether that \
+                 one has ended is unknown; {here} of {size} nodes have come here for {:.0} s, their workers are not \
+                 touched, and no other round forms; if it has ended, start this process again, with --rdzv-conf \
+                 recover=true (rdzv store: --recover)",
+                escape(address),
+                elapsed.as_secs_f64()
+            );
+        }
         if let Some(hosts) = silent {
             return self.silence(hosts, formatter);
         }
@@ -61,6 +78,11 @@ impl fmt::Display for Recovering {
 }
 
 impl Recovering {
+    /// Whether nobody is waited for any more.
+    pub fn is_over(&self) -> bool {
+        self.missing.is_empty() && self.elsewhere.is_none()
+    }
+
     /// Nothing is heard of any participant; or of one again.
     fn silence(
         &self,
@@ -119,6 +141,7 @@ mod tests {
             missing: (20..40).collect(),
             elapsed: Duration::from_millis(3008),
             silent: None,
+            elsewhere: None,
         };
         let text = recovering.to_string();
         assert!(text.starts_with("recovering round 7 for 3 s: 20 of 40 nodes"));
@@ -140,6 +163,7 @@ mod tests {
             missing: vec![0, 1],
             elapsed: Duration::from_millis(500),
             silent: Some([(0, "node-a".to_owned())].into()),
+            elsewhere: None,
         };
         assert_eq!(
             recovering.to_string(),
@@ -151,6 +175,26 @@ mod tests {
         assert_eq!(
             recovering.to_string(),
             "the wait for a node of round 7 is over after 0.5 s; the next round forms"
+        );
+    }
+
+    #[test]
+    fn a_coordinator_elsewhere_is_named() {
+        let recovering = Recovering {
+            round: 7,
+            size: 3,
+            missing: vec![2],
+            elapsed: Duration::from_millis(10_500),
+            silent: None,
+            elsewhere: Some("10.0.0.1:29400".to_owned()),
+        };
+        assert!(!recovering.is_over());
+        assert_eq!(
+            recovering.to_string(),
+            "the coordinator of round 7 was at 10.0.0.1:29400, which is another address than this one, and whether that \
+             one has ended is unknown; 2 of 3 nodes have come here for 10 s, their workers are not touched, and no \
+             other round forms; if it has ended, start this process again, with --rdzv-conf recover=true (rdzv \
+             store: --recover)"
         );
     }
 }

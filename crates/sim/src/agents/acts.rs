@@ -77,6 +77,10 @@ impl World {
             Act::Killed if running => self.kill_agent(agent, None),
             Act::Killed => {}
             Act::NoteLost => self.kill_host(true),
+            Act::Moved => {
+                self.moves += 1;
+                self.kill_host(true);
+            }
             Act::Recover => {
                 self.recovers = true;
                 // Without a note, spares may fill a round before anybody of the last one is heard of.

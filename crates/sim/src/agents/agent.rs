@@ -336,6 +336,7 @@ impl Agent {
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }
             | Output::Missing(_)
+            | Output::Undecided(_)
             | Output::Watch(_)
             | Output::Search
             | Output::Lease { .. } => {}

@@ -36,6 +36,8 @@ pub enum Act {
     /// The coordinator is killed with its keeper, so that its note is lost, and somebody starts another one at the same
     /// address.
     NoteLost,
+    /// The same, at another address, which agents reach as the one before.
+    Moved,
     /// The operator starts the coordinator anew, and gives their word that all who are missing have ended.
     Recover,
     /// The coordinator is killed after so many more things that it wants done, and another one is started.
@@ -130,7 +132,7 @@ impl Plan {
 
     /// Whether nobody in contact may know of a round that still runs: the note is lost, and those who know it are not heard of.
     pub fn has_gap(&self) -> bool {
-        let is_lost = |(_, _, act): &(_, _, Act)| *act == Act::NoteLost;
+        let is_lost = |(_, _, act): &(_, _, Act)| matches!(act, Act::NoteLost | Act::Moved);
         self.has_silence() && self.acts.iter().any(is_lost)
     }
 
@@ -276,7 +278,9 @@ impl Plan {
             self.faulty = true;
             for _ in 0..random.usize(1..4) {
                 let at = Duration::from_millis(random.u64(0..120_000));
-                self.acts.push((at, 0, Act::NoteLost));
+                let moves = !self.hosted && random.u32(0..3) == 0;
+                let act = if moves { Act::Moved } else { Act::NoteLost };
+                self.acts.push((at, 0, act));
                 self.end = self.end.max(at);
             }
         }
@@ -284,7 +288,7 @@ impl Plan {
         let stalls = |(_, _, act): &(_, _, Act)| matches!(act, Act::HostStalls(_));
         let is_deaf = self.acts.iter().any(stalls);
         let is_gone = |act: &Act| match act {
-            Act::Crash | Act::Vanish | Act::NoteLost => true,
+            Act::Crash | Act::Vanish | Act::NoteLost | Act::Moved => true,
             Act::Leave => is_deaf,
             _ => false,
         };

@@ -48,7 +48,7 @@ impl World {
             Act::Crash | Act::Vanish | Act::Stall(_) | Act::Cut(_) | Act::Reset | Act::Killed => {
                 self.write(agent, Event::MayBeLost);
             }
-            Act::HostStalls(_) | Act::NoteLost | Act::Recover => {
+            Act::HostStalls(_) | Act::NoteLost | Act::Moved | Act::Recover => {
                 self.history.all_may_be_lost = true;
                 self.history.is_unnoted |= !matches!(act, Act::HostStalls(_));
                 for agent in 0..self.agents.len() {

@@ -99,11 +99,15 @@ pub(super) struct Link {
     pub(super) to_agent: VecDeque<Piece>,
 }
 
-/// Where a coordinator is, in the process of the agent with this instance or alone.
-pub(super) fn origin(host: Option<u64>, recover: bool) -> Origin {
+/// Where a coordinator is that has moved so often, in the process of the agent with this instance or alone.
+pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32) -> Origin {
+    let address = match moves {
+        0 => ADDRESS.to_owned(),
+        moves => format!("10.0.0.{}:29400", 1 + moves),
+    };
     Origin {
         host,
-        addresses: [ADDRESS.to_owned()].into(),
+        addresses: [address].into(),
         recover,
         ..Origin::default()
     }
@@ -128,6 +132,8 @@ pub struct World {
     pub(super) host_dies_after: Option<u32>,
     /// The operator has given their word that all who are missing have ended.
     pub(super) recovers: bool,
+    /// The number of times that the coordinator was started at another address.
+    pub(super) moves: u32,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The state among the keys, and how often it has changed.
     pub(super) state: Option<Arc<RendezvousState>>,
@@ -162,7 +168,7 @@ impl World {
             host: match plan.place {
                 Place::Coordinator => Some(Coordinator::default()),
                 Place::Restartable => {
-                    let origin = origin(plan.hosted.then(|| agents[0].instance), false);
+                    let origin = origin(plan.hosted.then(|| agents[0].instance), false, 0);
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
                 Place::Store => None,
@@ -171,6 +177,7 @@ impl World {
             is_unnoted: false,
             host_dies_after: None,
             recovers: false,
+            moves: 0,
             host_wakes: None,
             host_stalled_until: 0,
             keys: BTreeMap::new(),

@@ -11,7 +11,8 @@ use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 
 use super::events::{self, Event};
-use super::network::{Network, address};
+use super::forwarder::Forwarder;
+use super::network::{Network, SWITCH, address};
 use super::plan::{Place, Plan};
 use super::probe::coordinates;
 use super::record::Record;
@@ -40,6 +41,8 @@ pub(super) struct Job<'a> {
     pub(super) nodes: Vec<Option<Child>>,
     pub(super) record: Record,
     pub(super) network: Network,
+    /// What stands for the store, where that has another address.
+    service_address: Option<Forwarder>,
 }
 
 impl<'a> Job<'a> {
@@ -54,8 +57,13 @@ impl<'a> Job<'a> {
             folder,
             store: None,
             record,
+            service_address: None,
         };
-        if let Place::Store | Place::StoreAmong(_) = job.plan.place {
+        if job.plan.place == Place::Service {
+            let at = SocketAddr::new(SWITCH.parse()?, PORT);
+            job.service_address = Some(Forwarder::start(at, job.address(job.store_machine()))?);
+        }
+        if let Place::Store | Place::Service | Place::StoreAmong(_) = job.plan.place {
             job.start_store(&[])?;
         }
         for number in 1..=job.plan.nodes {
@@ -72,6 +80,7 @@ impl<'a> Job<'a> {
     pub(super) fn endpoint(&self) -> String {
         match self.plan.place {
             Place::Store => format!("{}:{PORT}", address(self.store_machine())),
+            Place::Service => format!("{SWITCH}:{PORT}"),
             Place::StoreAmong(voters) => {
                 let others = (1..voters).map(|number| format!(",{}", address(number)));
                 let store = address(self.store_machine());
@@ -260,7 +269,7 @@ impl<'a> Job<'a> {
     /// The machine of the node that coordinates, if one of the places does.
     pub(super) fn coordinator(&self) -> Option<usize> {
         let mut places = match self.plan.place {
-            Place::Store => return None,
+            Place::Store | Place::Service => return None,
             Place::StoreAmong(voters) => 1..=voters - 1,
             Place::First => 1..=1,
             Place::Voters(count) => 1..=count,

@@ -25,6 +25,7 @@ mod deaths;
 mod draw;
 mod events;
 mod figures;
+mod forwarder;
 mod histories;
 mod job;
 mod many_agents;

@@ -41,6 +41,9 @@ pub(super) fn address(number: usize) -> String {
     format!("10.9.2.{number}")
 }
 
+/// The address of this process, at the switch.
+pub(super) const SWITCH: &str = "10.9.2.254";
+
 /// The hardware address of a machine's end of its cable.
 fn hardware(number: usize) -> String {
     format!("02:00:00:00:02:{number:02x}")
@@ -58,7 +61,7 @@ impl Network {
     pub(super) fn new(count: usize) -> anyhow::Result<Self> {
         ip("link set lo up")?;
         ip("link add sw0 type bridge")?;
-        ip("addr add 10.9.2.254/24 dev sw0")?;
+        ip(&format!("addr add {SWITCH}/24 dev sw0"))?;
         ip("link set sw0 up")?;
         let mut machines = Vec::new();
         for number in 1..=count {

@@ -5,6 +5,8 @@
 pub(super) enum Place {
     /// At `rdzv store`, on a machine of its own.
     Store,
+    /// The same, behind an address of its own at the switch.
+    Service,
     /// At `rdzv store` and the agents of the first nodes, which are so many voters together.
     StoreAmong(usize),
     /// At the agent of the first node.

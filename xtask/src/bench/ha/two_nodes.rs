@@ -32,7 +32,7 @@ const CASES: [Case; 10] = [
         dies: "the agent and its keeper, without the coordinator",
         death: Death::AgentAndLauncher,
         coordinates: false,
-        bounds: Some((250.0, 20.0)),
+        bounds: Some((110.0, 20.0)),
     },
     Case {
         dies: "the agent with the coordinator, and its keeper",

@@ -41,12 +41,14 @@ const WAITED: &str = "is waited for";
 const RECOVERING: &str = "recovering round";
 const NODES: &str = "waiting for nodes";
 
+const ELSEWHERE: &str = "whether that one has ended is unknown";
+
 const SILENT: &str = "nothing is heard of round";
 
 /// Milliseconds until machines that are cut off are lost.
 const LOST: f64 = 3_000.0;
 
-const WAITS: [Wait; 7] = [
+const WAITS: [Wait; 8] = [
     Wait {
         name: "W1, `rdzv store` and its keeper are killed",
         nodes: 2,
@@ -88,6 +90,23 @@ const WAITS: [Wait; 7] = [
             Ok((vec![3], RECOVERING))
         },
         end: |job| job.network.set_cable(2, true),
+        holds: true,
+    },
+    Wait {
+        name: "W3, `rdzv store` and its keeper are killed, and the next one has another address than its service",
+        nodes: 3,
+        size: 2,
+        nnodes: "1:2",
+        place: Place::Service,
+        begin: |job| {
+            kill_store(job)?;
+            job.start_store(&[])?;
+            Ok((vec![job.store_machine()], ELSEWHERE))
+        },
+        end: |job| {
+            kill_store(job)?;
+            job.start_store(&["--recover"])
+        },
         holds: true,
     },
     Wait {

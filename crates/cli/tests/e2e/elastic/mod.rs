@@ -9,6 +9,7 @@
 //! | `killed_together` | agents that are killed with everything around them |
 //! | `voters` | coordinators that are killed with everything on their machine, and one that is cut off |
 //! | `restarts` | a store that is killed and started again |
+//! | `moved` | a store that has another address than its clients know |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
 //! | `secret` | a job with a token, and peers without it |
@@ -24,6 +25,7 @@ mod group;
 mod hostile_peers;
 mod killed_together;
 mod membership;
+mod moved;
 mod network;
 mod restarts;
 mod secret;

@@ -230,6 +230,17 @@ struct Hosted {
     ended: Vec<ConnId>,
 }
 
+/// The coordinator that an agent has obeyed last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// This one, or one whose note it has; or there are two clusters.
+    Ours,
+    /// One that has certainly ended, without a note.
+    HasEnded,
+    /// One elsewhere.
+    MayLive,
+}
+
 impl Hosted {
     fn new(id: &str, coordinator: &Coordinator) -> Self {
         let authority = coordinator.authority;
@@ -307,7 +318,8 @@ impl Hosted {
         }
         self.attach(now, from, &join, out);
         if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
-            out.push(Output::Send(from, Event::Attached(authority)));
+            let obeyed = self.run.obeyed(authority);
+            out.push(Output::Send(from, Event::Attached(obeyed)));
         }
         self.apply(out, |run, out| run.join(now, join, out));
     }
@@ -318,7 +330,7 @@ impl Hosted {
         now: Now,
         from: ConnId,
         reattach: Reattach,
-        takes_over: bool,
+        before: Before,
         out: &mut Outbox<Output>,
     ) {
         let join = &reattach.join;
@@ -342,11 +354,21 @@ impl Hosted {
         }
         self.attach(now, from, join, out);
         let authority = self.authority.unwrap_or_default();
-        out.push(Output::Send(from, Event::Attached(authority)));
+        let known = reattach.holds.as_ref().or(reattach.left.as_ref()).cloned();
+        let known = known.as_ref();
+        if before == Before::MayLive {
+            self.apply(out, |run, out| {
+                run.leave_undecided(now, &reattach.last, known, authority, out);
+            });
+        }
+        if before == Before::HasEnded {
+            self.run.decide(now, reattach.last.cluster);
+        }
+        let obeyed = self.run.obeyed(authority);
+        out.push(Output::Send(from, Event::Attached(obeyed)));
         self.apply(out, |run, out| {
-            let known = reattach.holds.as_ref().or(reattach.left.as_ref());
-            if let Some(known) = known.filter(|_| takes_over) {
-                run.recover_unnoted(now, known, out);
+            if let Some(known) = known.filter(|_| before == Before::HasEnded) {
+                run.recover_unnoted(now, known, None, out);
             }
             run.reattach(now, reattach, out);
         });
@@ -680,9 +702,12 @@ impl Coordinator {
             }
             Operation::Reattach(reattach) => {
                 let mut joined = false;
-                let takes_over = !reattach.leaves && self.takes_over(&reattach);
+                let before = match reattach.leaves {
+                    true => Before::Ours,
+                    false => self.before(&reattach),
+                };
                 self.with(now, &id, |hosted, out| {
-                    hosted.reattach(now, from, *reattach, takes_over, out);
+                    hosted.reattach(now, from, *reattach, before, out);
                     joined = hosted.sessions.node(from).is_some();
                 });
                 if joined {
@@ -697,6 +722,24 @@ impl Coordinator {
                 out.push(Output::Send(from, hosted.run.status()));
             }),
             _ => {}
+        }
+    }
+
+    /// The fate of the coordinator that an agent obeyed last, as far as it is known.
+    fn before(&mut self, reattach: &Reattach) -> Before {
+        if self.takes_over(reattach) {
+            return Before::HasEnded;
+        }
+        let (last, origin) = (&reattach.last, &self.origin);
+        // The note of voters is everywhere, and so is what they know to be forgotten.
+        let is_alone = origin.electors_heard.is_none() && origin.forgotten == 0;
+        let is_elsewhere = !origin.recover && !origin.addresses.contains(&last.address);
+        let ours = self.authority.map(|ours| ours.cluster);
+        let hosted = self.runs.get(&reattach.join.run);
+        let may_be = hosted.is_some_and(|hosted| hosted.run.may_be_of(last));
+        match is_alone && is_elsewhere && may_be && ours.is_some_and(|ours| ours != last.cluster) {
+            true => Before::MayLive,
+            false => Before::Ours,
         }
     }
 
@@ -837,6 +880,7 @@ impl Coordinator {
             let node = hosted.and_then(|hosted| hosted.sessions.node(*connection));
             if let (Some(hosted), Some(node)) = (hosted, node)
                 && hosted.run.may_reattach(&node)
+                && !hosted.run.is_undecided()
             {
                 self.outbox
                     .push(Output::Send(*connection, Event::Attached(last)));

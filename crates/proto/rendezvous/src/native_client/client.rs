@@ -505,6 +505,11 @@ impl NativeClient {
                     self.begin_if_ready(now);
                 }
             }
+            Event::Undecided { address } => {
+                if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
+                    self.outbox.push(Output::Undecided(address));
+                }
+            }
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
                 if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {

@@ -130,6 +130,9 @@ pub enum Output {
     },
     /// Tell people that there is no coordinator.
     Missing(Missing),
+    /// Tell people that the coordinator of the round was at this address, and that the one of now does not know whether it has
+    /// ended.
+    Undecided(String),
     /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.
     Changed(Change),
     /// Answer to [`Input::Close`].

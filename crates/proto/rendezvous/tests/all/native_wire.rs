@@ -321,6 +321,12 @@ fn events() -> Vec<(&'static str, Event)> {
         ),
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
         ("event.backed", Event::Backed { number: 5 }),
+        (
+            "event.undecided",
+            Event::Undecided {
+                address: "10.0.0.1:29400".to_owned(),
+            },
+        ),
     ]
 }
 
@@ -382,7 +388,7 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }
-    for unknown in [0, 14] {
+    for unknown in [0, 15] {
         assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 mod changes;
+mod elsewhere;
 mod ended;
 mod joins;
 mod mixed;

@@ -730,14 +730,6 @@ fn a_word_that_the_missing_have_ended_ends_the_wait() {
 }
 
 #[test]
-fn a_coordinator_elsewhere_takes_nothing_over() {
-    let mut world = without_note(Origin::default());
-    world.reattach(1, 1, held(0, 0));
-    membership_after_attached(&mut world, 1);
-    assert_eq!(world.note.as_ref().unwrap().authority.cluster, 8);
-}
-
-#[test]
 fn a_successor_ends_the_round_of_an_agent_at_once() {
     let mut world = round_of(2, 2);
     (world.replaces, world.attempt) = (vec![2], Some(1));

@@ -36,6 +36,8 @@ pub(crate) struct World {
     pub(crate) attempt: Option<u32>,
     /// The instances that those who join next replace.
     pub(crate) replaces: Vec<u64>,
+    /// Where the agents that reattach next have reached their coordinator.
+    pub(crate) reached: String,
     /// Whether agents say where their connections come from.
     pub(crate) says_from: bool,
     /// The note for the next coordinator, if there will be one.
@@ -86,6 +88,7 @@ impl World {
             program: None,
             attempt: None,
             replaces: Vec::new(),
+            reached: ADDRESS.to_owned(),
             says_from: false,
             note: None,
             recoveries: Vec::new(),
@@ -204,7 +207,7 @@ impl World {
         LastCoordinator {
             cluster: 7,
             epoch: 0,
-            address: ADDRESS.to_owned(),
+            address: self.reached.clone(),
         }
     }
 

@@ -409,6 +409,16 @@ impl ConnectionThread {
                 let run = self.client.run();
                 self.onlooking.miss(run, place(self.address), missing);
             }
+            Output::Undecided(address) => {
+                tracing::warn!(
+                    "[{}] {} does not know whether the coordinator before it has ended, which was reached at {}, not an \
+                     address of its own; the workers are not touched; if that one has ended, start this one again, \
+                     with --rdzv-conf recover=true (rdzv store: --recover)",
+                    escape(self.client.run()),
+                    place(self.address),
+                    escape(&address),
+                );
+            }
             Output::AllSucceeded(_) => {
                 if let Some(barrier) = self.barrier.take() {
                     let _ = barrier.send(());

@@ -135,7 +135,7 @@ impl<H: Host> Beside<H> {
     /// People are told how far it has come, and programs that it is over.
     fn recovering(&self, run: &str, recovering: &Recovering) {
         let message = format!("[{}] {recovering}", escape(run));
-        if !recovering.missing.is_empty() {
+        if !recovering.is_over() {
             return warn!("{message}");
         }
         info!("{message}");

@@ -122,6 +122,9 @@ impl Run {
         let Some(round) = self.announced.filter(|_| !self.change_announced) else {
             return;
         };
+        if self.is_undecided() {
+            return;
+        }
         self.change_announced = true;
         for (node, agent) in &self.agents {
             if agent.phase == Phase::Member {

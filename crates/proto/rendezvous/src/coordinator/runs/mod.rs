@@ -8,10 +8,12 @@
 //! | `round.rs` | when a round is complete, and what follows |
 //! | `master.rs` | the address of the workers' store |
 //! | `recovery.rs` | what is learned from members after the death of a coordinator |
+//! | `elsewhere.rs` | members of a round whose coordinator may live |
 //! | `silent.rs` | rounds of which all participants are silent |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
 mod arrivals;
+mod elsewhere;
 mod master;
 mod recovery;
 mod round;
@@ -166,6 +168,8 @@ struct Agent {
     join_at: Option<Mono>,
     /// The time after which it stops its workers, if it has a fence.
     fence: Option<Duration>,
+    /// It says where it is from.
+    says_from: bool,
 }
 
 impl Agent {
@@ -182,6 +186,7 @@ impl Agent {
             join_timeout: join.settings.join_timeout,
             join_at: None,
             fence: join.settings.fence,
+            says_from: join.from.is_some(),
         }
     }
 }
@@ -339,13 +344,15 @@ impl Run {
     /// The state of its recovery, if somebody is missing.
     pub(super) fn recovering(&self, now: Now) -> Option<Recovering> {
         let recovery = self.recovery.as_ref();
-        let recovery = recovery.filter(|_| !self.missing.is_empty())?;
+        let waits = |it: &&Recovery| !self.missing.is_empty() || it.elsewhere.is_some();
+        let recovery = recovery.filter(waits)?;
         Some(Recovering {
             round: self.note.round,
             size: self.note.members.len() as u32,
             missing: self.missing.keys().copied().collect(),
             elapsed: now.mono.since(recovery.began),
             silent: self.silent_hosts(),
+            elsewhere: recovery.elsewhere.as_ref().map(|last| last.address.clone()),
         })
     }
 

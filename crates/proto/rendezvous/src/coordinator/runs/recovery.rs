@@ -23,14 +23,15 @@
 //! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
 //! | somebody is missing | it waits, and says for whom |
 //!
-//! The agent in whose process the coordinator was has certainly ended then too.
+//! The agent in whose process the coordinator was has certainly ended then too. Where the coordinator before was at another
+//! address, it may live, and nothing is decided (`elsewhere.rs`).
 
 use std::time::Duration;
 
 use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::note::RunNote;
-use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
+use crate::coordinator::wire::{Event, HeldRound, Join, LastCoordinator, Reattach};
 use crate::mutant::{Mutant, is_broken};
 use crate::{NodeDesc, fence, recovering::Recovering, silence};
 use rdzv_core::machine::Outbox;
@@ -53,6 +54,9 @@ const WINDOW_EACH: Duration = Duration::from_micros(200);
 /// Time between two messages about who is missing.
 const REMIND: Duration = Duration::from_secs(10);
 
+/// The time until people are told that a coordinator may live elsewhere: more of the members have come then.
+const SAY_UNDECIDED_AFTER: Duration = Duration::from_millis(500);
+
 /// The highest number of a round that is believed where there is no note; any more of them follow. The same for
 /// the number of its participants.
 const HIGHEST: u64 = 1 << 48;
@@ -70,6 +74,8 @@ pub(super) struct Recovery {
     pub(super) over: Vec<String>,
     /// The round is over, and nothing is heard of any of its participants.
     pub(super) is_silent: bool,
+    /// The coordinator of the round, which may live.
+    pub(super) elsewhere: Option<LastCoordinator>,
 }
 
 impl Recovery {
@@ -111,6 +117,7 @@ impl Run {
                 at: window_ends,
                 over: Vec::new(),
                 is_silent: false,
+                elsewhere: None,
             });
         } else {
             self.state.round += 1;
@@ -129,11 +136,12 @@ impl Run {
         silent.max(now + lease / 2)
     }
 
-    /// Begins, or goes on, without a note, with a round that somebody reports.
+    /// Begins, or goes on, without a note, with a round that somebody reports, of a coordinator that may live `elsewhere`.
     pub(in crate::coordinator) fn recover_unnoted(
         &mut self,
         now: Now,
         known: &HeldRound,
+        elsewhere: Option<&LastCoordinator>,
         out: &mut Outbox<Effect>,
     ) {
         let unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
@@ -174,11 +182,15 @@ impl Run {
         self.recovery = Some(Recovery {
             began: now.mono,
             window_ends: None,
-            at: self.not_before.unwrap_or(now.mono).max(now.mono),
+            at: match elsewhere {
+                None => self.not_before.unwrap_or(now.mono).max(now.mono),
+                Some(_) => now.mono + SAY_UNDECIDED_AFTER,
+            },
             over: Vec::new(),
             is_silent: false,
+            elsewhere: elsewhere.cloned(),
         });
-        if let Some(host) = known.host {
+        if let Some(host) = known.host.filter(|_| elsewhere.is_none()) {
             self.account(host, || {
                 "the agent that hosted the rendezvous has ended".to_owned()
             });
@@ -411,6 +423,9 @@ impl Run {
 
     /// The round of an agent does not hold any more.
     fn dismiss(&self, node: &NodeDesc, round: u64, out: &mut Outbox<Effect>) {
+        if self.is_undecided() {
+            return;
+        }
         let recovery = self.recovery.as_ref();
         let reason = match recovery.is_some_and(|recovery| recovery.is_silent) {
             true => "nothing was heard of any of its nodes",
@@ -481,6 +496,14 @@ impl Run {
 
     /// Ends recovery if enough is known, and goes on with what it has brought.
     pub(super) fn end_recovery_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        if self.is_undecided() {
+            if let Some(mut recovery) = self.recovery.take_if(|it| it.at <= now.mono) {
+                self.say_undecided(&recovery, now, out);
+                recovery.at = now.mono + REMIND;
+                self.recovery = Some(recovery);
+            }
+            return;
+        }
         let Some(recovery) = &mut self.recovery else {
             return;
         };
@@ -528,6 +551,7 @@ impl Run {
                     missing,
                     elapsed,
                     silent: self.silent_hosts(),
+                    elsewhere: None,
                 }));
             }
             return;
@@ -564,6 +588,7 @@ impl Run {
             missing: Vec::new(),
             elapsed,
             silent,
+            elsewhere: None,
         }));
         let reason = match (over.into_iter().next(), lost.len()) {
             _ if !is_silent && self.state.participants.len() == size => None,
@@ -749,7 +774,7 @@ impl Run {
 
     /// An agent has left the run, or is lost: nobody is to wait for it in a recovery.
     pub(super) fn note_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
-        if instance == 0 {
+        if instance == 0 || self.is_undecided() {
             return;
         }
         let mut members = self.note.members.iter_mut();

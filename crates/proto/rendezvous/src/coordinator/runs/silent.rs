@@ -123,6 +123,7 @@ impl Run {
             at: now.mono + SAY_AFTER,
             over: Vec::new(),
             is_silent: true,
+            elsewhere: None,
         });
     }
 

@@ -82,6 +82,12 @@ pub enum Event {
         /// The round.
         round: u64,
     },
+    /// The agent holds a round of a coordinator at another address, of which nobody knows whether it has ended: nothing
+    /// is decided before people have said so. Only to agents that say [where they are from](super::Join::from).
+    Undecided {
+        /// The numeric address and port of that coordinator.
+        address: String,
+    },
     /// The coordinator had a majority after the agent's question with this number had come, and keeps the agent.
     Backed {
         /// The agent's number of the question.
@@ -134,6 +140,7 @@ impl Event {
             Self::Recoverable { .. } => 11,
             Self::AllSucceeded { .. } => 12,
             Self::Backed { .. } => 13,
+            Self::Undecided { .. } => 14,
         }
     }
 
@@ -210,6 +217,7 @@ impl Event {
             Self::AllSucceeded { round: number } | Self::Backed { number } => {
                 out.extend_from_slice(&number.to_le_bytes());
             }
+            Self::Undecided { address } => text(out, address),
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
     }
@@ -287,6 +295,9 @@ impl Event {
             },
             12 => Self::AllSucceeded {
                 round: fields.u64("the round")?,
+            },
+            14 => Self::Undecided {
+                address: fields.host("the last coordinator")?,
             },
             13 => Self::Backed {
                 number: fields.u64("the number of the question")?,
@@ -436,6 +447,9 @@ mod tests {
             },
             Event::AllSucceeded { round: 7 },
             Event::Backed { number: 8 },
+            Event::Undecided {
+                address: "10.0.0.1:29400".to_owned(),
+            },
         ]
     }
 

@@ -1,0 +1,98 @@
+//! A store behind an address that is not its own: the next one there cannot know whether the one before has ended.
+
+use std::fs;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::restarts::restartable_with;
+use super::{PRINT_ROUND, Place, kill_node};
+
+/// An address that stands for a server, which may be another one later on.
+struct Service {
+    place: Place,
+    server: Arc<Mutex<String>>,
+}
+
+impl Service {
+    fn of(server: &Place) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let server = Arc::new(Mutex::new(server.endpoint.clone()));
+        let now = Arc::clone(&server);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = now.lock().unwrap().clone();
+                if let Ok(server) = TcpStream::connect(server) {
+                    pass_on(&client, &server);
+                    pass_on(&server, &client);
+                }
+            }
+        });
+        let store = None;
+        Self {
+            place: Place { endpoint, store },
+            server,
+        }
+    }
+
+    fn stands_for(&self, server: &Place) {
+        self.server.lock().unwrap().clone_from(&server.endpoint);
+    }
+}
+
+fn pass_on(from: &TcpStream, to: &TcpStream) {
+    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+    thread::spawn(move || {
+        let _ = io::copy(&mut from, &mut to);
+        for stream in [from, to] {
+            // The other thread may have ended it.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
+}
+
+fn script(go: &Path) -> String {
+    format!(
+        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
+        go.display()
+    )
+}
+
+#[test]
+fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
+    let first = restartable_with(&[]);
+    let service = Service::of(&first);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let nodes = [1, 2].map(|_| service.place.node(&["--nnodes=2"], &script(&go)).start());
+    for node in &nodes {
+        node.stdout.await_text("round 0 pid", 1);
+    }
+    kill_node(first.store.unwrap());
+    let second = restartable_with(&[]);
+    service.stands_for(&second);
+    let said = format!(
+        "the coordinator of round 0 was at {}, which is another address than this one, and whether that one has ended \
+         is unknown; 2 of 2 nodes have come here",
+        service.place.endpoint
+    );
+    let store = second.store.unwrap();
+    store.stderr.await_text(&said, 1);
+    for node in &nodes {
+        let said = "does not know whether the coordinator before it has ended";
+        node.stderr.await_text(said, 1);
+    }
+    kill_node(store);
+    let third = restartable_with(&["--recover"]);
+    service.stands_for(&third);
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        // They have done nothing else.
+        assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
+    }
+    third.end();
+}
