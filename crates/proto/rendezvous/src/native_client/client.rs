@@ -299,6 +299,11 @@ impl NativeClient {
         self.attachment.authority()
     }
 
+    /// Whether its coordinator takes no broken connection for a loss. Others know no [`Operation::Detach`].
+    pub fn is_attached(&self) -> bool {
+        self.attachment.timeout().is_some()
+    }
+
     /// Whether it has said that it leaves, and may still hear that this is known.
     pub fn is_leaving(&self) -> bool {
         self.leaving > 0 && self.link == Link::Up || self.owes_leave
@@ -408,7 +413,8 @@ impl NativeClient {
     }
 
     fn hang_up(&mut self, now: Mono, why: String, silent: bool) {
-        if self.join.from.is_some() && !is_broken(Mutant::HangsUpInSilence) {
+        let is_understood = self.is_attached() && self.join.from.is_some();
+        if is_understood && !is_broken(Mutant::HangsUpInSilence) {
             self.say(&Operation::Detach);
         }
         self.outbox.push(Output::HangUp);

@@ -157,7 +157,7 @@ impl ConnectionThread {
             }
         }
         let within = self.one_attempt();
-        if let Some(link) = &mut self.link {
+        if let Some(link) = self.link.as_mut().filter(|_| self.client.is_attached()) {
             link.detach(within);
         }
     }
