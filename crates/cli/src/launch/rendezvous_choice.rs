@@ -43,8 +43,9 @@ pub(crate) struct RendezvousArgs {
     ///
     /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port. The
     /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
-    /// c10d, unless a store (`rdzv store`, say) is there already. With a list of three or five, `a:29400,b,c`, the
-    /// agents there are voters: c10d goes on when the machine of one of three, or of two of five, is lost.
+    /// c10d, unless a store (`rdzv store`, say) is there already. Of three nodes or more, agents are voters by
+    /// themselves: c10d goes on when the machine of any one, or of five any two, is lost. With a list of three or
+    /// five, `a:29400,b,c`, the agents there are the voters.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -63,7 +64,7 @@ pub(crate) struct RendezvousArgs {
     /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
     /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
     /// this node hosts the endpoint; found out from its addresses), `voters` (1, 3 or 5; as many as the endpoint
-    /// lists), `store_type` (`tcp` or `file`),
+    /// lists, and with one endpoint up to 5 agents by themselves), `store_type` (`tcp` or `file`),
     /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
     /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
     /// ended), `fence` (`off` or `auto`: a node of a job with voters stops its workers before the others go on without

@@ -26,14 +26,15 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of each member of a new group: one snapshot, so that later members begin with one too.
-    pub(crate) fn of_group(conf_state: ConfState, state: Vec<u8>) -> Self {
+    /// The log of each member of a new group: one snapshot, so that later members begin with one too. Terms begin after
+    /// `term`.
+    pub(crate) fn of_group(conf_state: ConfState, state: Vec<u8>, term: u64) -> Self {
         let mut log = Self::default();
-        log.hard_state.term = 1;
+        log.hard_state.term = term;
         log.set_conf_state(conf_state);
         log.hard_state.commit = 1;
-        log.truncated = (1, 1);
-        log.snapshot = log.snapshot_at(1, 1, state);
+        log.truncated = (1, term);
+        log.snapshot = log.snapshot_at(1, term, state);
         log
     }
 

@@ -113,6 +113,19 @@ impl Consensus {
         voters: &[VoterId],
         state: &[u8],
     ) -> Self {
+        Self::bootstrap_after(now, settings, id, voters, state, 1)
+    }
+
+    /// The same for a group that follows others, whose members have all ended: its terms begin after `term`, which is at
+    /// least 1.
+    pub fn bootstrap_after(
+        now: Now,
+        settings: Settings,
+        id: VoterId,
+        voters: &[VoterId],
+        state: &[u8],
+        term: u64,
+    ) -> Self {
         let mut configuration = Configuration::of_voters(voters);
         if is_broken!(settings, EqualPlaces) {
             configuration
@@ -129,7 +142,7 @@ impl Consensus {
             ..now
         };
         let state = snapshot::wrap(at, &configuration, state);
-        let log = Log::of_group(conf_state, state);
+        let log = Log::of_group(conf_state, state, term.max(1));
         let place = configuration.places.get(&id).copied().unwrap_or(0);
         let mut consensus = Self::new(now, settings, id, place, log, configuration);
         consensus.clock.restore(at);

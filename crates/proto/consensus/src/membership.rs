@@ -7,7 +7,7 @@
 //! | 3, 4 | 3 |
 //! | 5, 6 | 5, and so on, up to the most that is allowed |
 //!
-//! Preferred are voters of now, then stores, nodes without workers, other machines, other networks, age.
+//! Preferred are voters of now, then learners, then stores, nodes without workers, other machines, other networks, age.
 //! Newcomers learn first and vote when they have the log. A voter that is gone is replaced in one step by one that has the
 //! log; where no candidate is there to replace it within a second, the group shrinks.
 
@@ -160,6 +160,7 @@ impl<'a> Group<'a> {
             (
                 it.id != self.view.leader,
                 !self.is_voter(it.id),
+                !self.view.configuration.has(it.id),
                 Reverse(it.is_store),
                 it.has_workers,
                 chosen.iter().any(|other| other.machine == it.machine),

@@ -282,6 +282,7 @@ impl StaticRendezvous {
             kept: None,
             ends_workers: false,
             voters: None,
+            candidate: None,
             onlookers: Onlookers::default(),
         }
     }

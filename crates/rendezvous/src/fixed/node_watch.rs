@@ -88,7 +88,8 @@ impl Shared {
         observer: SharedObserver,
         ended: &Receiver<Ending>,
     ) -> Result<(), RendezvousError> {
-        let Some(mut native) = Native::connect(options, FOUND_WITHIN)? else {
+        let met = Native::connect(options, FOUND_WITHIN)?;
+        let Some(mut native) = met.coordinator() else {
             debug!("node 0 has a store without a coordinator");
             return Ok(());
         };

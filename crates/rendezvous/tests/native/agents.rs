@@ -52,9 +52,11 @@ impl Agent {
             kept: None,
             ends_workers: false,
             voters: None,
+            candidate: None,
             onlookers: Onlookers::default(),
         };
-        let mut native = Native::connect(options, LONG).unwrap().unwrap();
+        let met = Native::connect(options, LONG).unwrap();
+        let mut native = met.coordinator().unwrap();
         let (sender, changes) = mpsc::channel();
         native.set_observer(Box::new(move |change| {
             let _ = sender.send(change);

@@ -339,6 +339,7 @@ impl Agent {
             | Output::Undecided(_)
             | Output::Watch(_)
             | Output::Search
+            | Output::Voters { .. }
             | Output::Lease { .. } => {}
         }
     }

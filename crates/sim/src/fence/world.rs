@@ -142,6 +142,7 @@ impl World {
                 [0.976, 1.0, 1.024][time.random.usize(0..3)],
             ),
             voter: Voter::new(voter::Settings {
+                open: None,
                 places: places.clone(),
                 own,
                 // In half of the runs one of them takes every other one's place as coordinator.
@@ -451,7 +452,10 @@ impl World {
                         return Err(Violation("a group whose voters all live gives up".into()));
                     }
                 }
-                voter::Output::Reply(..) | voter::Output::Retire => {}
+                voter::Output::Reply(..)
+                | voter::Output::Retire
+                | voter::Output::Call { .. }
+                | voter::Output::Note(_) => {}
             }
         }
         if let Some(key) = self.machines[it].reads.pop_front() {

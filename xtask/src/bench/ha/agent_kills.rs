@@ -36,6 +36,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
     for (place, how) in [
         (Place::First, "one voter"),
         (Place::Voters(3), "three voters"),
+        (Place::Open, "voters by themselves"),
     ] {
         println!("    {how}");
         kills(tools, runs, place, how, figures)?;

@@ -86,7 +86,7 @@ impl<'a> Job<'a> {
                 let store = address(self.store_machine());
                 format!("{store}:{PORT}{}", others.collect::<String>())
             }
-            Place::First => format!("{}:{PORT}", address(1)),
+            Place::First | Place::Open => format!("{}:{PORT}", address(1)),
             Place::Voters(count) => {
                 let others = (2..=count).map(|number| format!(",{}", address(number)));
                 format!("{}:{PORT}{}", address(1), others.collect::<String>())
@@ -271,7 +271,8 @@ impl<'a> Job<'a> {
         let mut places = match self.plan.place {
             Place::Store | Place::Service => return None,
             Place::StoreAmong(voters) => 1..=voters - 1,
-            Place::First => 1..=1,
+            // As long as nobody has taken over.
+            Place::First | Place::Open => 1..=1,
             Place::Voters(count) => 1..=count,
         };
         places.find(|number| coordinates(self.address(*number)))

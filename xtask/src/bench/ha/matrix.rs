@@ -1,4 +1,4 @@
-//! The failure matrix: each death and cut once, with one voter and with three, and the table of `docs/high-availability.md`.
+//! The failure matrix: each death and cut once, with one voter (two nodes) and with three (four nodes), and the table of `docs/high-availability.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ struct Row {
     bounds: [Option<(f64, f64)>; 2],
 }
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     Row {
         dies: "an agent without the coordinator",
         death: Death::Agent,
@@ -42,6 +42,13 @@ const ROWS: [Row; 9] = [
         death: Death::Launcher,
         coordinates: false,
         // The others go on within a second of the death.
+        bounds: [Some((300.0, 700.0)), Some((300.0, 700.0))],
+    },
+    Row {
+        dies: "the keeper with the coordinator",
+        death: Death::Launcher,
+        coordinates: true,
+        // It hands over within 300 ms.
         bounds: [Some((300.0, 700.0)), Some((300.0, 700.0))],
     },
     Row {
@@ -84,14 +91,20 @@ const ROWS: [Row; 9] = [
 
 pub(super) fn run(tools: &Tools, figures: &mut Figures) -> anyhow::Result<()> {
     let mut table = String::from(
-        "| dies | one voter: told, formed | asked for | three voters: told, formed | asked for |\n|---|---|---|---|---|\n",
+        "| dies | two nodes, one voter: told, formed | asked for | four nodes, three voters: told, formed | asked for |\n|---|---|---|---|---|\n",
     );
     for row in &ROWS {
         let mut cells = String::new();
-        for (place, bounds) in [Place::First, Place::Voters(3)].into_iter().zip(row.bounds) {
-            let how = match place {
-                Place::Voters(_) => "three voters",
-                _ => "one voter",
+        for (nodes, bounds) in [2, 4].into_iter().zip(row.bounds) {
+            let (how, nnodes) = match nodes {
+                2 => ("one voter", "1:2"),
+                _ => ("three voters", "3:4"),
+            };
+            // As many agents as there are nodes for become voters by themselves.
+            let plan = Plan {
+                nodes,
+                nnodes,
+                ..Plan::counting(Place::Open)
             };
             let case = Case {
                 dies: row.dies,
@@ -99,7 +112,7 @@ pub(super) fn run(tools: &Tools, figures: &mut Figures) -> anyhow::Result<()> {
                 coordinates: row.coordinates,
                 bounds,
             };
-            let played = play(tools, Plan::counting(place), &case);
+            let played = play(tools, plan, &case);
             let played = played.with_context(|| format!("{}, {how}", row.dies))?;
             let name = format!("matrix, {how}, {}", row.dies);
             let (seen, asked) = played.add(figures, &name, &case);

@@ -9,8 +9,10 @@ pub(super) enum Place {
     Service,
     /// At `rdzv store` and the agents of the first nodes, which are so many voters together.
     StoreAmong(usize),
-    /// At the agent of the first node.
+    /// At the agent of the first node, which is the only voter.
     First,
+    /// The same, and others become voters by themselves.
+    Open,
     /// At the agents of so many nodes from the first on, which are voters.
     Voters(usize),
 }

@@ -33,8 +33,12 @@ impl Job<'_> {
         command.args(["--nnodes", plan.nnodes, "--rdzv-backend", "c10d"]);
         command.args(["--rdzv-endpoint", &self.endpoint()]);
         command.args(["--local-addr", &address(number)]);
-        if !plan.conf.is_empty() {
-            command.args(["--rdzv-conf", &plan.conf]);
+        let mut conf: Vec<&str> = plan.conf.split(',').filter(|it| !it.is_empty()).collect();
+        if plan.place == Place::First {
+            conf.push("voters=1");
+        }
+        if !conf.is_empty() {
+            command.args(["--rdzv-conf", &conf.join(",")]);
         }
         command.args(["--agent-restarts", &plan.agent_restarts.to_string()]);
         command.args(["--max-restarts", &plan.max_restarts.to_string()]);

@@ -22,7 +22,7 @@ const SETTLED: Duration = Duration::from_millis(1_300);
 pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::Result<()> {
     let plan = Plan {
         nodes: OURS,
-        ..Plan::counting(Place::First)
+        ..Plan::counting(Place::Open)
     };
     let mut job = Job::start(tools, plan)?;
     let (mut theirs, mut other, mut coordinator, mut least) = (vec![], vec![], vec![], 0);

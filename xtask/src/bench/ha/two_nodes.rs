@@ -68,7 +68,8 @@ const CASES: [Case; 10] = [
         dies: "the keeper with the coordinator",
         death: Death::Launcher,
         coordinates: true,
-        bounds: None,
+        // It hands over to the other node within 300 ms.
+        bounds: Some((300.0, 700.0)),
     },
 ];
 
@@ -79,7 +80,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
             let plan = Plan {
                 nodes: 2,
                 nnodes: "1:2",
-                ..Plan::counting(Place::First)
+                ..Plan::counting(Place::Open)
             };
             let played = play(tools, plan, case).context(case.dies)?;
             played.add(figures, &format!("K7, two nodes, {}", case.dies), case);

@@ -40,6 +40,7 @@ struct Wait {
 const WAITED: &str = "is waited for";
 const RECOVERING: &str = "recovering round";
 const NODES: &str = "waiting for nodes";
+const VOTERS: &str = "waiting until";
 
 const ELSEWHERE: &str = "whether that one has ended is unknown";
 
@@ -48,7 +49,7 @@ const SILENT: &str = "nothing is heard of round";
 /// Milliseconds until machines that are cut off are lost.
 const LOST: f64 = 3_000.0;
 
-const WAITS: [Wait; 8] = [
+const WAITS: [Wait; 9] = [
     Wait {
         name: "W1, `rdzv store` and its keeper are killed",
         nodes: 2,
@@ -157,6 +158,25 @@ const WAITS: [Wait; 8] = [
             Ok((vec![coordinator], WAITED))
         },
         end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
+        holds: false,
+    },
+    Wait {
+        name: "W7, of two nodes the one with the coordinator ends, and the agent of the other one dies before it takes over",
+        nodes: 2,
+        size: 2,
+        nnodes: "1:2",
+        place: Place::Open,
+        begin: |job| {
+            let other = job.agent(2).context("an agent is missing")?;
+            signal(other, Signal::SIGSTOP)?;
+            signal(job.launcher(1)?, Signal::SIGTERM)?;
+            job.wait_for("end of the first node", LONGEST, |job| {
+                Ok(job.ended(1)?.is_some())
+            })?;
+            signal(other, Signal::SIGKILL)?;
+            Ok((vec![2], VOTERS))
+        },
+        end: |job| job.start_node(1),
         holds: false,
     },
     Wait {

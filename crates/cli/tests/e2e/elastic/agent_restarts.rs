@@ -220,7 +220,8 @@ fn without_restarts_and_with_one_voter_a_host_whose_keeper_is_killed_leaves_and_
 #[test]
 fn nobody_waits_for_a_host_that_has_ended_in_order() {
     let place = first_agent();
-    let flags = ["--nnodes=2"];
+    // With more voters another node would be the host.
+    let flags = ["--nnodes=2", "--rdzv-conf=voters=1"];
     let host = place.node(&flags, "echo here; sleep 1000").start();
     await_participants(&place.endpoint, 1, |_| true);
     let other = place.node(&flags, "echo here; sleep 1000").start();

@@ -4,7 +4,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -270,6 +270,7 @@ fn three_nodes(place: &Place) -> [(Running, std::path::PathBuf); 3] {
     [0, 1, 2].map(|_| {
         let job = place
             .node(&["--nnodes=3"], "echo up; read go < go")
+            .env("LOGLEVEL", "INFO")
             .pipe("go");
         let go = job.path("go");
         (job.start(), go)
@@ -283,6 +284,13 @@ fn hostile_peers_do_not_harm_a_running_job() {
     let nodes = three_nodes(&place);
     for (node, _) in &nodes {
         node.stdout.await_text("up\n", 1);
+    }
+    // All of them are voters before anything is counted.
+    let until = Instant::now() + DEADLINE;
+    let has_voters = |node: &Running| node.stderr.so_far().contains("3 voters: ");
+    while !nodes.iter().any(|(node, _)| has_voters(node)) {
+        assert!(Instant::now() < until, "the agents do not become voters");
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     let honest = client(&place.endpoint);
     let address: SocketAddr = place.endpoint.parse().unwrap();

@@ -27,6 +27,7 @@ mod killed_together;
 mod membership;
 mod moved;
 mod network;
+mod open_group;
 mod restarts;
 mod secret;
 mod verdict;

@@ -2,7 +2,7 @@
 //!
 //! | opcode | frame | body |
 //! |---|---|---|
-//! | 0x40 | [`Frame::Hello`] | cluster `u128`, epoch `u64`, voter `u64`, store `u8`, address |
+//! | 0x40 | [`Frame::Hello`] | cluster `u128`, epoch `u64`, voter `u64`, flags `u8` (1: a store, 2: [`OfRun`] follows, 4: votes), address; run, rounds `u32`, two `u64` |
 //! | 0x41 | [`Frame::Invite`] | cluster `u128`, epoch `u64`, place `u8`, voters |
 //! | 0x42 | message | one message of Raft; see `message.rs` |
 //! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
@@ -10,6 +10,7 @@
 //! | 0x45 | [`Frame::Elsewhere`] | cluster `u128`, epoch `u64`, term `u64`, address |
 //! | 0x46 | [`Frame::Leave`] | nothing |
 //! | 0x47 | [`Frame::Left`] | nothing |
+//! | 0x48 | [`Frame::Members`] | count `u8`, for each its voter `u64` (0: not known) and address |
 //!
 //! A text is its length as `u8` and its bytes. No body is longer than [`FRAME_BOUND`], and nothing is reserved for a number
 //! that a peer has named: what is kept of a frame is at most what has come.
@@ -38,6 +39,8 @@ pub mod opcode {
     pub const LEAVE: u8 = 0x46;
     /// [`super::Frame::Left`].
     pub const LEFT: u8 = 0x47;
+    /// [`super::Frame::Members`].
+    pub const MEMBERS: u8 = 0x48;
 }
 
 /// The longest body of a frame, in bytes.
@@ -51,6 +54,11 @@ pub const SNAPSHOT_BOUND: usize = 64 << 20;
 
 /// Terms, indices and epochs of peers are below.
 pub(crate) const NUMBER_BOUND: u64 = 1 << 62;
+
+/// The flags of a hello.
+const STORE: u8 = 1;
+const RUN: u8 = 2;
+const VOTES: u8 = 4;
 
 /// Most voters in a frame.
 const VOTERS_BOUND: usize = 2 * crate::configuration::PLACES as usize;
@@ -78,6 +86,19 @@ impl From<bytes::TryGetError> for WireError {
     }
 }
 
+/// The part of a hello that members of groups have which others may join.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OfRun {
+    /// The run that the group is there for.
+    pub run: String,
+    /// The number of rounds that the sender knows of.
+    pub rounds: u32,
+    /// The part of the log that the sender has applied, or remembers: the number of logs before it, and an index; zeros if there is none.
+    pub applied: (u64, u64),
+    /// The sender was a voter of that group, as far as it knows.
+    pub votes: bool,
+}
+
 /// A frame that is no message of Raft: the driver's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
@@ -93,6 +114,8 @@ pub enum Frame {
         is_store: bool,
         /// `host:port` at which it listens; at most 255 bytes.
         address: String,
+        /// Of a member of a group that others may join.
+        of_run: Option<OfRun>,
     },
     /// The receiver may become a member.
     Invite {
@@ -122,6 +145,9 @@ pub enum Frame {
     Leave,
     /// The receiver, which leaves, is no member any more.
     Left,
+    /// The members of a group that others may join, and `host:port` of each: from its leader, or from a process that remembers
+    /// them.
+    Members(Vec<(Option<VoterId>, String)>),
 }
 
 impl Frame {
@@ -129,13 +155,27 @@ impl Frame {
     pub fn read(opcode: u8, mut body: &[u8]) -> Result<Self, WireError> {
         let body = &mut body;
         let frame = match opcode {
-            opcode::HELLO => Self::Hello {
-                cluster: body.try_get_u128_le()?,
-                epoch: number(body, "epoch")?,
-                voter: voter(body)?,
-                is_store: body.try_get_u8()? != 0,
-                address: text(body, "address")?,
-            },
+            opcode::HELLO => {
+                let cluster = body.try_get_u128_le()?;
+                let (epoch, voter) = (number(body, "epoch")?, voter(body)?);
+                let flags = body.try_get_u8()?;
+                Self::Hello {
+                    cluster,
+                    epoch,
+                    voter,
+                    is_store: flags & STORE != 0,
+                    address: text(body, "address")?,
+                    of_run: match flags & RUN {
+                        0 => None,
+                        _ => Some(OfRun {
+                            run: text(body, "run")?,
+                            rounds: body.try_get_u32_le()?,
+                            applied: (number(body, "log")?, number(body, "index")?),
+                            votes: flags & VOTES != 0,
+                        }),
+                    },
+                }
+            }
             opcode::INVITE => Self::Invite {
                 cluster: body.try_get_u128_le()?,
                 epoch: number(body, "epoch")?,
@@ -151,6 +191,17 @@ impl Frame {
             },
             opcode::LEAVE => Self::Leave,
             opcode::LEFT => Self::Left,
+            opcode::MEMBERS => {
+                let count = usize::from(body.try_get_u8()?);
+                if count > VOTERS_BOUND {
+                    return Err(WireError::Field("number of members"));
+                }
+                let mut member = || -> Result<_, WireError> {
+                    let voter = VoterId::new(body.try_get_u64_le()?);
+                    Ok((voter, text(body, "address of a member")?))
+                };
+                Self::Members((0..count).map(|_| member()).collect::<Result<_, _>>()?)
+            }
             other => return Err(WireError::Opcode(other)),
         };
         end(body)?;
@@ -167,12 +218,29 @@ impl Frame {
                 voter,
                 is_store,
                 address,
+                of_run,
             } => {
                 body.put_u128_le(*cluster);
                 body.put_u64_le(*epoch);
                 body.put_u64_le(voter.number());
-                body.put_u8(u8::from(*is_store));
+                let run_flag = of_run.as_ref().map_or(0, |of_run| match of_run.votes {
+                    true => RUN | VOTES,
+                    false => RUN,
+                });
+                body.put_u8(run_flag | (u8::from(*is_store) * STORE));
                 put_text(&mut body, address);
+                if let Some(OfRun {
+                    run,
+                    rounds,
+                    applied,
+                    ..
+                }) = of_run
+                {
+                    put_text(&mut body, run);
+                    body.put_u32_le(*rounds);
+                    body.put_u64_le(applied.0);
+                    body.put_u64_le(applied.1);
+                }
                 opcode::HELLO
             }
             Self::Invite {
@@ -202,6 +270,15 @@ impl Frame {
             }
             Self::Leave => opcode::LEAVE,
             Self::Left => opcode::LEFT,
+            Self::Members(members) => {
+                let members = &members[..members.len().min(VOTERS_BOUND)];
+                body.put_u8(members.len() as u8);
+                for (voter, address) in members {
+                    body.put_u64_le(voter.map_or(0, VoterId::number));
+                    put_text(&mut body, address);
+                }
+                opcode::MEMBERS
+            }
         };
         out.extend(frame(opcode, &body));
     }

@@ -1,7 +1,7 @@
 //! Frames: what is written reads the same again, and nothing that is cut or changed panics.
 
 use rdzv_consensus::VoterId;
-use rdzv_consensus::wire::{Frame, WireError};
+use rdzv_consensus::wire::{Frame, OfRun, WireError};
 
 fn frames() -> Vec<Frame> {
     let voter = VoterId::new(7).unwrap();
@@ -11,7 +11,22 @@ fn frames() -> Vec<Frame> {
         voter,
         is_store: true,
         address: "[fd00::1]:29400".into(),
+        of_run: None,
     };
+    let of_run = Frame::Hello {
+        cluster: 0,
+        epoch: 3,
+        voter,
+        is_store: false,
+        address: "a:1".into(),
+        of_run: Some(OfRun {
+            run: "job".into(),
+            rounds: 7,
+            applied: (1, 80),
+            votes: true,
+        }),
+    };
+    let members = Frame::Members(vec![(Some(voter), "a:1".into()), (None, "b:2".into())]);
     let invite = Frame::Invite {
         cluster: 9,
         epoch: 0,
@@ -24,7 +39,14 @@ fn frames() -> Vec<Frame> {
         term: 12,
         address: String::new(),
     };
-    vec![hello, invite, Frame::WhoCoordinates, elsewhere]
+    vec![
+        hello,
+        of_run,
+        invite,
+        Frame::WhoCoordinates,
+        elsewhere,
+        members,
+    ]
 }
 
 fn written(frame: &Frame) -> (u8, Vec<u8>) {
@@ -57,8 +79,8 @@ fn a_frame_that_is_cut_or_too_long_is_refused() {
 
 #[test]
 fn an_opcode_of_nobody_a_voter_of_zero_and_a_list_of_many_are_refused() {
-    assert_eq!(Frame::read(0x48, &[]), Err(WireError::Opcode(0x48)));
-    let (opcode, mut body) = written(&frames()[1]);
+    assert_eq!(Frame::read(0x49, &[]), Err(WireError::Opcode(0x49)));
+    let (opcode, mut body) = written(&frames()[2]);
     body[26..34].fill(0);
     assert_eq!(Frame::read(opcode, &body), Err(WireError::Field("voter")));
     body[25] = 200;

@@ -562,6 +562,11 @@ impl Coordinator {
         })
     }
 
+    /// Whether agents of torchrun take part in any run.
+    pub fn has_torchrun(&self) -> bool {
+        self.runs.values().any(|hosted| hosted.run.has_torchrun())
+    }
+
     /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.
     pub fn is_active(&self) -> bool {
         !self.runs.is_empty()
@@ -606,6 +611,8 @@ impl Coordinator {
                 }
             }
             Operation::Lease { number } => self.lease(now, from, number),
+            // Voters look after that.
+            Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
                 self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
             }
@@ -764,7 +771,7 @@ impl Coordinator {
             let authority = Authority {
                 cluster: last.cluster,
                 epoch: last.epoch.saturating_add(1),
-                timeout: ours.timeout,
+                ..ours
             };
             self.authority = Some(authority);
             for hosted in self.runs.values_mut() {

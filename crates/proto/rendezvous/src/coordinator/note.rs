@@ -5,7 +5,8 @@
 //! with it knows of every round that was ever announced.
 //!
 //! ```text
-//!   content   cluster: u64, epoch: u32, timeout ms u64, whether it is partial: u8, and per run
+//!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, its address, count of voters: u8,
+//!             per voter its address: u32 length and bytes, and per run
 //!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
 //! ```
 
@@ -15,6 +16,12 @@ use std::time::Duration;
 use super::wire::Authority;
 use crate::slot::{self, Bytes};
 
+/// The flags of a note.
+const PARTIAL: u8 = 1;
+const TAKES_VOTERS: u8 = 2;
+const VOTES: u8 = 4;
+
+/// The flags of a run.
 const CLOSED: u8 = 1;
 const SUCCEEDED: u8 = 2;
 const FENCED: u8 = 4;
@@ -28,6 +35,15 @@ pub struct Note {
     pub authority: Authority,
     /// There was a coordinator that has left no note, so that runs may have had rounds which stand nowhere here.
     pub is_partial: bool,
+    /// `host:port` of the other members of its group, if it is in one, or could be: with any of them, it is not for
+    /// the next process here alone to go on.
+    pub voters: Vec<String>,
+    /// `host:port` of the process itself, if it is a member of such a group.
+    pub address: String,
+    /// The part of the log of that group from which it is: the number of logs before, and an index.
+    pub applied: (u64, u64),
+    /// It was a voter of that group.
+    pub votes: bool,
     /// Its runs.
     pub runs: BTreeMap<String, RunNote>,
 }
@@ -59,10 +75,15 @@ impl Note {
             cluster,
             epoch: 0,
             timeout,
+            takes_voters: false,
         };
         Self {
             authority,
             is_partial: false,
+            voters: Vec::new(),
+            address: String::new(),
+            applied: (0, 0),
+            votes: false,
             runs: BTreeMap::new(),
         }
     }
@@ -87,13 +108,25 @@ impl Note {
             cluster,
             epoch,
             timeout,
+            takes_voters,
         } = self.authority;
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let mut content = Vec::new();
         content.extend_from_slice(&cluster.to_le_bytes());
         content.extend_from_slice(&epoch.to_le_bytes());
         content.extend_from_slice(&timeout.to_le_bytes());
-        content.push(u8::from(self.is_partial));
+        let flags = [
+            (self.is_partial, PARTIAL),
+            (takes_voters, TAKES_VOTERS),
+            (self.votes, VOTES),
+        ];
+        content.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
+        content.extend_from_slice(&self.applied.0.to_le_bytes());
+        content.extend_from_slice(&self.applied.1.to_le_bytes());
+        write_name(&self.address, &mut content);
+        let voters = &self.voters[..self.voters.len().min(usize::from(u8::MAX))];
+        content.push(voters.len() as u8);
+        voters.iter().for_each(|it| write_name(it, &mut content));
         write_runs(&self.runs, &mut content);
         slot::encode(sequence, &content)
     }
@@ -105,14 +138,25 @@ impl Note {
     }
 
     fn read(mut bytes: Bytes<'_>) -> Option<Self> {
-        let authority = Authority {
-            cluster: bytes.u64()?,
-            epoch: bytes.u32()?,
-            timeout: Duration::from_millis(bytes.u64()?),
-        };
+        let (cluster, epoch) = (bytes.u64()?, bytes.u32()?);
+        let timeout = Duration::from_millis(bytes.u64()?);
+        let flags = bytes.u8()?;
+        let applied = (bytes.u64()?, bytes.u64()?);
+        let address = read_name(&mut bytes)?;
+        let count = bytes.u8()?;
+        let voters = (0..count).map(|_| read_name(&mut bytes));
         Some(Self {
-            authority,
-            is_partial: bytes.u8()? != 0,
+            authority: Authority {
+                cluster,
+                epoch,
+                timeout,
+                takes_voters: flags & TAKES_VOTERS != 0,
+            },
+            is_partial: flags & PARTIAL != 0,
+            voters: voters.collect::<Option<_>>()?,
+            address,
+            applied,
+            votes: flags & VOTES != 0,
             runs: read_runs(bytes)?,
         })
     }
@@ -196,6 +240,9 @@ mod tests {
 
     fn note(rounds: u64) -> Note {
         let mut note = Note::new(7, Duration::from_secs(60));
+        (note.applied, note.votes) = ((rounds, 7), rounds > 1);
+        note.address = "n0:29400".to_owned();
+        note.voters = (0..rounds).map(|at| format!("n{at}:29400")).collect();
         for round in 0..rounds {
             let run = RunNote {
                 round,

@@ -59,6 +59,10 @@ pub struct NativeClient {
     /// The silence of a coordinator that another one would follow.
     quiet: Quiet,
     has_voters: bool,
+    /// It can be a voter, and is none.
+    is_willing: bool,
+    /// The coordinator wants to know that.
+    takes_voters: bool,
     /// The wait for a round, from the request to join on.
     wait: Wait,
     /// Since when, and why, there was no connection before the present one, on which the host has not
@@ -167,6 +171,10 @@ impl Machine for NativeClient {
                 self.attachment.succeeded = Some(round);
                 self.say(&Operation::Succeeded { round });
             }
+            Input::Willing(is_willing) => {
+                self.is_willing = is_willing;
+                self.say_candidate();
+            }
             Input::Ask => {
                 if self.link == Link::Up && !self.closed {
                     self.asking = true;
@@ -244,6 +252,8 @@ impl NativeClient {
             heard: now.mono,
             quiet: Quiet::new(now.mono, settings.node_timeout),
             has_voters: false,
+            is_willing: false,
+            takes_voters: false,
             wait: Wait::default(),
             unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
@@ -284,6 +294,12 @@ impl NativeClient {
         self
     }
 
+    /// Says that the agent can be a voter, if the coordinator asks for one.
+    pub fn willing(mut self) -> Self {
+        self.is_willing = true;
+        self
+    }
+
     /// The run that it takes part in.
     pub fn run(&self) -> &str {
         &self.join.run
@@ -320,6 +336,13 @@ impl NativeClient {
             let mut bytes = Vec::new();
             operation.write(&mut bytes);
             self.outbox.push(Output::Send(bytes));
+        }
+    }
+
+    fn say_candidate(&mut self) {
+        if self.takes_voters {
+            let willing = self.is_willing;
+            self.say(&Operation::Candidate { willing });
         }
     }
 
@@ -436,6 +459,20 @@ impl NativeClient {
                     self.outbox.push(Output::Watch(limit));
                     self.heartbeat_at = self.heartbeat_at.min(now + self.beats());
                 }
+                self.takes_voters = authority.takes_voters;
+                self.say_candidate();
+            }
+            Event::Voters {
+                addresses,
+                voters,
+                invites,
+            } => {
+                self.has_voters = voters > 1;
+                self.outbox.push(Output::Voters {
+                    addresses,
+                    voters,
+                    invites,
+                });
             }
             Event::Status { closed, waiting } => {
                 (self.closed, self.waiting) = (self.closed || closed, waiting);
@@ -616,6 +653,7 @@ impl NativeClient {
             },
         };
         self.reader = EventReader::default();
+        self.takes_voters = false;
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;

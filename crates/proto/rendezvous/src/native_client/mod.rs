@@ -69,6 +69,8 @@ pub enum Input<'a> {
     /// All workers of the agent have succeeded in this round; answered with [`Output::AllSucceeded`] in due
     /// time. Only if [`Joined::is_recoverable`].
     Succeeded(u64),
+    /// Whether the agent can be a voter, and is none.
+    Willing(bool),
     /// The agent wants to know how the run stands.
     Ask,
     /// Bytes came from the coordinator.
@@ -94,6 +96,15 @@ pub enum Output {
     /// Ask the other voters who coordinates; if it is another one than this, the connection is of no use
     /// any more ([`Input::Disconnected`]).
     Search,
+    /// The coordinator is, or will be, at one of these voters, or of those that learn.
+    Voters {
+        /// `host:port` of each, those that learn at the end.
+        addresses: Vec<String>,
+        /// The number of voters among them.
+        voters: u8,
+        /// The agent is to be one of them; answered with [`Input::Willing`].
+        invites: bool,
+    },
     /// Send to the coordinator.
     Send(Vec<u8>),
     /// This agent has rank 0 of the round, and says where the workers meet ([`Input::Publish`]).

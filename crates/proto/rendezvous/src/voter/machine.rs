@@ -2,12 +2,14 @@
 
 mod leading;
 mod membership;
+mod open;
+mod takeover;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdzv_consensus::wire::{Frame, opcode};
+use rdzv_consensus::wire::{Frame, OfRun, opcode};
 use rdzv_consensus::{self as consensus, Consensus, Role, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
@@ -15,13 +17,18 @@ use rdzv_core::time::{Mono, Now};
 
 use super::command;
 use super::gate::{Gate, Next};
-use super::peers::Peers;
+use super::peers::{Introduction, Peers};
 use super::{Output, Settings};
 use crate::coordinator::{self, Coordinator, Input, RunNote};
+use open::OpenGroup;
 use view::Seen;
 
 /// The time after which a voter looks at its group again, as long as something is to be done about it.
 const REVIEW: Duration = Duration::from_millis(50);
+
+/// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
+/// not know of, it would have elected a leader by then.
+const LOST_AFTER: Duration = Duration::from_millis(1500);
 
 /// A question of the coordinator, as a token of the group; the others are terms.
 const QUESTION: u64 = 1 << 63;
@@ -30,6 +37,8 @@ const QUESTION: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct Voter {
     settings: Settings,
+    /// If agents may join its group.
+    open: Option<OpenGroup>,
     random: fastrand::Rng,
     /// This process in its group.
     id: VoterId,
@@ -64,13 +73,24 @@ pub struct Voter {
     outbox: Outbox<Output>,
 }
 
+/// A group: its cluster, and in the upper half the number of groups, or of terms, of that cluster before it, without the log of
+/// which it has begun. Of a group with a list, that half is 0.
+type GroupId = u128;
+
+/// The cluster of a group.
+fn cluster_of(group: GroupId) -> u64 {
+    (group & u128::from(u64::MAX)) as u64
+}
+
 /// This process' part in a group.
 #[derive(Debug)]
 struct Group {
-    cluster: u64,
+    id: GroupId,
     consensus: Consensus,
     /// The voters of the beginning by their places, if this process is one of them.
     founders: Vec<VoterId>,
+    /// The address of the member that has invited this process, if one has.
+    inviter: String,
     /// The runs, as far as they are committed.
     runs: BTreeMap<String, RunNote>,
     /// The place of the coordinator that people were told of last, and the leader that is known now.
@@ -90,11 +110,12 @@ impl Group {
 
 impl Voter {
     /// The process at a place, which is in no group yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(mut settings: Settings) -> Self {
         let mut random = fastrand::Rng::with_seed(settings.seed);
         let mut voter = Self {
             id: draw(&mut random),
             epoch: 0,
+            open: settings.open.take().map(OpenGroup::new),
             settings,
             random,
             peers: Peers::default(),
@@ -149,6 +170,12 @@ impl Voter {
 
     /// The endpoint of the coordinator, as far as this voter knows.
     pub fn coordinator(&self) -> Option<&str> {
+        if self.group.is_none() && self.open.is_some() {
+            // Any member knows.
+            let mut others = self.peers.all_present();
+            let (place, _) = others.find(|(_, peer)| peer.group != 0)?;
+            return self.settings.places.get(place).map(String::as_str);
+        }
         let leader = self.group.as_ref()?.consensus.role().leader?;
         let place = match leader == self.id {
             true if self.coordinates() => self.settings.own,
@@ -163,8 +190,9 @@ impl Voter {
         self.group.as_ref().map(|group| group.consensus.role())
     }
 
-    fn cluster(&self) -> u64 {
-        self.group.as_ref().map_or(0, |group| group.cluster)
+    /// Its group; 0 if it is in none.
+    fn group_id(&self) -> GroupId {
+        self.group.as_ref().map_or(0, |group| group.id)
     }
 
     fn own_place(&self) -> &str {
@@ -175,13 +203,22 @@ impl Voter {
     fn greet(&mut self) {
         let mut frame = Vec::new();
         let hello = Frame::Hello {
-            cluster: u128::from(self.cluster()),
+            cluster: self.group_id(),
             epoch: u64::from(self.epoch),
             voter: self.id,
             is_store: self.settings.is_store,
             address: self.own_place().to_owned(),
+            of_run: self.open.as_ref().map(|open| OfRun {
+                run: open.run().to_owned(),
+                rounds: self.rounds(),
+                applied: self.applied(),
+                votes: self.memory(None).is_some_and(|memory| memory.votes),
+            }),
         };
         hello.write(&mut frame);
+        if let Some(members) = self.remembered() {
+            members.write(&mut frame);
+        }
         self.outbox.push(Output::Greet(frame));
     }
 
@@ -206,9 +243,17 @@ impl Voter {
                 voter,
                 is_store,
                 address,
+                of_run,
             }) => {
-                let group = (number(cluster), u32::try_from(epoch).unwrap_or(0));
-                self.introduced(now, from, group, voter, is_store, &address);
+                let (group, epoch) = (cluster, u32::try_from(epoch).unwrap_or(0));
+                let peer = Introduction {
+                    voter,
+                    group,
+                    epoch,
+                    is_store,
+                    of_run,
+                };
+                self.introduced(now, from, &address, peer);
             }
             Ok(Frame::Invite {
                 cluster,
@@ -216,7 +261,7 @@ impl Voter {
                 place,
                 voters,
             }) => {
-                let group = (number(cluster), u32::try_from(epoch).unwrap_or(0));
+                let group = (cluster, u32::try_from(epoch).unwrap_or(0));
                 self.invited(now, from, group, place, &voters);
             }
             Ok(Frame::WhoCoordinates) => {
@@ -225,6 +270,7 @@ impl Voter {
             Ok(Frame::Elsewhere { .. }) => {
                 self.close(from, "it said where the coordinator is, unasked");
             }
+            Ok(Frame::Members(addresses)) => self.on_members(now, from, &addresses),
             Ok(Frame::Leave) => self.peers.leaves(from),
             Ok(Frame::Left) if self.hands_over() => self.retire(),
             Ok(Frame::Left) => self.close(from, "it said that this voter has left, unasked"),
@@ -238,7 +284,7 @@ impl Voter {
             return;
         };
         let elsewhere = Frame::Elsewhere {
-            cluster: u128::from(self.cluster()),
+            cluster: self.group_id(),
             epoch: u64::from(self.epoch),
             term: self.role().map_or(0, |role| role.term),
             address: coordinator.to_owned(),
@@ -257,7 +303,7 @@ impl Voter {
                 "it sent a message of a group before it said who it is",
             );
         };
-        if peer.cluster != 0 && peer.cluster == self.cluster() {
+        if peer.group != 0 && peer.group == self.group_id() {
             let received = consensus::Input::Received {
                 from: peer.voter,
                 opcode: code,
@@ -273,6 +319,7 @@ impl Voter {
             return;
         };
         coordinator.handle(now, input);
+        let mut adopted = None;
         while let Some(output) = coordinator.poll_output() {
             match output {
                 // Keys are this process' own; agents are told of what stands in them.
@@ -281,10 +328,13 @@ impl Voter {
                 | coordinator::Output::Remove(_) => {
                     self.outbox.push(Output::Coordinator(output));
                 }
-                coordinator::Output::Adopt(_) => {}
+                coordinator::Output::Adopt(authority) => adopted = Some(authority),
                 coordinator::Output::Confirm(token) => self.questions.push(token),
                 output => self.gate.push(output),
             }
+        }
+        if let Some(authority) = adopted {
+            self.adopt(now, authority);
         }
     }
 
@@ -323,6 +373,7 @@ impl Voter {
             self.review = None;
             self.gate.retry();
             self.invite();
+            self.invite_agents(now);
             self.change_members(now);
             self.give_up_if_lost(now);
         }
@@ -347,11 +398,6 @@ impl Voter {
     }
 }
 
-/// The number of a group, as far as it is one.
-fn number(cluster: u128) -> u64 {
-    u64::try_from(cluster).unwrap_or(u64::MAX)
-}
-
 /// A number that no other process draws.
 fn draw(random: &mut fastrand::Rng) -> VoterId {
     loop {
@@ -367,12 +413,13 @@ impl Machine for Voter {
 
     fn handle(&mut self, now: Now, input: Input<'_>) {
         self.outbox.assert_drained();
+        self.begin_open(now);
         match input {
             Input::Request {
                 from,
                 opcode: code,
                 payload,
-            } if (opcode::HELLO..=opcode::LEFT).contains(&code) => {
+            } if (opcode::HELLO..=opcode::MEMBERS).contains(&code) => {
                 self.peer_request(now, from, code, payload);
                 self.note_heard(now, from);
                 let is_leaving = self.hands_over() || self.peers.all_leaving().next().is_some();
@@ -384,14 +431,20 @@ impl Machine for Voter {
             Input::Request { from, .. } if self.coordinator.is_none() => {
                 self.dismiss(from, "this voter is not the coordinator");
             }
-            Input::Request { from, .. } => {
+            Input::Request {
+                from,
+                opcode: code,
+                payload,
+            } => {
                 self.agents.insert(from);
+                self.agent_request(now, from, code, payload);
                 self.coordinate(now, input);
             }
             Input::Closed(connection) => {
                 self.agents.remove(&connection);
                 self.asking.remove(&connection);
-                if let Some(peer) = self.peers.closed(connection) {
+                self.agent_closed(connection);
+                if let Some(peer) = self.peers.closed(now.mono, connection) {
                     if self.hands_over() && self.peers.all_present().next().is_none() {
                         self.give_up_hand_over();
                     } else if !self.has_retired {
@@ -412,6 +465,7 @@ impl Machine for Voter {
             }
         }
         self.settle(now);
+        self.tell_changes();
         if !self.asking.is_empty() {
             self.answer();
         }
@@ -427,6 +481,9 @@ impl Machine for Voter {
         let group = group.and_then(|group| group.consensus.deadline());
         let coordinator = self.coordinator.as_ref().and_then(Coordinator::deadline);
         let hand_over = self.hand_over_due();
+        if self.open.as_ref().is_some_and(OpenGroup::has_to_begin) {
+            return Some(Mono::ZERO);
+        }
         [group, coordinator, hand_over, self.ending, self.review]
             .into_iter()
             .flatten()

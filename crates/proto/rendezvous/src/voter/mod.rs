@@ -29,7 +29,7 @@
 //! **A store coordinates.** After a second in which nothing was decided, a coordinator beside an agent hands over to a voter
 //! that is a store, if there is one: the death of a machine then costs either a coordinator or workers.
 //!
-//! Not here: another number of voters than at the beginning.
+//! **Without a list**, a group begins with one voter, and agents join it (`machine/open.rs`).
 //!
 //! | file | content |
 //! |---|---|
@@ -37,6 +37,8 @@
 //! | `machine.rs` | the machine: which input goes where |
 //! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
 //! | `machine/view.rs` | how the group stands, for those who ask |
+//! | `machine/open.rs` | a group that agents may join |
+//! | `machine/takeover.rs` | such a group after the end of all its voters |
 //! | `machine/leading.rs` | what the group has decided, and the coordinator at its leader |
 //! | `peers.rs` | the processes at the other places |
 //! | `gate.rs` | the coordinator's outputs, which wait for the commit of its note |
@@ -64,8 +66,11 @@ pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 /// The settings of a voter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The endpoints of all places in their order, as every voter has them.
+    /// The endpoints of all places in their order, as every voter has them. Of a group that agents may join, those that are
+    /// known, the endpoint of the job first.
     pub places: Vec<String>,
+    /// Agents may join the group; else its voters are those at the places.
+    pub open: Option<Open>,
     /// The index of this process' place.
     pub own: usize,
     /// No agent runs here: this process is only a voter.
@@ -77,6 +82,36 @@ pub struct Settings {
     pub timeout: Duration,
     /// The time for which a machine may be silent; the group elects another leader in a third of it.
     pub node_timeout: Duration,
+}
+
+/// A group that agents may join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// The run that it is there for.
+    pub run: String,
+    /// The most voters; odd.
+    pub most: usize,
+    /// The part of this process in it.
+    pub start: Start,
+}
+
+/// The way of a process into a group that agents may join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// It founds the group, or goes on as its only voter.
+    Alone {
+        /// The note of the process before it, which was the only voter; a new one if there was none.
+        note: Box<coordinator::Note>,
+        /// The place of the coordinator, and the words of people about those before it.
+        origin: coordinator::Origin,
+    },
+    /// The process before it was a member of a group with others.
+    Returns {
+        /// The note of that process.
+        note: Box<coordinator::Note>,
+    },
+    /// A member invites it.
+    Invited,
 }
 
 impl Settings {
@@ -103,8 +138,17 @@ pub enum Output {
     },
     /// A connection is of no use any more, and nothing is wrong with the peer: end it.
     Dismiss(ConnId, String),
-    /// The first frame of every connection to another place from here on; to be sent on those that there are, too.
+    /// The first frames of every connection to another place from here on; to be sent on those that there are, too.
     Greet(Vec<u8>),
+    /// Call the process at this address from here on, as that of a place, or no process there any more.
+    Call {
+        /// The index of the place.
+        place: usize,
+        /// `host:port`.
+        address: Option<String>,
+    },
+    /// Keep this for the next process here, before any later output is applied. Only of a group that agents may join.
+    Note(Box<coordinator::Note>),
     /// Bytes for the other end of a connection.
     Reply(ConnId, Vec<u8>),
     /// The coordinator here is no more: what it has stored is to be removed.
@@ -154,6 +198,22 @@ pub enum Fact {
         /// The endpoints of those that vote now.
         voters: Vec<String>,
     },
+    /// The members of a group that agents may join, after a change.
+    Voters {
+        /// The endpoints of those that vote, the coordinator's first.
+        voters: Vec<String>,
+        /// And of one that learns.
+        learners: Vec<String>,
+    },
+    /// There is another group of the run, which has a later round; this process has left its own one.
+    Merged {
+        /// The endpoint of a member of the other one.
+        other: String,
+        /// Its own had a round, which is over.
+        had_round: bool,
+    },
+    /// All voters have ended at once, and this process goes on from the newest note.
+    TookOver,
     /// This process has left a group that can never decide again.
     GaveUp,
     /// A process at a place cannot be a voter of this group.
@@ -170,11 +230,12 @@ impl Fact {
     pub fn is_warning(&self) -> bool {
         match self {
             Self::Coordinates { before, .. } | Self::Follows { before, .. } => before.is_some(),
-            Self::GaveUp | Self::Unsuitable { .. } => true,
+            Self::GaveUp | Self::TookOver | Self::Unsuitable { .. } | Self::Merged { .. } => true,
             Self::Founded { .. }
             | Self::Leaderless { .. }
             | Self::Replaced { .. }
-            | Self::Fewer { .. } => false,
+            | Self::Fewer { .. }
+            | Self::Voters { .. } => false,
         }
     }
 }
@@ -227,6 +288,36 @@ impl fmt::Display for Fact {
                 if voters.len() == 1 { "is" } else { "are" },
                 voters.len(),
                 voters.join(", ")
+            ),
+            Self::Voters { voters, learners } => match &voters[..] {
+                [one] => {
+                    write!(
+                        formatter,
+                        "1 voter: {one}; if its machine is lost, the others wait for it"
+                    )?;
+                    match &learners[..] {
+                        [] => Ok(()),
+                        [first, ..] => write!(formatter, "; if it ends in order, {first} goes on"),
+                    }
+                }
+                _ => write!(
+                    formatter,
+                    "{} voters: {}; the rendezvous goes on as long as more than half of them live",
+                    voters.len(),
+                    voters.join(", ")
+                ),
+            },
+            Self::Merged { other, had_round } => write!(
+                formatter,
+                "the coordinator of this run is at {other}, or known there; this process gives {} up and follows it",
+                match had_round {
+                    true => "its own, with the round of that,",
+                    false => "its own, which had no round,",
+                }
+            ),
+            Self::TookOver => formatter.write_str(
+                "more than half of the voters have ended at once, and all were started again; this process goes on from \
+                 its note",
             ),
             Self::GaveUp => formatter.write_str(
                 "more than half of the voters have ended at once, so the voters begin anew; rounds of before are given up",

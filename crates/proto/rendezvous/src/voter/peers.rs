@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdzv_consensus::VoterId;
 use rdzv_consensus::membership::{Candidate, Standing};
+use rdzv_consensus::wire::OfRun;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
@@ -13,15 +14,22 @@ use rdzv_core::time::Mono;
 pub(super) struct Peer {
     pub(super) voter: VoterId,
     /// Its group; 0 if it is in none.
-    pub(super) cluster: u64,
+    pub(super) group: u128,
     /// The number of groups that were lost before, as far as it knows.
     pub(super) epoch: u32,
+    /// In a group that agents may join: the rounds that it knows of, and the part of the log that it has applied, or
+    /// remembers; and whether it votes there.
+    pub(super) rounds: u32,
+    pub(super) applied: (u64, u64),
+    pub(super) votes: bool,
     /// It is no agent.
     pub(super) is_store: bool,
     /// Its connection, as long as there is one.
     pub(super) connection: Option<ConnId>,
     /// When it was first heard of.
     since: Mono,
+    /// Since when there is none.
+    absent_since: Mono,
     /// It has said that it is about to end.
     pub(super) leaves: bool,
 }
@@ -32,6 +40,20 @@ pub(super) struct Peers {
     peers: BTreeMap<usize, Peer>,
     /// Processes that have ended, because others have their places.
     ended: BTreeSet<VoterId>,
+    /// The addresses of processes, those that have ended among them.
+    addresses: BTreeMap<VoterId, String>,
+    /// The other members of a group that the process at a place remembers.
+    remembered: BTreeMap<usize, Vec<String>>,
+}
+
+/// The words of a process about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Introduction {
+    pub(super) voter: VoterId,
+    pub(super) group: u128,
+    pub(super) epoch: u32,
+    pub(super) is_store: bool,
+    pub(super) of_run: Option<OfRun>,
 }
 
 /// The difference that an introduction makes.
@@ -50,39 +72,85 @@ impl Peers {
     pub(super) fn introduce(
         &mut self,
         now: Mono,
-        place: usize,
+        (place, address): (usize, &str),
         connection: ConnId,
-        (voter, cluster, epoch): (VoterId, u64, u32),
-        is_store: bool,
+        introduction: Introduction,
     ) -> Introduced {
+        let Introduction {
+            voter,
+            group,
+            epoch,
+            is_store,
+            of_run,
+        } = introduction;
+        let of_run = of_run.unwrap_or_default();
         let before = self.peers.get(&place).copied();
         let same = before.filter(|peer| peer.voter == voter);
         let peer = Peer {
             voter,
-            cluster,
+            group,
             epoch,
+            rounds: of_run.rounds,
+            applied: of_run.applied,
+            votes: of_run.votes,
             is_store,
             connection: Some(connection),
             since: same.map_or(now, |peer| peer.since),
+            absent_since: now,
             leaves: same.is_some_and(|peer| peer.leaves),
         };
         self.peers.insert(place, peer);
         let old = before.and_then(|peer| peer.connection);
         let ended = before.map(|peer| peer.voter).filter(|old| *old != voter);
         self.ended.extend(ended);
+        // Others may have told of one there that has never been in contact.
+        let before = self
+            .addresses
+            .iter()
+            .filter(|(id, at)| **id != voter && *at == address);
+        self.ended.extend(before.map(|(id, _)| *id));
+        self.ended.remove(&voter);
+        self.addresses.insert(voter, address.to_owned());
+        if ended.is_some() {
+            self.remembered.remove(&place);
+        }
         Introduced {
             ended,
             replaced: old.filter(|old| *old != connection),
-            is_new: same.is_none_or(|same| same.connection.is_none() || same.cluster != cluster),
+            is_new: same.is_none_or(|same| same.connection.is_none() || same.group != group),
         }
     }
 
     /// A connection is gone. Returns the process whose it was.
-    pub(super) fn closed(&mut self, connection: ConnId) -> Option<VoterId> {
+    pub(super) fn closed(&mut self, now: Mono, connection: ConnId) -> Option<VoterId> {
         let mut peers = self.peers.values_mut();
         let peer = peers.find(|peer| peer.connection == Some(connection))?;
-        peer.connection = None;
+        (peer.connection, peer.absent_since) = (None, now);
         Some(peer.voter)
+    }
+
+    /// Since when a process has no connection; `None` if it has one.
+    pub(super) fn absent_since(&self, voter: VoterId) -> Option<Mono> {
+        let mut peers = self.peers.values();
+        match peers.find(|peer| peer.voter == voter) {
+            Some(peer) => peer.connection.is_none().then_some(peer.absent_since),
+            None => Some(Mono::ZERO),
+        }
+    }
+
+    /// Forgets the process at a place, if it is neither in contact nor needed.
+    pub(super) fn forget_absent(
+        &mut self,
+        place: usize,
+        is_needed: impl Fn(VoterId) -> bool,
+    ) -> bool {
+        let peer = self.peers.get(&place);
+        let is_absent = |peer: &&Peer| peer.connection.is_none() && !is_needed(peer.voter);
+        let is_forgotten = peer.filter(is_absent).is_some();
+        if is_forgotten {
+            self.peers.remove(&place);
+        }
+        is_forgotten
     }
 
     /// The process at the other end of a connection has said that it is about to end.
@@ -113,6 +181,47 @@ impl Peers {
         found.copied()
     }
 
+    /// The process at the other end of a connection, which is in no group, tells of what it remembers.
+    pub(super) fn reports(&mut self, connection: ConnId, others: Vec<String>) {
+        let mut peers = self.peers.iter();
+        let peer = peers.find(|(_, peer)| peer.connection == Some(connection));
+        if let Some((place, _)) = peer {
+            self.remembered.insert(*place, others);
+        }
+    }
+
+    /// The members that the process at a place remembers.
+    pub(super) fn remembers(&self, place: usize) -> &[String] {
+        self.remembered.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether it has told of that.
+    pub(super) fn has_reported(&self, place: usize) -> bool {
+        self.remembered.contains_key(&place)
+    }
+
+    /// Whether another process has taken the place of this one, which has ended therefore.
+    pub(super) fn is_replaced(&self, voter: VoterId) -> bool {
+        let is_there = |peer: &Peer| {
+            let address = self.addresses.get(&peer.voter);
+            peer.voter != voter
+                && peer.connection.is_some()
+                && address == self.addresses.get(&voter)
+        };
+        let is_known = self.addresses.contains_key(&voter);
+        self.ended.contains(&voter) || is_known && self.peers.values().any(is_there)
+    }
+
+    /// The address of a process, that may have ended.
+    pub(super) fn address(&self, voter: VoterId) -> Option<&str> {
+        self.addresses.get(&voter).map(String::as_str)
+    }
+
+    /// Somebody else knows the address of a process.
+    pub(super) fn is_at(&mut self, voter: VoterId, address: &str) {
+        self.addresses.insert(voter, address.to_owned());
+    }
+
     /// The place of a process.
     pub(super) fn place(&self, voter: VoterId) -> Option<usize> {
         let mut peers = self.peers.iter();
@@ -134,23 +243,31 @@ impl Peers {
 
     /// Every process that is, or could be, a member of the group.
     ///
-    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if another process has its place. Where all places have a process that is in contact, that
-    /// is so for every member that is none of them.
+    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if another process has its place, or
+    /// if it `is_gone`, for so long.
     pub(super) fn candidates(
         &self,
-        cluster: u64,
+        group: u128,
         own: (usize, VoterId, bool),
         members: &BTreeSet<VoterId>,
-        places: usize,
+        is_gone: impl Fn(VoterId) -> Option<Duration>,
+        machine: impl Fn(usize) -> (u64, u64),
     ) -> Vec<Candidate> {
-        let candidate = |id, standing, place: usize, since, is_store| Candidate {
-            id,
-            standing,
-            is_store,
-            has_workers: !is_store,
-            machine: place as u64,
-            network: place as u64,
-            since,
+        let candidate = |id, standing, place: usize, since, is_store| {
+            let (machine, network) = machine(place);
+            Candidate {
+                id,
+                standing,
+                is_store,
+                has_workers: !is_store,
+                machine,
+                network,
+                since,
+            }
+        };
+        let absent = |voter: VoterId| match self.ended.contains(&voter) {
+            true => Standing::Gone(Duration::ZERO),
+            false => is_gone(voter).map_or(Standing::Silent, Standing::Gone),
         };
         let mut candidates = vec![candidate(
             own.1,
@@ -163,9 +280,9 @@ impl Peers {
             let standing = match peer.connection {
                 _ if peer.leaves => Standing::Gone(Duration::MAX),
                 Some(_) => Standing::Present,
-                None => Standing::Silent,
+                None => absent(peer.voter),
             };
-            if peer.cluster == 0 || peer.cluster == cluster {
+            if peer.group == 0 || peer.group == group {
                 candidates.push(candidate(
                     peer.voter,
                     standing,
@@ -175,13 +292,9 @@ impl Peers {
                 ));
             }
         }
-        let all_present = self.all_present().count() + 1 == places;
         for member in members {
             if candidates.iter().all(|known| known.id != *member) {
-                let standing = match all_present || self.ended.contains(member) {
-                    true => Standing::Gone(Duration::ZERO),
-                    false => Standing::Silent,
-                };
+                let standing = absent(*member);
                 candidates.push(candidate(*member, standing, usize::MAX, Mono::ZERO, false));
             }
         }

@@ -82,6 +82,14 @@ impl SearchOrder {
         (1..count).map(|next| (self.at + next) % count).collect()
     }
 
+    /// These are the places from here on. The one that was asked last stays so, if it is among them.
+    pub fn replace(&mut self, places: Vec<String>) {
+        let at = self.places.get(self.at);
+        let found = at.and_then(|at| places.iter().position(|place| place == at));
+        self.at = found.unwrap_or(places.len().saturating_sub(1));
+        (self.places, self.hint) = (places, None);
+    }
+
     /// The coordinator may be at this place.
     pub fn suppose(&mut self, place: usize) {
         self.hint = Some(place);
@@ -154,6 +162,16 @@ mod tests {
         assert_eq!(attempts, [500, 1000, 2000, 2000]);
         order.found(1);
         assert_eq!(order.attempt(), ATTEMPT);
+    }
+
+    #[test]
+    fn the_places_can_change() {
+        let mut order = order();
+        order.found(1);
+        order.replace(["c", "b"].map(str::to_owned).to_vec());
+        assert_eq!(order.others(), [0]);
+        order.replace(["c", "d", "e"].map(str::to_owned).to_vec());
+        assert_eq!([order.advance(), order.advance()], [0, 1]);
     }
 
     #[test]

@@ -246,6 +246,7 @@ fn attached(epoch: u32) -> Event {
         cluster: 7,
         epoch,
         timeout: TIMEOUT,
+        takes_voters: false,
     })
 }
 

@@ -190,6 +190,10 @@ fn operations() -> Vec<(&'static str, Operation)> {
         ),
         ("operation.succeeded", Operation::Succeeded { round: 9 }),
         ("operation.lease", Operation::Lease { number: 5 }),
+        (
+            "operation.candidate",
+            Operation::Candidate { willing: true },
+        ),
         ("operation.leave", Operation::Leave),
         (
             "operation.close",
@@ -310,6 +314,7 @@ fn events() -> Vec<(&'static str, Event)> {
                 cluster: 0x0123_4567_89ab_cdef,
                 epoch: 3,
                 timeout: Duration::from_secs(60),
+                takes_voters: false,
             }),
         ),
         (
@@ -317,6 +322,23 @@ fn events() -> Vec<(&'static str, Event)> {
             Event::Recoverable {
                 round: 4,
                 host: None,
+            },
+        ),
+        (
+            "event.attached.takes_voters",
+            Event::Attached(Authority {
+                cluster: 0x0123_4567_89ab_cdef,
+                epoch: 3,
+                timeout: Duration::from_secs(60),
+                takes_voters: true,
+            }),
+        ),
+        (
+            "event.voters",
+            Event::Voters {
+                addresses: vec!["10.0.0.1:29400".to_owned(), "b:1".to_owned()],
+                voters: 1,
+                invites: true,
             },
         ),
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
@@ -384,11 +406,11 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         Err(WireError::NotText("the run id"))
     );
     assert_eq!((VERSION, MAX_EVENT_BYTES), (1, 1 << 20));
-    for unknown in [0x1f, 0x2b] {
+    for unknown in [0x1f, 0x2c] {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }
-    for unknown in [0, 15] {
+    for unknown in [0, 16] {
         assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
     }
 }
@@ -415,8 +437,15 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
     for (name, event) in events() {
         let mut bytes = Vec::new();
         event.write(&mut bytes);
-        if ["event.formed.mixed", "event.alive", "event.recoverable"].contains(&name) {
-            // The assignment, who has come, and the rank of the host are the fields that may be missing.
+        let may_lack = [
+            "event.formed.mixed",
+            "event.alive",
+            "event.recoverable",
+            "event.attached",
+        ];
+        if may_lack.contains(&name) {
+            // The assignment, who has come, the rank of the host, and whether agents can be voters are the fields that may
+            // be missing.
             continue;
         }
         bytes.extend_from_slice(b"later");

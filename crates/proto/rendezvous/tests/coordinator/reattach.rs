@@ -80,6 +80,7 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
         cluster: 7,
         epoch: 0,
         timeout: Duration::from_secs(60),
+        takes_voters: false,
     };
     assert!(
         matches!(

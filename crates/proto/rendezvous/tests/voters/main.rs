@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 mod failover;
+mod open;
 mod random;
 mod view;
 mod world;

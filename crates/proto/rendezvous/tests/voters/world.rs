@@ -9,13 +9,16 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
 };
-use rdzv_rendezvous_proto::coordinator::{Input, Output as CoordinatorOutput};
+use rdzv_rendezvous_proto::coordinator::{Input, Note, Origin, Output as CoordinatorOutput};
 use rdzv_rendezvous_proto::group::GroupView;
-use rdzv_rendezvous_proto::voter::{Fact, Output, Settings, Voter};
+use rdzv_rendezvous_proto::voter::{Fact, Open, Output, Settings, Start, Voter};
 use rdzv_rendezvous_proto::{NodeDesc, Settings as RunSettings};
 
 /// The time that a message takes.
 const LATENCY: Duration = Duration::from_millis(1);
+
+/// The time for which agents wait for a coordinator.
+const SECONDS: Duration = Duration::from_secs(60);
 
 /// Connections of agents have the numbers from here on; those of voters are below.
 const AGENTS: u32 = 1000;
@@ -26,6 +29,8 @@ struct Process {
     greeting: Vec<u8>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
     has_retired: bool,
+    /// The number of the process at each of its places that it calls.
+    calls: BTreeMap<usize, usize>,
 }
 
 /// A connection from one place to another, as a number of the receiver.
@@ -44,6 +49,8 @@ pub(crate) struct World {
     events: BTreeMap<u32, Vec<(usize, Event)>>,
     /// Ends that processes make: of a connection to it, or all of its own to others.
     closing: VecDeque<(usize, Option<ConnId>)>,
+    /// Connections that a process needs no more.
+    abandoned: VecDeque<Link>,
     /// Connections of agents that a voter has closed.
     pub(crate) dismissed: BTreeSet<(usize, u32)>,
     pub(crate) facts: Vec<(usize, Fact)>,
@@ -56,6 +63,16 @@ pub(crate) struct World {
     seeds: u64,
     /// The places at which no agent runs.
     stores: BTreeSet<usize>,
+    /// The most voters, if agents may join the group.
+    open: Option<usize>,
+    /// The notes that processes have left.
+    pub(crate) notes: BTreeMap<usize, Note>,
+    /// Agents that are to say whether they can be voters, and to whom.
+    attached: VecDeque<(usize, u32)>,
+    /// Agents that were asked to be voters, each at the place of its number, and the members that they know.
+    invited: Vec<(usize, Vec<String>)>,
+    /// Agents that do not look for the coordinator elsewhere.
+    pub(crate) of_before: BTreeSet<u32>,
     pub(crate) settings: RunSettings,
 }
 
@@ -73,6 +90,7 @@ impl World {
             in_flight: VecDeque::new(),
             events: BTreeMap::new(),
             closing: VecDeque::new(),
+            abandoned: VecDeque::new(),
             dismissed: BTreeSet::new(),
             facts: Vec::new(),
             authorities: BTreeMap::new(),
@@ -80,6 +98,11 @@ impl World {
             announced: BTreeMap::new(),
             seeds: seed.wrapping_mul(1 << 20),
             stores: BTreeSet::new(),
+            open: None,
+            notes: BTreeMap::new(),
+            attached: VecDeque::new(),
+            invited: Vec::new(),
+            of_before: BTreeSet::new(),
             settings: RunSettings::new(2, 2),
         };
         world.places.resize_with(places, || None);
@@ -95,6 +118,14 @@ impl World {
         world
     }
 
+    /// Agents may join the group, so that it has so many voters at most. The process at the first place founds it.
+    pub(crate) fn open(places: usize, most: usize, seed: u64) -> Self {
+        let mut world = Self::new(places, seed);
+        world.open = Some(most);
+        world.start(0);
+        world
+    }
+
     pub(crate) fn endpoint(place: usize) -> String {
         format!("n{place}:29400")
     }
@@ -107,20 +138,64 @@ impl World {
 
     /// A new process is started at a place.
     pub(crate) fn start(&mut self, place: usize) {
+        if self.open.is_some() {
+            return self.start_open(place, Vec::new());
+        }
         let places = (0..self.places.len()).map(Self::endpoint).collect();
         self.start_with(place, places);
     }
 
     /// The same with a list of its own.
     pub(crate) fn start_with(&mut self, place: usize, places: Vec<String>) {
+        self.start_voter(place, places, None);
+    }
+
+    /// A process of a group that agents may join is started at a place, as a driver does it: with the note of the one
+    /// before, or with the members that the agent there knows.
+    fn start_open(&mut self, place: usize, members: Vec<String>) {
+        let note = self.notes.get(&place).cloned();
+        let members = match &note {
+            Some(note) => note.voters.clone(),
+            None => members,
+        };
+        let note = note.or_else(|| (place == 0).then(|| Note::new(self.seeds, SECONDS)));
+        let start = match note.map(Box::new) {
+            None => Start::Invited,
+            Some(note) if !note.voters.is_empty() => Start::Returns { note },
+            Some(mut note) => {
+                note.authority.epoch += 1;
+                let origin = Origin::default();
+                Start::Alone { note, origin }
+            }
+        };
+        let mut places = vec![Self::endpoint(0)];
+        for member in members.into_iter().chain([Self::endpoint(place)]) {
+            if !places.contains(&member) && !member.is_empty() {
+                places.push(member);
+            }
+        }
+        let open = Open {
+            run: "run".to_owned(),
+            most: self.open.unwrap(),
+            start,
+        };
+        self.start_voter(place, places, Some(open));
+    }
+
+    fn start_voter(&mut self, place: usize, places: Vec<String>, open: Option<Open>) {
         self.seeds += 1;
         let own = places.iter().position(|of| *of == Self::endpoint(place));
+        let own = own.unwrap();
+        let calls = places.iter().enumerate().filter(|(at, _)| *at != own);
+        let calls = calls.map(|(at, place)| (at, Self::place_of(place)));
+        let calls = calls.collect();
         let voter = Voter::new(Settings {
             places,
-            own: own.unwrap(),
+            open,
+            own,
             is_store: self.stores.contains(&place),
             seed: self.seeds,
-            timeout: Duration::from_secs(60),
+            timeout: SECONDS,
             node_timeout: Duration::from_secs(3),
         });
         self.places[place] = Some(Process {
@@ -128,8 +203,61 @@ impl World {
             greeting: Vec::new(),
             keys: BTreeMap::new(),
             has_retired: false,
+            calls,
         });
         self.drain(place);
+        if self.open.is_some() {
+            self.handle(place, Input::Tick);
+        }
+    }
+
+    /// The agent at a place is started again. Its voter is as well, if it was one, or if that is the endpoint.
+    pub(crate) fn start_agent(&mut self, place: usize) {
+        if place == 0 || self.notes.contains_key(&place) {
+            self.start(place);
+        }
+    }
+
+    /// The lines that people saw, and the notes of the processes.
+    pub(crate) fn story(&self) -> String {
+        let facts = self
+            .facts
+            .iter()
+            .map(|(place, fact)| format!("n{place}: {fact}"));
+        let facts: Vec<String> = facts.collect();
+        let notes = self.notes.iter().map(|(place, note)| {
+            let Authority { cluster, epoch, .. } = note.authority;
+            let (cluster, rounds) = (cluster % 1000, note.runs.get("run").map(|run| run.round));
+            format!(
+                "n{place}: {cluster} {epoch} {rounds:?}, beside {:?}",
+                note.voters
+            )
+        });
+        format!(
+            "{}\n{}",
+            facts.join("\n"),
+            notes.collect::<Vec<_>>().join("\n")
+        )
+    }
+
+    fn place_of(endpoint: &str) -> usize {
+        let number = endpoint.trim_start_matches('n').split(':').next();
+        number.unwrap().parse().unwrap()
+    }
+
+    /// The machine of a place is gone, with the note of its process and the agent there.
+    pub(crate) fn lose(&mut self, place: usize) {
+        self.kill_with_agent(place);
+        self.notes.remove(&place);
+    }
+
+    /// The process at a place is killed, and the agent in it.
+    pub(crate) fn kill_with_agent(&mut self, place: usize) {
+        self.kill(place);
+        for coordinator in self.coordinators() {
+            let agent = ConnId(AGENTS + place as u32);
+            self.handle(coordinator, Input::Closed(agent));
+        }
     }
 
     /// The process at a place is about to end, by its own decision.
@@ -191,6 +319,9 @@ impl World {
             process.voter.handle(now, input);
             self.drain(place);
         }
+        while let Some(abandoned) = self.abandoned.pop_front() {
+            self.hang_up(|link| link == abandoned);
+        }
         while let Some((place, id)) = self.closing.pop_front() {
             match id {
                 Some(id) if id.0 >= AGENTS => {
@@ -216,7 +347,22 @@ impl World {
             };
             match output {
                 Output::Coordinator(output) => self.of_coordinator(place, output),
-                Output::ToPeer { place: to, frame } => self.send((place, to), frame),
+                Output::ToPeer { place: at, frame } => {
+                    if let Some(to) = process.calls.get(&at).copied() {
+                        self.send((place, to), frame);
+                    }
+                }
+                Output::Call { place: at, address } => {
+                    let old = process.calls.remove(&at);
+                    if let Some(address) = address {
+                        process.calls.insert(at, Self::place_of(&address));
+                    }
+                    let calls: BTreeSet<usize> = process.calls.values().copied().collect();
+                    if let Some(old) = old.filter(|old| !calls.contains(old)) {
+                        self.abandoned.push_back((place, old));
+                    }
+                }
+                Output::Note(note) => drop(self.notes.insert(place, *note)),
                 Output::Greet(frame) => {
                     process.greeting.clone_from(&frame);
                     let links: Vec<Link> = self.links.keys().copied().collect();
@@ -244,6 +390,19 @@ impl World {
             CoordinatorOutput::Send(id, event) => {
                 let agent = id.0 - AGENTS;
                 self.check(place, agent, &event);
+                if let Event::Attached(authority) = &event
+                    && authority.takes_voters
+                {
+                    self.attached.push_back((place, agent));
+                }
+                if let Event::Voters {
+                    addresses,
+                    invites: true,
+                    ..
+                } = &event
+                {
+                    self.invited.push((agent as usize, addresses.clone()));
+                }
                 self.events.entry(agent).or_default().push((place, event));
             }
             CoordinatorOutput::Read(key) => {
@@ -270,16 +429,21 @@ impl World {
         match event {
             Event::Attached(Authority { cluster, epoch, .. }) => {
                 self.last_authority.insert(place, (*cluster, *epoch));
-                let first = self.authorities.entry((*cluster, *epoch)).or_insert(place);
-                assert_eq!(*first, place, "two coordinators have epoch {epoch}");
+                let first = *(self.authorities.entry((*cluster, *epoch))).or_insert(place);
+                let (seeds, story) = (self.seeds >> 20, self.story());
+                assert_eq!(
+                    first, place,
+                    "seed {seeds}, two have epoch {epoch}: {story}"
+                );
             }
             Event::Formed { round, rank, .. } => {
                 let cluster = self.authority(place).0;
                 let ranks = self.announced.entry((cluster, *round)).or_default();
                 let other = ranks.insert(*rank, agent);
+                let (seeds, story) = (self.seeds >> 20, self.story());
                 assert!(
                     other.is_none_or(|other| other == agent),
-                    "agents {other:?} and {agent} have rank {rank} of round {round}"
+                    "seed {seeds}: agents {other:?} and {agent} have rank {rank} of round {round}: {story}"
                 );
             }
             _ => {}
@@ -296,7 +460,13 @@ impl World {
             && !self.cut.contains(&link)
         {
             let at = self.now.mono + LATENCY;
-            self.in_flight.push_back((at, link, *id, frame));
+            let mut rest = &frame[..];
+            while let Some((head, _)) = rest.split_first_chunk::<9>() {
+                let length = 9 + u64::from_le_bytes(head[1..].try_into().unwrap()) as usize;
+                let frame = rest[..length].to_vec();
+                self.in_flight.push_back((at, link, *id, frame));
+                rest = &rest[length..];
+            }
         }
     }
 
@@ -306,7 +476,9 @@ impl World {
         for from in 0..self.places.len() {
             for to in 0..self.places.len() {
                 let link = (from, to);
-                let is_there = self.links.contains_key(&link) || self.cut.contains(&link);
+                let process = self.places[from].as_ref();
+                let calls = process.is_some_and(|it| it.calls.values().any(|called| *called == to));
+                let is_there = self.links.contains_key(&link) || self.cut.contains(&link) || !calls;
                 if from == to || is_there || !can(&self.places[from]) || !can(&self.places[to]) {
                     continue;
                 }
@@ -341,6 +513,18 @@ impl World {
                         payload,
                     };
                     self.handle(link.1, request);
+                }
+            }
+            while let Some((place, agent)) = self.attached.pop_front() {
+                if !self.of_before.contains(&agent) {
+                    let is_voter = self.places.get(agent as usize).is_some_and(Option::is_some);
+                    let willing = !is_voter && (agent as usize) < self.places.len();
+                    self.ask(place, agent, &Operation::Candidate { willing });
+                }
+            }
+            for (place, members) in std::mem::take(&mut self.invited) {
+                if self.places[place].is_none() {
+                    self.start_open(place, members);
                 }
             }
             for place in 0..self.places.len() {

@@ -19,7 +19,7 @@ pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 /// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
-    ("rendezvous", 0x20..=0x2a),
+    ("rendezvous", 0x20..=0x2b),
     ("token", 0x30..=0x37),
     ("consensus", 0x40..=0x47),
     ("relay", 0x50..=0x57),
@@ -56,6 +56,8 @@ pub mod rendezvous {
     pub const LEASE: u8 = 0x29;
     /// Says that the connection is about to be closed, and that its process lives.
     pub const DETACH: u8 = 0x2a;
+    /// Says whether an agent can be a voter.
+    pub const CANDIDATE: u8 = 0x2b;
 }
 
 /// The nonce of a client that asks whether the server knows the requests that only ours have, and the answer of one that

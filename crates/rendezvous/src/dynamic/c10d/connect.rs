@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::NodeDesc;
-use rdzv_store::{
-    FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer,
-};
+use rdzv_store::{FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreServer};
 
+use super::elected::{await_coordinator, call};
+use super::open_group::{self, Left};
 use super::options::Options;
 use super::stored::{C10dState, Place};
-use super::{Connection, MOST_AGAIN};
+use super::{Connection, MOST_AGAIN, say_who_hosts};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
-use crate::dynamic::native::{self, Native, NativeOptions, NoteFile, Origin};
+use crate::dynamic::native::{self, Met, Native, NativeOptions, NoteFile, OwnVoter, Search};
 use crate::dynamic::node;
-use crate::{NodeState, Onlookers, RendezvousBackend, RendezvousError, RendezvousEvent};
+use crate::{Kept, Onlookers, RendezvousBackend, RendezvousError};
 
 /// How long a port that is taken is called before it is tried again to get it.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -36,6 +36,11 @@ pub(super) fn at_tcp(
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Connection, RendezvousError> {
+    let left = Left::by_member(endpoint, options)
+        .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+    if let Some(left) = left {
+        return open_group::return_to((endpoint, options, onlookers), left);
+    }
     let mut again = 0;
     loop {
         let reached = reach(endpoint, is_host, options, onlookers)?;
@@ -50,15 +55,6 @@ pub(super) fn at_tcp(
             ended => return ended,
         }
     }
-}
-
-pub(super) fn say_who_hosts(onlookers: &Onlookers) {
-    let message = format!(
-        "Process {} hosts the TCP store for the C10d rendezvous backend.",
-        std::process::id()
-    );
-    tracing::info!("{message}");
-    onlookers.record(RendezvousEvent::new(NodeState::Init, message));
 }
 
 /// The agent that hosts a store for another run ends with that one, and this run then has no store.
@@ -101,7 +97,12 @@ fn meet(
         Some(&endpoint.host),
         store.local_address(),
     ));
-    let native = Native::connect(
+    let voter = OwnVoter::default();
+    let candidate = (options.most_voters > 1).then(|| {
+        let address = server.is_none().then(|| me.addr.clone());
+        open_group::candidate((endpoint, options, onlookers), voter.clone(), address)
+    });
+    let met = Native::connect(
         NativeOptions {
             store: Arc::clone(&store),
             run_id: options.run_id.clone(),
@@ -112,10 +113,28 @@ fn meet(
             kept: options.kept.clone(),
             ends_workers: options.ends_workers,
             voters: None,
+            candidate,
             onlookers: onlookers.clone(),
         },
         options.read_timeout,
     )?;
+    let native = match met {
+        Met::Coordinator(native) => Some(native),
+        Met::Store => None,
+        // It knows where the coordinator is.
+        Met::Voter => {
+            let search = Search::of_open_group(endpoint.clone(), &[]);
+            let site = (endpoint, options, onlookers);
+            let candidate = |own| Some(open_group::candidate(site, voter.clone(), Some(own)));
+            let native = await_coordinator(search, candidate, options, onlookers)?;
+            return Ok(Connection {
+                backend: Box::new(native),
+                server: server.map(Arc::new),
+                voter,
+                is_observed: false,
+            });
+        }
+    };
     tracing::debug!(
         peer = %store.peer(),
         node = %me,
@@ -132,12 +151,13 @@ fn meet(
         met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     }
     let backend = match native {
-        Some(native) => Box::new(native),
+        Some(native) => native,
         None => drive(Place::Tcp(store), me, options)?,
     };
     Ok(Connection {
         backend,
         server: server.map(Arc::new),
+        voter,
         is_observed: false,
     })
 }
@@ -155,6 +175,7 @@ pub(super) fn at_file(
     Ok(Connection {
         backend: drive(Place::File(Arc::new(store)), me, options)?,
         server: None,
+        voter: OwnVoter::default(),
         is_observed: false,
     })
 }
@@ -260,51 +281,42 @@ fn serve(
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<TcpStoreServer, StoreError> {
-    let (own, onlookers) = (endpoint.to_string(), onlookers.clone());
+    let own = endpoint.to_string();
     let mut server = options
         .policy
         .server(loopback(&endpoint.host), endpoint.port);
     server.extension = Some(native::observed(own.clone(), onlookers.clone()));
-    if let Some(kept) = &options.kept {
-        let explain = |source| StoreError::Listen {
-            address: endpoint.to_string(),
-            source,
-        };
-        let mut listeners = kept.listeners().map_err(explain)?;
-        if listeners.is_empty() {
-            listeners = TcpStoreServer::listen(server.host.as_deref(), server.port)?;
+    let explain = |source| StoreError::Listen {
+        address: endpoint.to_string(),
+        source,
+    };
+    let kept = options.kept.as_ref();
+    if kept.is_some() || options.most_voters > 1 {
+        let mut listeners = kept.map_or_else(|| Ok(Vec::new()), Kept::listeners);
+        if listeners.as_ref().is_ok_and(Vec::is_empty) {
+            let new = TcpStoreServer::listen(server.host.as_deref(), server.port)?;
             // Before anybody is accepted.
-            kept.keep_listeners(&listeners).map_err(explain)?;
+            let keeps = kept.map_or(Ok(()), |kept| kept.keep_listeners(&new));
+            listeners = keeps.map(|()| new);
         }
-        let origin = Origin {
-            host: Some(kept.instance()),
-            addresses: native::addresses(&listeners),
-            recover: options.recover,
-            ..Origin::default()
-        };
-        let slots = kept.coordinator_slots().map_err(explain)?;
-        let mut note = NoteFile::over(slots, options.coordinator_timeout);
-        note.reopen().map_err(explain)?;
-        server.extension = Some(native::restartable(note, origin, own, onlookers.clone()));
-        server.listeners = listeners;
+        let listeners = listeners.map_err(explain)?;
+        let origin = open_group::origin(&listeners, options);
+        if options.most_voters > 1 {
+            let site = (endpoint, options, onlookers);
+            open_group::found(&mut server, site, listeners, origin).map_err(explain)?;
+        } else if let Some(kept) = kept {
+            let slots = kept.coordinator_slots().map_err(explain)?;
+            let mut note = NoteFile::over(slots, options.coordinator_timeout);
+            note.reopen().map_err(explain)?;
+            server.extension = Some(native::restartable(note, origin, own, onlookers.clone()));
+            server.listeners = listeners;
+        }
     }
     let server = TcpStoreServer::start(server)?;
     if let Some(group) = &onlookers.group {
         group.ask(server.pinger());
     }
     Ok(server)
-}
-
-pub(super) fn call(
-    endpoint: &Endpoint,
-    port: u16,
-    timeout: Duration,
-    policy: &StorePolicy,
-) -> Result<TcpStore, StoreError> {
-    TcpStore::connect(TcpStoreOptions {
-        timeout,
-        ..policy.client(&endpoint.host, port)
-    })
 }
 
 /// Of several agents on the host of the endpoint, one gets its port, and the others are its clients.

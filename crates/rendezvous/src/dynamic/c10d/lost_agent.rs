@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_store::FileStore;
 
 use super::C10dRendezvous;
-use super::connect::call;
+use super::elected::call;
 use super::options::{Medium, Options};
 use super::stored::{C10dState, Place};
 use crate::dynamic::node;

@@ -5,6 +5,8 @@
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
 //! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
+//! | `elected.rs` | finding the coordinator that voters have elected |
+//! | `open_group.rs` | the same where agents may become voters |
 //! | `voters.rs`, `store_voter.rs` | the same where several agents are voters; a store that is one |
 //! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
@@ -16,7 +18,7 @@
 //! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer; not read for a file |
 //! | `is_host` | found out | whether this node hosts the store |
 //! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
-//! | `voters` | 1, 3 or 5, as many as the endpoint lists | how many of its places are voters |
+//! | `voters` | with a list of endpoints: 1, 3 or 5, as many as it has places; with one: up to 5 | how many of its places are voters, or how many agents at most |
 //! | `node_timeout` | 3 s | how long a machine may be silent, as its kernel shows it; see [`rdzv_rendezvous_proto::silence`] |
 //! | `fence`, `fence_kill` | off, 60 s | whether a node among voters stops its workers that has no majority, and how long they stand still |
 //! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
@@ -28,7 +30,9 @@
 //! clients.
 
 mod connect;
+mod elected;
 mod lost_agent;
+mod open_group;
 mod options;
 mod store_voter;
 mod store_watch;
@@ -45,13 +49,15 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_store::{Pinger, TcpStoreServer};
 
+use crate::dynamic::native::OwnVoter;
+
 pub(crate) use self::options::OPTIONS;
 use self::options::{Medium, Options};
 pub use self::store_voter::StoreVoter;
 pub use self::stored::C10dState;
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, Observer, Onlookers, Recorder, RendezvousBackend,
-    RendezvousError, RendezvousInfo, RendezvousParameters,
+    Change, ExitBarrier, Interrupter, Member, NodeState, Observer, Onlookers, Recorder,
+    RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
 /// How long the host of the store waits at the end until the other agents have left it.
@@ -75,6 +81,8 @@ struct Connection {
     backend: Box<dyn RendezvousBackend>,
     /// The store, if this node hosts it.
     server: Option<Arc<TcpStoreServer>>,
+    /// The server of a voter that is not at the endpoint, if this node has become one.
+    voter: OwnVoter,
     is_observed: bool,
 }
 
@@ -205,6 +213,15 @@ fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
     }
 }
 
+fn say_who_hosts(onlookers: &Onlookers) {
+    let message = format!(
+        "Process {} hosts the TCP store for the C10d rendezvous backend.",
+        std::process::id()
+    );
+    tracing::info!("{message}");
+    onlookers.record(RendezvousEvent::new(NodeState::Init, message));
+}
+
 impl Calls {
     fn lock(&self) -> MutexGuard<'_, Under> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -286,6 +303,9 @@ impl RendezvousBackend for C10dRendezvous {
         if let Some(server) = &connection.server {
             threads.push(("rendezvous store server", server.pinger()));
         }
+        if let Some(server) = &*connection.voter.lock() {
+            threads.push(("voter's store server", server.pinger()));
+        }
         threads
     }
 
@@ -322,12 +342,17 @@ impl RendezvousBackend for C10dRendezvous {
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         let left = self.leave();
         let is_alone = matches!(self.options.medium, Medium::Tcp { .. });
-        // Of several voters, another one coordinates at once.
-        if let Some(connection) = self.connected.get_mut().as_mut().filter(|_| is_alone)
-            && let Some(server) = connection.server.take()
-        {
+        // Of several voters, another one coordinates at once; and one that learns, if this one hands over.
+        let connection = self.connected.get_mut().as_mut();
+        let alone = connection.filter(|it| is_alone && !it.voter.has_others());
+        if let Some(connection) = alone {
             // Its end in order would tell the others that nobody comes, so it lasts as long as the process.
-            Box::leak(Box::new(server));
+            if let Some(server) = connection.server.take() {
+                Box::leak(Box::new(server));
+            }
+            if let Some(server) = connection.voter.lock().take() {
+                Box::leak(Box::new(server));
+            }
         }
         left
     }
@@ -338,7 +363,9 @@ impl RendezvousBackend for C10dRendezvous {
         };
         let closed = connection.backend.shutdown();
         drop(connection.backend);
-        if let Some(server) = connection.server.and_then(Arc::into_inner) {
+        let hosted = connection.server.and_then(Arc::into_inner);
+        let voter = connection.voter.lock().take();
+        if let Some(server) = hosted.or(voter) {
             if let Some(kept) = &self.options.kept {
                 kept.release_listeners();
             }

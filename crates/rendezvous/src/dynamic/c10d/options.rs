@@ -32,11 +32,14 @@ const READ_TIMEOUT: i64 = 60;
 /// Time for which agents wait for the coordinator in an agent that was killed, if nothing is configured, in seconds.
 const COORDINATOR_TIMEOUT: i64 = 60;
 
+/// The most voters of a job with one endpoint, if nothing is configured.
+const MOST_VOTERS: usize = 5;
+
 /// A machine may be silent for so long at most.
 const MOST_NODE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What `c10d` is configured with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) run_id: RunId,
     pub(super) medium: Medium,
@@ -50,6 +53,8 @@ pub(super) struct Options {
     pub(super) coordinator_timeout: Duration,
     /// Whether this node may take the place of a coordinator that cannot be shown to have ended.
     pub(super) recover: bool,
+    /// The most voters of a group that agents may join; 1 if they may not.
+    pub(super) most_voters: usize,
     pub(super) kept: Option<Kept>,
     pub(super) group: Option<GroupStatus>,
     /// Whether the workers of this node end with its agent.
@@ -57,7 +62,7 @@ pub(super) struct Options {
 }
 
 /// Where the state is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Medium {
     /// In a TCP store.
     Tcp {
@@ -121,8 +126,15 @@ impl Options {
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
         }
+        let most_voters = match &medium {
+            Medium::Tcp { endpoint, .. } if endpoint.port != 0 && parameters.max_nodes > 1 => {
+                open_voters(parameters)?
+            }
+            _ => 1,
+        };
         Ok(Self {
             run_id: RunId::new(&parameters.run_id),
+            most_voters,
             medium,
             settings,
             local_addr: parameters.local_addr.clone(),
@@ -181,6 +193,17 @@ fn has_fence(config: &RendezvousConfig) -> Result<bool, RendezvousError> {
     }
 }
 
+/// The most voters of a job with one endpoint. An agent that nobody starts again founds no group, unless it is to.
+fn open_voters(parameters: &RendezvousParameters) -> Result<usize, RendezvousError> {
+    let given = parameters.config.get_as_int("voters")?;
+    let given = given.and_then(|given| usize::try_from(given).ok());
+    Ok(match (given, &parameters.kept) {
+        (Some(given), _) => given,
+        (None, Some(_)) => MOST_VOTERS,
+        (None, None) => 1,
+    })
+}
+
 /// Reads the endpoint, which may be a list: the place of the coordinator, or those of the voters.
 pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
@@ -190,6 +213,8 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
         None => most,
         Some(given) => match usize::try_from(given) {
             Ok(count @ (1 | 3 | 5)) if count <= listed => count,
+            // Agents are voters, at endpoints of their own.
+            Ok(3 | 5) if listed == 1 => 1,
             Ok(count @ (3 | 5)) => {
                 return Err(wrong(format!(
                     "{count} voters need {count} endpoints, and the endpoint names {listed}: list them as a:29400,b,c"

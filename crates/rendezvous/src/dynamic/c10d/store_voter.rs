@@ -103,6 +103,8 @@ impl StoreVoter {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
         let voter = VoterOptions {
             places: self.places.clone(),
+            open: None,
+            note: None,
             own: self.own,
             is_store: true,
             timeout,

@@ -1,4 +1,4 @@
-//! Being a voter, if this machine has one of the places, and finding the coordinator.
+//! Being a voter, if this machine has one of the places of a list.
 
 use std::io;
 use std::net::TcpListener;
@@ -6,23 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::reminder::{self, Reminder};
-use rdzv_rendezvous_proto::group::{Case, Wait};
 use rdzv_rendezvous_proto::voter::FRAME_BOUND;
-use rdzv_store::{ServerOptions, Store as _, StoreError, TcpStoreServer, resolve};
+use rdzv_store::{ServerOptions, StoreError, TcpStoreServer, resolve};
 
-use super::Connection;
-use super::connect::{call, say_who_hosts};
+use super::elected::await_coordinator;
 use super::options::Options;
+use super::{Connection, say_who_hosts};
 use crate::bind::loopback;
-use crate::dynamic::native::{self, Located, Native, NativeOptions, Search, VoterOptions};
+use crate::dynamic::native::{self, OwnVoter, Search, VoterOptions};
 use crate::dynamic::node;
-use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
-/// Time between two searches for the coordinator, at first and at most. Nobody tells when another machine has one.
+/// Time between two attempts to get a port.
 const AGAIN: Duration = Duration::from_millis(10);
-const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 
 /// The time in which an agent whose keeper was killed ends, so that the next one gets its port.
 const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
@@ -38,110 +34,12 @@ pub(super) fn connect(
     if server.is_some() {
         say_who_hosts(onlookers);
     }
-    let mut search = Search::new(places.to_vec());
-    let started = Instant::now();
-    // The other voters are nodes of the job, and are waited for like those.
-    let timeout = options.settings.join_timeout.max(options.read_timeout);
-    let (mut reminder, mut again) = (Reminder::default(), AGAIN);
-    loop {
-        let found = search.find(&options.policy.credentials, || false);
-        let what = match found.map(|located| meet(places, &located, options, onlookers)) {
-            Ok(Ok(native)) => {
-                onlookers.wait_for(None);
-                return Ok(Connection {
-                    backend: Box::new(native),
-                    server: server.map(Arc::new),
-                    is_observed: false,
-                });
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(why) => why,
-        };
-        let elapsed = started.elapsed();
-        if let Some(refusals) = search.refusals() {
-            return Err(RendezvousError::Unreachable {
-                what: format!("more than half of the voters cannot be talked to ({refusals})"),
-                place: options.place(),
-                elapsed: Some(elapsed),
-                remedy: "give this agent the --token-file and the --tls-* files that the others have",
-            });
-        }
-        if elapsed >= timeout {
-            return Err(RendezvousError::Unreachable {
-                what,
-                place: options.place(),
-                elapsed: Some(elapsed),
-                remedy: "check that an agent with the same list of endpoints runs at each of them",
-            });
-        }
-        onlookers.wait_for(Some(waits(places, &what, started, timeout)));
-        if reminder.is_due(elapsed) {
-            let left = timeout.saturating_sub(elapsed).as_secs();
-            tracing::warn!(
-                target: reminder::TARGET,
-                left,
-                "waiting until all voters are there and have elected a coordinator ({what}); {left} s left"
-            );
-        }
-        std::thread::sleep(again);
-        again = (again * 2).min(AGAIN_AT_MOST);
-    }
-}
-
-/// The wait of an agent whose job has not begun.
-fn waits(places: &[Endpoint], what: &str, started: Instant, timeout: Duration) -> Waits {
-    let (missing, what) = (
-        places.iter().map(Endpoint::to_string).collect::<Vec<_>>(),
-        what.to_owned(),
-    );
-    Arc::new(move || Wait {
-        case: Case::W5,
-        sentence: format!(
-            "waiting until all voters are there and have elected a coordinator ({what}); {} s left",
-            timeout.saturating_sub(started.elapsed()).as_secs()
-        ),
-        missing: missing.clone(),
-    })
-}
-
-/// Takes part at the coordinator.
-fn meet(
-    places: &[Endpoint],
-    located: &Located,
-    options: &Options,
-    onlookers: &Onlookers,
-) -> Result<Native, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
-    let (timeout, port) = (options.read_timeout, located.address.port());
-    let reached = Endpoint {
-        host: located.address.ip().to_string(),
-        port,
-    };
-    let store = call(&reached, port, timeout, &options.policy).map_err(explain)?;
-    store.set_timeout(timeout);
-    let store = Arc::new(store);
-    let host = places.get(located.place).map(|place| place.host.as_str());
-    let own = node::advertised(options.local_addr.as_deref(), host, store.local_address());
-    let native = Native::connect(
-        NativeOptions {
-            store: Arc::clone(&store),
-            run_id: options.run_id.clone(),
-            settings: options.settings,
-            node: node::describe(own),
-            policy: options.policy.clone(),
-            program: options.program.clone(),
-            kept: options.kept.clone(),
-            ends_workers: options.ends_workers,
-            voters: Some(Search::new(places.to_vec()).beginning_at(located.place)),
-            onlookers: onlookers.clone(),
-        },
-        timeout,
-    )?;
-    native.ok_or_else(|| RendezvousError::Unreachable {
-        what: "there is a store that is no voter".to_owned(),
-        place: options.place(),
-        elapsed: None,
-        remedy: "check that an agent with the same list of endpoints runs at each of them",
+    let native = await_coordinator(Search::new(places.to_vec()), |_| None, options, onlookers)?;
+    Ok(Connection {
+        backend: Box::new(native),
+        server: server.map(Arc::new),
+        voter: OwnVoter::default(),
+        is_observed: false,
     })
 }
 
@@ -277,6 +175,8 @@ fn start(
     let place = &places[own];
     let voter = VoterOptions {
         places: places.to_vec(),
+        open: None,
+        note: None,
         own,
         is_store: false,
         timeout: options.coordinator_timeout,

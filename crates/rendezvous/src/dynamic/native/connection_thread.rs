@@ -22,6 +22,7 @@ use rdzv_trust::Channel;
 use rustix::event::{PollFd, PollFlags};
 use socket2::SockRef;
 
+use super::candidate::Candidate;
 use super::link::Link;
 use super::onlooking::Onlooking;
 use super::probe::{Found, probe};
@@ -72,12 +73,19 @@ pub(super) enum NotJoined {
     CannotLead(RendezvousError),
 }
 
+/// The voters, as far as this agent has to do with them.
+pub(super) struct OfVoters {
+    /// The other places at which the coordinator may be, if there are any.
+    pub(super) search: Option<Search>,
+    /// This agent's part in a group that it may join.
+    pub(super) candidate: Option<Candidate>,
+}
+
 /// Everything the thread owns.
 pub(super) struct ConnectionThread {
     client: NativeClient,
     address: SocketAddr,
-    /// The other places at which the coordinator may be, if there are any.
-    search: Option<Search>,
+    voters: OfVoters,
     link: Option<Link>,
     /// Whether the end of a connection may be that of the process.
     ends_workers: bool,
@@ -104,21 +112,22 @@ impl ConnectionThread {
     pub(super) fn start(
         link: Link,
         address: SocketAddr,
-        search: Option<Search>,
+        voters: OfVoters,
         workers: WorkersStore,
         client: NativeClient,
         onlookers: Onlookers,
     ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
         let (sender, commands) = mailbox()?;
         link.channel().stream().set_nonblocking(true)?;
-        let found = search.as_ref().and_then(Search::coordinator);
+        let search = voters.search.as_ref().filter(|search| !search.is_open());
+        let found = search.and_then(Search::coordinator);
         let coordinator = found.unwrap_or_else(|| address.to_string());
-        let mut onlooking = Onlooking::new(onlookers, search.as_ref(), coordinator);
+        let mut onlooking = Onlooking::new(onlookers, search, coordinator);
         onlooking.attached(&client);
         let thread = Self {
             client,
             address,
-            search,
+            voters,
             ends_workers: link.from().is_some(),
             link: Some(link),
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
@@ -323,6 +332,9 @@ impl ConnectionThread {
                     self.client.handle(fence::now(), publish);
                     self.offered = Some(master);
                 }
+                Happened::IsNoCandidate => {
+                    self.client.handle(fence::now(), Input::Willing(false));
+                }
                 Happened::CannotLead(error) => {
                     self.cannot_lead = Some(error);
                     self.client.handle(fence::now(), Input::Interrupt);
@@ -350,11 +362,26 @@ impl ConnectionThread {
             Output::Watch(silence) => self.watch(silence),
             Output::Search => {
                 let credentials = self.workers.credentials();
-                let search = self.search.as_mut();
+                let search = self.voters.search.as_mut();
                 if search.is_some_and(|search| search.has_moved(credentials)) {
                     let why = "another voter coordinates now";
                     self.note_lost(why);
                     return Happened::Broke(why.to_owned());
+                }
+            }
+            Output::Voters {
+                addresses,
+                voters,
+                invites,
+            } => {
+                self.onlooking.voters(match voters {
+                    0 | 1 => &[],
+                    _ => &addresses,
+                });
+                let OfVoters { search, candidate } = &mut self.voters;
+                let candidate = candidate.as_mut();
+                if candidate.is_some_and(|it| it.members_changed(&addresses, invites, search)) {
+                    return Happened::IsNoCandidate;
                 }
             }
             Output::Send(bytes) => {
@@ -450,7 +477,7 @@ impl ConnectionThread {
     /// Connects to the coordinator, which may be at another place than before.
     fn dial(&mut self) -> Result<Channel, String> {
         let credentials = self.workers.credentials();
-        let channel = match &mut self.search {
+        let channel = match &mut self.voters.search {
             Some(search) => {
                 let commands = &self.commands;
                 let has_commands = || {
@@ -467,7 +494,13 @@ impl ConnectionThread {
             None => match probe(self.address, self.one_attempt(), credentials) {
                 Ok(Found::Coordinator(channel)) => channel,
                 Ok(Found::Voter(_)) => {
-                    return Err("there is a voter that is not the coordinator".to_owned());
+                    let Some(candidate) = &self.voters.candidate else {
+                        return Err("there is a voter that is not the coordinator".to_owned());
+                    };
+                    // It knows where that is.
+                    let endpoint = candidate.endpoint.clone();
+                    self.voters.search = Some(Search::of_open_group(endpoint, &[]));
+                    return self.dial();
                 }
                 Ok(Found::Store) => {
                     let what = "there is another store now, which hosts no rendezvous";
@@ -529,5 +562,6 @@ enum Happened {
     Connected,
     Broke(String),
     Offered { round: u64, master: Master },
+    IsNoCandidate,
     CannotLead(RendezvousError),
 }

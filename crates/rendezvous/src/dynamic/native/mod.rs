@@ -11,10 +11,12 @@
 //! | `note.rs` | [`NoteFile`]: what a coordinator leaves to the next one if it is killed |
 //! | `voter.rs`, `voter_link.rs` | [`voter()`]: what makes a store server a voter; its connections to the others |
 //! | `search.rs` | [`Search`]: finding the coordinator among the voters |
+//! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs`, `onlooking.rs` | the thread of the connection; what it tells those who look on |
 //! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
 
+mod candidate;
 mod connection_thread;
 mod extension;
 mod link;
@@ -48,7 +50,8 @@ use crate::{
     ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
-use connection_thread::{Command, ConnectionThread, NotJoined};
+pub use candidate::{Candidate, OwnVoter, StartVoter};
+use connection_thread::{Command, ConnectionThread, NotJoined, OfVoters};
 pub use extension::{extension, observed, restartable};
 use link::Link;
 pub use note::NoteFile;
@@ -80,6 +83,8 @@ pub struct NativeOptions {
     pub ends_workers: bool,
     /// The places of the voters, if the coordinator is at one of them. It may be at another place later on.
     pub voters: Option<Search>,
+    /// This agent's part in a group of voters that it may join.
+    pub candidate: Option<Candidate>,
     /// Those who look on: at a connection to the coordinator that is lost, say.
     pub onlookers: Onlookers,
 }
@@ -91,6 +96,27 @@ impl fmt::Debug for NativeOptions {
             "NativeOptions({} at {:?})",
             self.run_id, self.store
         )
+    }
+}
+
+/// The server at an address.
+#[derive(Debug)]
+pub enum Met {
+    /// A coordinator, at which this agent takes part.
+    Coordinator(Box<Native>),
+    /// A voter that is not the coordinator.
+    Voter,
+    /// A store without a coordinator.
+    Store,
+}
+
+impl Met {
+    /// The part in the rendezvous, if there is a coordinator.
+    pub fn coordinator(self) -> Option<Native> {
+        match self {
+            Self::Coordinator(native) => Some(*native),
+            Self::Voter | Self::Store => None,
+        }
     }
 }
 
@@ -123,11 +149,8 @@ pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, Ren
 }
 
 impl Native {
-    /// Connects, within `within`; nothing if there is a store without a coordinator.
-    pub fn connect(
-        options: NativeOptions,
-        within: Duration,
-    ) -> Result<Option<Self>, RendezvousError> {
+    /// Connects, within `within`.
+    pub fn connect(options: NativeOptions, within: Duration) -> Result<Met, RendezvousError> {
         let NativeOptions {
             store,
             run_id,
@@ -138,17 +161,15 @@ impl Native {
             kept,
             ends_workers,
             voters: search,
+            candidate,
             onlookers,
         } = options;
         let address = store.peer();
         let place = place(address);
         let channel = match probe::probe(address, within, &policy.credentials) {
             Ok(Found::Coordinator(channel)) => channel,
-            Ok(Found::Store) => return Ok(None),
-            Ok(Found::Voter(_)) => {
-                let what = "it is a voter that is not the coordinator".to_owned();
-                return Err(unreachable(place, what, None));
-            }
+            Ok(Found::Store) => return Ok(Met::Store),
+            Ok(Found::Voter(_)) => return Ok(Met::Voter),
             Err(what) => return Err(unreachable(place, what.to_string(), None)),
         };
         let (instance, predecessors) = match &kept {
@@ -164,15 +185,19 @@ impl Native {
             .running(program)
             .replacing(predecessors)
             .at(numeric(address));
-        if search.is_some() {
+        if search.as_ref().is_some_and(|search| !search.is_open()) {
             client = client.among_voters();
         }
         let link = Link::new(channel, ends_workers);
-        let client = client.from(link.from());
+        let mut client = client.from(link.from());
+        if candidate.as_ref().is_some_and(Candidate::is_willing) {
+            client = client.willing();
+        }
+        let of_voters = OfVoters { search, candidate };
         let (commands, thread) =
-            ConnectionThread::start(link, address, search, workers, client, onlookers)
+            ConnectionThread::start(link, address, of_voters, workers, client, onlookers)
                 .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
-        Ok(Some(Self {
+        Ok(Met::Coordinator(Box::new(Self {
             run_id,
             settings,
             place,
@@ -182,7 +207,7 @@ impl Native {
             store,
             policy,
             recoverable: None,
-        }))
+        })))
     }
 
     /// The agents of a round share the store at its coordinator, which may be another one than before.

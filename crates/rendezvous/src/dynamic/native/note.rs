@@ -51,8 +51,21 @@ impl NoteFile {
     }
 
     /// Its content.
-    pub(super) fn note(&self) -> &Note {
+    pub(in crate::dynamic) fn note(&self) -> &Note {
         &self.note
+    }
+
+    /// Writes another one in its place.
+    pub(super) fn replace(&mut self, note: Note) -> io::Result<()> {
+        self.note = note;
+        self.write()
+    }
+
+    /// Writes where members of the group may be, for a process that is none.
+    pub(super) fn keep_members(&mut self, addresses: Vec<String>) -> io::Result<()> {
+        self.note.authority.cluster = 0;
+        self.note.voters = addresses;
+        self.write()
     }
 
     /// Writes what is to be known of a run.

@@ -46,6 +46,17 @@ impl Onlooking {
         });
     }
 
+    /// These are the voters, if there are several.
+    pub(super) fn voters(&mut self, voters: &[String]) {
+        self.voters = voters.to_vec();
+        if let Some(known) = &mut self.known {
+            known.has_voters = !voters.is_empty();
+            if let Some(group) = &self.onlookers.group {
+                group.attach(known.clone());
+            }
+        }
+    }
+
     /// The coordinator is reached at this endpoint.
     pub(super) fn reached(&mut self, coordinator: String) {
         self.coordinator = coordinator;

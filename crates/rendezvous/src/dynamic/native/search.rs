@@ -19,16 +19,21 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// The kernel asks a silent machine after so long, and again and again.
 const ASK: Duration = Duration::from_secs(1);
 
+/// The most places of a group that agents may join.
+const MOST_PLACES: usize = 32;
+
 /// The longest answer to the question for the coordinator, in bytes.
 const LONGEST_ANSWER: u64 = 1024;
 
 /// The places at which the coordinator may be.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Search {
     places: Vec<Endpoint>,
     order: SearchOrder,
     /// The places whose last answer was a refusal, of either side, with the reason.
     refused: BTreeMap<usize, String>,
+    /// Agents may join the group, so voters may name other places.
+    is_open: bool,
 }
 
 /// The coordinator.
@@ -49,11 +54,12 @@ impl Search {
             places,
             order,
             refused: BTreeMap::new(),
+            is_open: false,
         }
     }
 
     /// The places, as people know them.
-    pub(super) fn places(&self) -> Vec<String> {
+    pub fn places(&self) -> Vec<String> {
         self.places.iter().map(Endpoint::to_string).collect()
     }
 
@@ -63,10 +69,58 @@ impl Search {
         place.map(Endpoint::to_string)
     }
 
-    /// The coordinator was found at this place.
-    pub fn beginning_at(mut self, place: usize) -> Self {
-        self.order.found(place);
-        self
+    /// Among the members of a group that agents may join: the endpoint of the job, and others that are known.
+    pub fn of_open_group(endpoint: Endpoint, members: &[String]) -> Self {
+        let mut search = Self::new(vec![endpoint]);
+        search.is_open = true;
+        search.know(members);
+        search
+    }
+
+    /// These are the other members of the group from here on.
+    pub fn know(&mut self, members: &[String]) {
+        self.places.truncate(1);
+        for member in members {
+            if let Ok(place) = Endpoint::parse(member, 0)
+                && !self.places.contains(&place)
+            {
+                self.places.push(place);
+            }
+        }
+        self.refused.clear();
+        let places = self.places.iter().map(Endpoint::to_string);
+        self.order.replace(places.collect());
+    }
+
+    /// Whether agents may join the group.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// A voter has named a place.
+    fn learn(&mut self, coordinator: &str) {
+        if !self.order.elsewhere(coordinator)
+            && self.is_open
+            && let Ok(place) = Endpoint::parse(coordinator, 0)
+            && self.places.len() < MOST_PLACES
+        {
+            self.places.push(place);
+            let places = self.places.iter().map(Endpoint::to_string);
+            self.order.replace(places.collect());
+            self.order.elsewhere(coordinator);
+        }
+    }
+
+    /// The same, where the coordinator was found at this place.
+    pub fn beginning_at(&self, place: usize) -> Self {
+        let mut search = self.clone();
+        search.order.found(place);
+        search
+    }
+
+    /// A place, by its index.
+    pub fn place(&self, place: usize) -> Option<&Endpoint> {
+        self.places.get(place)
     }
 
     /// Asks the places until one of them is the coordinator, each at most once beside the one that another names. No further one
@@ -81,10 +135,12 @@ impl Search {
         has_other_work: impl Fn() -> bool,
     ) -> Result<Located, String> {
         let mut answers = Vec::new();
-        for asked in 0..=self.order.len() {
+        let mut asked = 0;
+        while asked <= self.order.len() {
             if asked > 0 && has_other_work() {
                 break;
             }
+            asked += 1;
             let place = self.order.advance();
             let Some(endpoint) = self.places.get(place).cloned() else {
                 break;
@@ -104,7 +160,7 @@ impl Search {
                     });
                 }
                 Ok(Answer::Voter(Some(coordinator))) => {
-                    self.order.elsewhere(&coordinator);
+                    self.learn(&coordinator);
                     answers.push((endpoint, format!("names {coordinator}")));
                 }
                 Ok(Answer::Voter(None)) => {

@@ -11,11 +11,12 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::group::GroupView;
-use rdzv_rendezvous_proto::voter::{Fact, Output, Settings, Voter};
+use rdzv_rendezvous_proto::voter::{Fact, Open, Output, Settings, Voter};
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use super::NoteFile;
 use super::extension::{Host, beside};
 use super::voter_link::VoterLink;
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
@@ -23,8 +24,13 @@ use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 /// The parts of a [`voter()`].
 #[derive(Debug)]
 pub struct VoterOptions {
-    /// The places of all voters, in the order in which every agent has them.
+    /// The places of all voters, in the order in which every agent has them. Of a group that agents may join, those that are
+    /// known, the endpoint of the job first.
     pub places: Vec<Endpoint>,
+    /// Agents may join the group.
+    pub open: Option<Open>,
+    /// The note for the next process here; only of a group that agents may join.
+    pub note: Option<NoteFile>,
     /// The place at which the server of this process listens, by its index.
     pub own: usize,
     /// No agent runs in this process, so it is to coordinate if it can.
@@ -48,6 +54,8 @@ pub struct VoterOptions {
 pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
         places,
+        open,
+        note,
         own,
         is_store,
         timeout,
@@ -62,25 +70,31 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
             VoterLink::start(endpoint.clone(), credentials.clone())?,
         );
     }
-    let mut voter = Voter::new(Settings {
+    let is_open = open.is_some();
+    let voter = Voter::new(Settings {
         places: places.iter().map(Endpoint::to_string).collect(),
+        open,
         own,
         is_store,
         seed: fastrand::u64(..),
         timeout,
         node_timeout,
     });
-    while let Some(output) = voter.poll_output() {
-        if let Output::Greet(frame) = output {
-            links.values().for_each(|link| link.greet(frame.clone()));
-        }
-    }
-    let host = VoterHost {
+    let mut host = VoterHost {
         voter,
         links,
+        credentials,
+        greeting: Vec::new(),
+        note,
         stored: BTreeSet::new(),
         onlookers: onlookers.clone(),
     };
+    host.begin();
+    if is_open {
+        // One that is alone coordinates from its first connection on.
+        host.voter.handle(Now::default(), coordinator::Input::Tick);
+        host.begin();
+    }
     Ok(beside(host, onlookers))
 }
 
@@ -90,6 +104,11 @@ struct VoterHost {
     voter: Voter,
     /// The connections to the other places.
     links: BTreeMap<usize, VoterLink>,
+    credentials: Credentials,
+    /// The first frames of a connection.
+    greeting: Vec<u8>,
+    /// The note for the next process here.
+    note: Option<NoteFile>,
     /// The keys that the coordinator here has stored, which the next one does not know.
     stored: BTreeSet<Vec<u8>>,
     onlookers: Onlookers,
@@ -104,12 +123,69 @@ impl VoterHost {
         }
         let voters = match fact {
             // At the beginning, not all of them have said where they are.
-            Fact::Founded { voters } | Fact::Fewer { voters } => voters.clone(),
+            Fact::Founded { voters } | Fact::Fewer { voters } | Fact::Voters { voters, .. } => {
+                voters.clone()
+            }
             Fact::Replaced { .. } => self.voter.voters(),
             _ => return,
         };
         let event = RendezvousEvent::new(NodeState::Running, fact.to_string());
         (self.onlookers).record(event.about(GroupEvent::VotersChanged { voters }));
+    }
+
+    /// Applies what follows from the start, before there is a server.
+    fn begin(&mut self) {
+        while let Some(output) = self.voter.poll_output() {
+            self.of_itself(output);
+        }
+    }
+
+    /// Applies an output that has nothing to do with the store or its connections.
+    fn of_itself(&mut self, output: Output) {
+        match output {
+            Output::ToPeer { place, frame } => {
+                if let Some(link) = self.links.get(&place) {
+                    link.send(frame);
+                }
+            }
+            Output::Greet(frame) => {
+                let links = self.links.values();
+                links.for_each(|link| link.greet(frame.clone()));
+                self.greeting = frame;
+            }
+            Output::Call { place, address } => self.call(place, address),
+            Output::Note(note) => {
+                if let Some(file) = &mut self.note
+                    && let Err(error) = file.replace(*note)
+                {
+                    error!("the note for the next voter cannot be written: {error}");
+                }
+            }
+            Output::Retire => self.links.clear(),
+            Output::Log(fact) => self.tell(&fact),
+            Output::Coordinator(_)
+            | Output::Dismiss(..)
+            | Output::Reply(..)
+            | Output::SteppedDown => {}
+        }
+    }
+
+    fn call(&mut self, place: usize, address: Option<String>) {
+        self.links.remove(&place);
+        let Some(address) = address else { return };
+        let link = Endpoint::parse(&address, 0)
+            .map_err(|error| error.to_string())
+            .and_then(|endpoint| {
+                let link = VoterLink::start(endpoint, self.credentials.clone());
+                link.map_err(|error| error.to_string())
+            });
+        match link {
+            Ok(link) => {
+                link.greet(self.greeting.clone());
+                self.links.insert(place, link);
+            }
+            Err(error) => warn!("the voter at {address} cannot be called: {error}"),
+        }
     }
 }
 
@@ -136,24 +212,14 @@ impl Host for VoterHost {
                 }
                 return Some(output);
             }
-            Output::ToPeer { place, frame } => {
-                if let Some(link) = self.links.get(&place) {
-                    link.send(frame);
-                }
-            }
             Output::Dismiss(id, why) => reach.dismiss(id, why),
-            Output::Greet(frame) => {
-                let links = self.links.values();
-                links.for_each(|link| link.greet(frame.clone()));
-            }
             Output::Reply(to, bytes) => reach.send(to, &bytes),
             Output::SteppedDown => {
                 for key in std::mem::take(&mut self.stored) {
                     reach.remove(&key);
                 }
             }
-            Output::Retire => self.links.clear(),
-            Output::Log(fact) => self.tell(&fact),
+            output => self.of_itself(output),
         }
         None
     }

@@ -40,9 +40,11 @@ pub(crate) fn run(
             kept: None,
             ends_workers: false,
             voters: None,
+            candidate: None,
             onlookers: Onlookers::default(),
         };
-        crowd.push(Native::connect(options, TIMEOUT)?.ok_or("there is no host")?);
+        let met = Native::connect(options, TIMEOUT)?;
+        crowd.push(met.coordinator().ok_or("there is no host")?);
     }
     let connected = began.elapsed();
     let start = Arc::new(Barrier::new(crowd.len() + 1));

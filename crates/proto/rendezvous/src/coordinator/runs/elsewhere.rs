@@ -49,7 +49,7 @@ impl Run {
         self.elsewhere().map_or(ours, |last| Authority {
             cluster: last.cluster,
             epoch: last.epoch,
-            timeout: ours.timeout,
+            ..ours
         })
     }
 

@@ -36,6 +36,11 @@ impl Run {
         self.form = Some(value.to_vec());
     }
 
+    /// Whether agents of torchrun take part.
+    pub(in crate::coordinator) fn has_torchrun(&self) -> bool {
+        !self.torchrun.is_empty()
+    }
+
     /// An agent of torchrun is about to look at the state, or to change it.
     pub(in crate::coordinator) fn touching(
         &mut self,

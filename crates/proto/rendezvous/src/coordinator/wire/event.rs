@@ -88,6 +88,16 @@ pub enum Event {
         /// The numeric address and port of that coordinator.
         address: String,
     },
+    /// The voters of now, one of which is the coordinator. Only for agents that have said
+    /// [`Candidate`](super::Operation::Candidate).
+    Voters {
+        /// `host:port` of each, and after them of those that learn; at most 255 together.
+        addresses: Vec<String>,
+        /// The number of voters among them.
+        voters: u8,
+        /// The agent is to be one of them.
+        invites: bool,
+    },
     /// The coordinator had a majority after the agent's question with this number had come, and keeps the agent.
     Backed {
         /// The agent's number of the question.
@@ -104,6 +114,8 @@ pub struct Authority {
     pub epoch: u32,
     /// The time for which agents wait for the next one when it is gone; zero if there will be none.
     pub timeout: Duration,
+    /// Agents can be voters: they are to say whether they can be one.
+    pub takes_voters: bool,
 }
 
 /// Why an agent is not let in.
@@ -141,6 +153,7 @@ impl Event {
             Self::AllSucceeded { .. } => 12,
             Self::Backed { .. } => 13,
             Self::Undecided { .. } => 14,
+            Self::Voters { .. } => 15,
         }
     }
 
@@ -209,6 +222,21 @@ impl Event {
                 out.extend_from_slice(&authority.cluster.to_le_bytes());
                 out.extend_from_slice(&authority.epoch.to_le_bytes());
                 out.extend_from_slice(&timeout.to_le_bytes());
+                // Agents of before do not look for it.
+                if authority.takes_voters {
+                    out.push(1);
+                }
+            }
+            Self::Voters {
+                addresses,
+                voters,
+                invites,
+            } => {
+                let addresses = &addresses[..addresses.len().min(usize::from(u8::MAX))];
+                out.push(u8::from(*invites));
+                out.push(*voters);
+                out.push(addresses.len() as u8);
+                addresses.iter().for_each(|address| text(out, address));
             }
             Self::Recoverable { round, host } => {
                 out.extend_from_slice(&round.to_le_bytes());
@@ -285,6 +313,10 @@ impl Event {
                 cluster: fields.u64("the cluster")?,
                 epoch: fields.u32("the epoch")?,
                 timeout: Duration::from_millis(fields.u64("the timeout")?),
+                takes_voters: match fields.0 {
+                    [] => false,
+                    _ => fields.u8("whether agents can be voters")? != 0,
+                },
             }),
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,
@@ -302,6 +334,18 @@ impl Event {
             13 => Self::Backed {
                 number: fields.u64("the number of the question")?,
             },
+            15 => {
+                let invites = fields.u8("whether the agent is to vote")? != 0;
+                let voters = fields.u8("the number of voters")?;
+                let count = fields.u8("the voters")?;
+                let mut address = || fields.host("the address of a voter");
+                let addresses = (0..count).map(|_| address()).collect::<Result<_, _>>()?;
+                Self::Voters {
+                    addresses,
+                    voters,
+                    invites,
+                }
+            }
             other => return Err(WireError::Unknown(other)),
         })
     }
@@ -436,7 +480,19 @@ mod tests {
                 cluster: 1 << 60,
                 epoch: 3,
                 timeout: Duration::from_secs(60),
+                takes_voters: false,
             }),
+            Event::Attached(Authority {
+                cluster: 1,
+                epoch: 2,
+                timeout: Duration::from_secs(1),
+                takes_voters: true,
+            }),
+            Event::Voters {
+                addresses: vec!["10.0.0.1:29400".to_owned(), "[fd00::1]:4000".to_owned()],
+                voters: 1,
+                invites: true,
+            },
             Event::Recoverable {
                 round: 7,
                 host: None,

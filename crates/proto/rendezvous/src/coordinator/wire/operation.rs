@@ -63,6 +63,12 @@ pub enum Operation {
     /// Says that the agent is about to hang up, though it lives, and that its workers may run. Without this, the end of the
     /// stream of an agent that says [where it is from](Join::from) is the end of its process.
     Detach,
+    /// Says, to a coordinator that [takes voters](super::Authority::takes_voters), that the agent looks for it at the voters
+    /// of which it is told.
+    Candidate {
+        /// The agent can be a voter, and is none.
+        willing: bool,
+    },
     /// Asks whether the coordinator has a majority, and keeps the agent; answered with `Backed` if so.
     Lease {
         /// The agent's number of the question.
@@ -184,6 +190,7 @@ impl Operation {
             Self::Succeeded { .. } => opcode::SUCCEEDED,
             Self::Detach => opcode::DETACH,
             Self::Lease { .. } => opcode::LEASE,
+            Self::Candidate { .. } => opcode::CANDIDATE,
         }
     }
 
@@ -206,6 +213,7 @@ impl Operation {
                 out.extend_from_slice(&port.to_le_bytes());
             }
             Self::Reattach(reattach) => reattach.write(out),
+            Self::Candidate { willing } => out.push(u8::from(*willing)),
             Self::Succeeded { round: number } | Self::Lease { number } => {
                 out.extend_from_slice(&number.to_le_bytes());
             }
@@ -238,6 +246,9 @@ impl Operation {
                 round: fields.u64("the round")?,
             },
             opcode::DETACH => Self::Detach,
+            opcode::CANDIDATE => Self::Candidate {
+                willing: fields.u8("whether the agent can be a voter")? != 0,
+            },
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
             },
@@ -488,6 +499,7 @@ mod tests {
             Operation::Status { run },
             Operation::Succeeded { round: 9 },
             Operation::Lease { number: 3 },
+            Operation::Candidate { willing: true },
         ]
     }
 

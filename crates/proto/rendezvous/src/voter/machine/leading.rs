@@ -8,10 +8,11 @@ use rdzv_consensus::{self as consensus, Configuration, Role};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
-use super::{Group, QUESTION, Voter};
+use super::open::OpenGroup;
+use super::{Group, QUESTION, Voter, cluster_of};
 use crate::coordinator::note::{read_runs, write_runs};
 use crate::coordinator::wire::Authority;
-use crate::coordinator::{Coordinator, Note, Origin};
+use crate::coordinator::{self, Coordinator, Note, Origin};
 use crate::slot::Bytes;
 use crate::voter::command;
 use crate::voter::{Fact, Output};
@@ -75,12 +76,14 @@ impl Voter {
                     Some(note) => drop(group.runs.insert(command.run, note)),
                     None => drop(group.runs.remove(&command.run)),
                 }
+                self.write_note(Some(group));
                 if command.proposer == self.id.number() {
                     self.gate.committed(command.token);
                 }
             }
             consensus::Output::Restore { state, .. } => {
                 group.runs = read_runs(Bytes(&state)).unwrap_or_default();
+                self.write_note(Some(group));
             }
             consensus::Output::TakeSnapshot => next.push_back(Then::Snapshot),
             consensus::Output::Configuration(configuration) => self.in_force(group, &configuration),
@@ -90,7 +93,7 @@ impl Voter {
                 } else if self.coordinator.is_none() {
                     next.push_back(Then::Confirm(role.term));
                 }
-                self.note_election(group.cluster, &role);
+                self.note_election(cluster_of(group.id), &role);
                 self.announce_leader(group, &role);
             }
             consensus::Output::Confirmed(token) if token & QUESTION != 0 => {
@@ -113,18 +116,36 @@ impl Voter {
                     self.close(connection, reason);
                 }
             }
-            // Nothing is kept on disk. An unconfirmed leader does not lead any more; a change is tried again.
-            consensus::Output::Note(_)
-            | consensus::Output::Unconfirmed(_)
-            | consensus::Output::Unchanged(_) => {}
+            consensus::Output::Note(_) => self.members_changed(group),
+            // An unconfirmed leader does not lead any more; a change is tried again.
+            consensus::Output::Unconfirmed(_) | consensus::Output::Unchanged(_) => {}
         }
     }
 
     fn in_force(&mut self, group: &mut Group, configuration: &Configuration) {
         if configuration.is_joint() {
             // The voters of before still count, the one that has ended among them.
-            return;
+            return self.members_changed(group);
         }
+        if self.open.is_some() {
+            self.open_in_force(group, configuration);
+        } else {
+            self.tell_replaced(group, configuration);
+        }
+        group.voters.clone_from(&configuration.voters);
+        if group.consensus.role().leads {
+            for (place, voter) in self.peers.all_leaving() {
+                if !configuration.has(voter) {
+                    let mut frame = Vec::new();
+                    Frame::Left.write(&mut frame);
+                    self.outbox.push(Output::ToPeer { place, frame });
+                }
+            }
+        }
+    }
+
+    /// Tells people of voters in the places of others, and of places without one.
+    fn tell_replaced(&mut self, group: &mut Group, configuration: &Configuration) {
         for voter in configuration.voters.difference(&group.voters) {
             // One that votes again replaces nobody.
             if group.have_voted.insert(*voter)
@@ -142,16 +163,6 @@ impl Voter {
             });
             let voters = places.map(|place| self.endpoint(place)).collect();
             self.log(group, Fact::Fewer { voters });
-        }
-        group.voters.clone_from(&configuration.voters);
-        if group.consensus.role().leads {
-            for (place, voter) in self.peers.all_leaving() {
-                if !configuration.has(voter) {
-                    let mut frame = Vec::new();
-                    Frame::Left.write(&mut frame);
-                    self.outbox.push(Output::ToPeer { place, frame });
-                }
-            }
         }
     }
 
@@ -198,7 +209,7 @@ impl Voter {
     }
 
     /// Logs something about the group, unless everything it was there for is over.
-    fn log(&mut self, group: &Group, fact: Fact) {
+    pub(super) fn log(&mut self, group: &Group, fact: Fact) {
         if !group.is_over() && !self.has_retired {
             self.outbox.push(Output::Log(fact));
         }
@@ -207,22 +218,34 @@ impl Voter {
     /// This voter leads, and has everything that was committed before.
     fn begin(&mut self, now: Now, group: &mut Group, term: u64) {
         let authority = Authority {
-            cluster: group.cluster,
+            cluster: cluster_of(group.id),
             epoch: u32::try_from(term).unwrap_or(u32::MAX),
             timeout: self.settings.timeout,
+            takes_voters: self.open.is_some(),
         };
+        self.open_leads(now);
+        self.write_note(Some(group));
+        let alone = self.open.as_mut().and_then(OpenGroup::origin);
+        let is_partial = alone.as_ref().is_some_and(|(_, is_partial)| *is_partial);
         let note = Note {
             authority,
-            is_partial: false,
+            is_partial,
+            voters: Vec::new(),
+            address: String::new(),
+            applied: (0, 0),
+            votes: true,
             runs: group.runs.clone(),
         };
         // Of coordinators of this group everything is known, so there is nothing to take over.
         let heard = group.consensus.role().heard;
-        let origin = Origin {
-            forgotten: self.epoch,
-            electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
-            node_timeout: Some(self.settings.node_timeout),
-            ..Origin::default()
+        let origin = match alone {
+            Some((origin, _)) => origin,
+            None => Origin {
+                forgotten: self.epoch,
+                electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
+                node_timeout: Some(self.settings.node_timeout),
+                ..Origin::default()
+            },
         };
         self.coordinator = Some(Coordinator::restartable(now, note, origin));
         self.decided = now.mono;
@@ -239,6 +262,7 @@ impl Voter {
             self.gate.clear();
             self.questions.clear();
             self.answers.clear();
+            self.open_leads_no_more();
             for agent in std::mem::take(&mut self.agents) {
                 self.dismiss(
                     agent,
@@ -254,8 +278,17 @@ impl Voter {
     pub(super) fn end(&mut self, now: Now) {
         let group = self.group.as_ref().filter(|group| !group.is_over());
         let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
-        if group.is_none() || places.is_empty() {
+        if group.is_none() {
             return self.retire();
+        }
+        if places.is_empty() && self.is_alone() {
+            // Agents are not to wait for a coordinator that nobody follows.
+            self.coordinate(now, coordinator::Input::Ending);
+            return self.retire();
+        }
+        if places.is_empty() {
+            // Without the others, it decides nothing any more.
+            return self.give_up_hand_over();
         }
         self.ending = Some(now.mono + HAND_OVER_WITHIN);
         let mut frame = Vec::new();
@@ -273,7 +306,10 @@ impl Voter {
             return;
         }
         self.ending = None;
-        self.gate.open();
+        // The only voter goes on without others. It may yet be killed, and followed.
+        if !self.is_alone() {
+            self.gate.open();
+        }
         self.outbox.push(Output::Retire);
         let connections = self
             .peers

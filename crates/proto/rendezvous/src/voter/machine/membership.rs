@@ -10,12 +10,10 @@ use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
-use super::{Group, REVIEW, Voter, draw};
+use super::open::OpenGroup;
+use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter, draw};
+use crate::voter::peers::{Introduction, Peer};
 use crate::voter::{Fact, Output};
-
-/// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
-/// not know of, it would have elected a leader by then.
-const LOST_AFTER: Duration = Duration::from_millis(1500);
 
 /// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
 const QUIET: Duration = Duration::from_secs(1);
@@ -25,39 +23,46 @@ const MOST_UNSUITABLE: usize = 16;
 
 impl Voter {
     /// The process at another place has said who it is.
-    pub(super) fn introduced(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        (cluster, epoch): (u64, u32),
-        voter: VoterId,
-        is_store: bool,
-        address: &str,
-    ) {
-        let mut places = self.settings.places.iter();
-        let place = places.position(|place| place == address);
+    pub(super) fn introduced(&mut self, now: Now, from: ConnId, address: &str, peer: Introduction) {
+        let (voter, group) = (peer.voter, peer.group);
+        let theirs = peer.of_run.as_ref().map(|of_run| of_run.run.as_str());
+        if self.open.as_ref().map(OpenGroup::run) != theirs {
+            let why = "it is a voter of another run, or has another list of endpoints";
+            self.unsuitable(address, why);
+            return self.close(from, why);
+        }
+        let place = match self.open.is_some() {
+            true => self.call_at(address),
+            false => (self.settings.places.iter()).position(|place| place == address),
+        };
         let Some(place) = place.filter(|place| *place != self.settings.own) else {
             let why =
                 "its endpoint is none of the other voters'; start all agents with the same list";
             self.unsuitable(address, why);
             return self.close(from, why);
         };
-        let introduction = (voter, cluster, epoch);
-        let new = (self.peers).introduce(now.mono, place, from, introduction, is_store);
+        let rounds = peer.of_run.as_ref().map_or(0, |of_run| of_run.rounds);
+        let new = (self.peers).introduce(now.mono, (place, address), from, peer);
         if let Some(old) = new.replaced {
             self.dismiss(old, "the process at its place has another connection");
         }
         if let Some(ended) = new.ended {
             self.consent(now, consensus::Input::PeerDown(ended));
         }
-        if cluster != 0 && cluster == self.cluster() {
+        if new.is_new {
+            self.tell_newcomer(place);
+        }
+        if group != 0 && group == self.group_id() {
             if new.is_new {
                 self.consent(now, consensus::Input::PeerUp(voter));
             }
-        } else if cluster != 0 && self.group.is_some() {
+        } else if self.group.is_some() && self.open.is_some() {
+            self.meets(place, (group, rounds));
+        } else if group != 0 && self.group.is_some() {
             self.unsuitable(address, "it is in another group");
         }
         self.found_if_all_are_here(now);
+        self.take_over_if_all_are_here(now);
     }
 
     /// Tells people once: such a process connects again and again.
@@ -75,12 +80,13 @@ impl Voter {
 
     /// Founds a group, if this is the process to do so, and every other place has said that it is in none.
     fn found_if_all_are_here(&mut self, now: Now) {
-        if self.group.is_some() || self.settings.own != 0 || self.has_retired {
+        let is_founder = self.open.is_none() && self.settings.own == 0;
+        if self.group.is_some() || !is_founder || self.has_retired {
             return;
         }
         let mut voters = vec![self.id];
         for place in 1..self.settings.places.len() {
-            let peer = self.peers.present(place).filter(|peer| peer.cluster == 0);
+            let peer = self.peers.present(place).filter(|peer| peer.group == 0);
             let Some(peer) = peer else {
                 return;
             };
@@ -88,26 +94,30 @@ impl Voter {
             voters.push(peer.voter);
         }
         let cluster = self.random.u64(1..);
-        self.bootstrap(now, cluster, voters);
+        self.bootstrap(now, GroupId::from(cluster), voters);
     }
 
     /// This process is a voter of a new group.
-    fn bootstrap(&mut self, now: Now, cluster: u64, voters: Vec<VoterId>) {
-        let (id, settings) = (self.id, self.settings.consensus());
-        let consensus = Consensus::bootstrap(now, settings, id, &voters, &[]);
+    fn bootstrap(&mut self, now: Now, id: GroupId, voters: Vec<VoterId>) {
+        let (own, settings) = (self.id, self.settings.consensus());
+        let consensus = Consensus::bootstrap(now, settings, own, &voters, &[]);
         self.outbox.push(Output::Log(Fact::Founded {
             voters: self.settings.places.clone(),
         }));
-        self.enter(cluster, consensus, voters);
+        self.enter(id, consensus, voters);
     }
 
-    fn enter(&mut self, cluster: u64, consensus: Consensus, founders: Vec<VoterId>) {
+    pub(super) fn enter(&mut self, id: GroupId, consensus: Consensus, founders: Vec<VoterId>) {
+        if let Some(open) = &mut self.open {
+            open.memory = None;
+        }
         self.group = Some(Group {
-            cluster,
+            id,
             voters: consensus.configuration().voters.clone(),
             have_voted: consensus.configuration().voters.clone(),
             consensus,
             founders,
+            inviter: String::new(),
             runs: BTreeMap::new(),
             announced: None,
             leader: None,
@@ -120,21 +130,31 @@ impl Voter {
         &mut self,
         now: Now,
         from: ConnId,
-        (cluster, epoch): (u64, u32),
+        (group, epoch): (GroupId, u32),
         place: u8,
         voters: &[VoterId],
     ) {
         let Some(peer) = self.peers.at(from) else {
             return self.close(from, "it sent an invitation before it said who it is");
         };
-        if self.group.is_some() || self.has_retired || cluster == 0 || peer.cluster != cluster {
+        if self.group.is_some() || self.has_retired || group == 0 || peer.group != group {
             return;
         }
-        self.epoch = epoch;
+        if self.open.is_none() {
+            self.epoch = epoch;
+        } else if !self.may_join((group, peer.rounds)) {
+            return;
+        }
         if !voters.contains(&self.id) {
             let settings = self.settings.consensus();
             let consensus = Consensus::join(now, settings, self.id, place);
-            self.enter(cluster, consensus, Vec::new());
+            let inviter = self.peers.address(peer.voter).unwrap_or_default();
+            let inviter = inviter.to_owned();
+            self.enter(group, consensus, Vec::new());
+            if let Some(group) = &mut self.group {
+                group.inviter = inviter;
+            }
+            self.write_note(None);
             return self.consent(now, consensus::Input::PeerUp(peer.voter));
         }
         let is_own = voters.get(self.settings.own) == Some(&self.id);
@@ -145,7 +165,7 @@ impl Voter {
                 "it has the voters in another order; start all agents with the same list",
             );
         }
-        self.bootstrap(now, cluster, voters.to_vec());
+        self.bootstrap(now, group, voters.to_vec());
         self.consent(now, consensus::Input::PeerUp(peer.voter));
     }
 
@@ -156,11 +176,7 @@ impl Voter {
         };
         let (leads, configuration) = (group.consensus.role().leads, group.consensus.appended());
         let mut invitations = Vec::new();
-        for (at, peer) in self
-            .peers
-            .all_present()
-            .filter(|(_, peer)| peer.cluster == 0)
-        {
+        for (at, peer) in self.peers.all_present().filter(|(_, peer)| peer.group == 0) {
             let founder = group
                 .founders
                 .iter()
@@ -179,7 +195,7 @@ impl Voter {
             };
             let mut frame = Vec::new();
             let invite = Frame::Invite {
-                cluster: u128::from(group.cluster),
+                cluster: group.id,
                 epoch: u64::from(self.epoch),
                 place,
                 voters,
@@ -193,27 +209,40 @@ impl Voter {
     }
 
     /// Whether something is to be done about the group that no input will bring about.
-    fn needs_review(&self) -> bool {
+    fn needs_review(&self, now: Now) -> bool {
         let Some(group) = self.group.as_ref().filter(|_| !self.has_retired) else {
             return false;
         };
         // An invitation, a vote or a command may be lost with a connection.
         self.gate.is_refused()
             || group.consensus.role().leader.is_none()
-            || self.peers.all_present().any(|(_, peer)| peer.cluster == 0)
-            || self.coordinates() && !self.is_settled(group)
+            || self
+                .peers
+                .all_present()
+                .any(|(_, peer)| self.awaits_invitation(group, peer))
+            || self.coordinates() && !self.is_settled(group, now)
+            || self.awaits_agents()
+    }
+
+    /// Whether a process is in no group and belongs to this one.
+    fn awaits_invitation(&self, group: &Group, peer: Peer) -> bool {
+        let is_member = self.open.is_none() || group.consensus.appended().has(peer.voter);
+        peer.group == 0 && is_member
     }
 
     /// Sees to it that the group is looked at again, if something is to be done about it.
     pub(super) fn plan_review(&mut self, now: Now) {
-        self.review = match self.needs_review() {
+        self.review = match self.needs_review(now) {
             true => self.review.or(Some(now.mono + REVIEW)),
             false => None,
         };
     }
 
     /// Whether those vote who should.
-    fn is_settled(&self, group: &Group) -> bool {
+    fn is_settled(&self, group: &Group, now: Now) -> bool {
+        if self.open.is_some() {
+            return self.is_open_settled(group, now.mono);
+        }
         let configuration = group.consensus.configuration();
         let mut leaving = self.peers.all_leaving();
         let staying = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
@@ -236,14 +265,23 @@ impl Voter {
             return;
         };
         let leader_ends = self.ending.is_some();
-        if group.consensus.is_changing() || !leader_ends && self.is_settled(group) {
+        if group.consensus.is_changing() || !leader_ends && self.is_settled(group, now) {
             return;
         }
         let configuration = group.consensus.configuration();
         let own = (self.settings.own, self.id, self.settings.is_store);
-        let places = self.settings.places.len();
         let members = configuration.members();
-        let candidates = (self.peers).candidates(group.cluster, own, &members, places);
+        let is_full = self.peers.all_present().count() + 1 == self.settings.places.len();
+        let is_gone = |member| match self.open.is_some() {
+            true => self.gone_for(now.mono, member),
+            // Where all places have a process in contact, a member that is none of them has ended.
+            false => is_full.then_some(Duration::ZERO),
+        };
+        let machine = |place| match self.open.is_some() {
+            true => OpenGroup::machine_of(&self.endpoint(place)),
+            false => (place as u64, place as u64),
+        };
+        let candidates = (self.peers).candidates(group.id, own, &members, is_gone, machine);
         let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
         let caught_up = members.iter().copied().filter(is_caught_up);
         let next = membership::next(&View {
@@ -252,7 +290,7 @@ impl Voter {
             configuration,
             candidates: &candidates,
             caught_up: &caught_up.collect(),
-            most: places,
+            most: self.most(now.mono),
         });
         match next {
             NextChange::Change(change) => self.consent(now, consensus::Input::Change(&change)),
@@ -297,6 +335,9 @@ impl Voter {
     /// Leaves a group that can never decide again, to found another one with the others. It is as if this process had been
     /// started anew.
     pub(super) fn give_up_if_lost(&mut self, now: Now) {
+        if self.open.is_some() {
+            return self.leave_if_lost(now);
+        }
         let Some(group) = &self.group else {
             return;
         };

@@ -6,7 +6,7 @@ use rdzv_consensus::{Role as Part, VoterId, membership};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
-use super::{Group, Voter};
+use super::{Group, Voter, cluster_of};
 use crate::group::{GroupView, Role, VoterState, VoterView, Wait};
 
 /// Notes for the view.
@@ -17,6 +17,8 @@ pub(super) struct Seen {
     /// The last term with a leader, and its group.
     led: Option<(u64, u64)>,
     elections: u64,
+    /// Times that this process went on from its note after the end of all voters.
+    pub(super) takeovers: u64,
 }
 
 impl Voter {
@@ -45,16 +47,16 @@ impl Voter {
     pub fn view(&self, now: Now) -> GroupView {
         let group = self.group.as_ref();
         GroupView {
-            cluster: group.map(|group| group.cluster),
+            cluster: group.map(|group| cluster_of(group.id)),
             epoch: group.map(|group| group.consensus.role().term),
             term: group.map(|group| group.consensus.role().term),
             role: group.map(|group| self.own_role(group)),
             voters: group.map_or_else(Vec::new, |group| self.members(now, group)),
-            target: self.target(),
+            target: self.target(now),
             coordinator: self.coordinator().map(str::to_owned),
             waiting: self.wait(now),
             elections: self.seen.elections,
-            takeovers: u64::from(self.epoch),
+            takeovers: u64::from(self.epoch) + self.seen.takeovers,
         }
     }
 
@@ -137,13 +139,13 @@ impl Voter {
         others.chain([self.id]).collect()
     }
 
-    fn target(&self) -> usize {
+    fn target(&self, now: Now) -> usize {
         let mut candidates = self.all_alive();
         if let Some(group) = &self.group {
             let members = group.consensus.configuration().members();
             candidates.extend(members.into_iter().filter(|it| !self.peers.has_ended(*it)));
         }
-        membership::target(candidates.len(), self.settings.places.len())
+        membership::target(candidates.len(), self.most(now.mono))
     }
 
     /// For what this process waits.

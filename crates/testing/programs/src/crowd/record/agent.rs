@@ -238,6 +238,8 @@ impl Agent {
             | Output::Send(_)
             | Output::Watch(_)
             | Output::Search
+            | Output::Voters { .. }
+            | Output::Undecided(_)
             | Output::Waiting { .. }
             | Output::AwaitingMaster { .. }
             | Output::Lease { .. }

@@ -1,0 +1,133 @@
+//! A job with one endpoint, whose agents become voters by themselves.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::voters::{CONF, kill_machine, start};
+use super::{Place, first_agent, printed};
+use crate::harness::{Running, kill};
+
+/// A node whose worker says where it is, and ends when it is told to.
+fn node(place: &Place, go: &Path, nnodes: &str) -> Running {
+    let flags = ["--nnodes", nnodes, "--rdzv-conf", CONF, "--max-restarts=1"];
+    start(place, go, &flags)
+}
+
+/// Nodes in one round, the first of them with the coordinator.
+fn nodes(place: &Place, go: &Path, nnodes: &str, count: usize) -> Vec<Running> {
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        nodes.push(node(place, go, nnodes));
+        // The one whose port is the endpoint's is the first of them.
+        nodes[0].stderr.await_text("hosts the TCP store", 1);
+    }
+    for node in &nodes {
+        node.stdout.await_text(&format!("/{count} at"), 1);
+    }
+    nodes
+}
+
+/// Waits until the nodes end well, with no failure of a worker.
+fn expect_success(nodes: Vec<Running>, go: &Path) {
+    fs::write(go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_back() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = nodes(&place, &go, "2:3", 3);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    kill_machine(nodes.remove(0));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    // It begins anew at the endpoint, and gives that up.
+    let new = node(&place, &go, "2:3");
+    new.stderr.await_text("its own, which had no round, up", 1);
+    nodes.push(new);
+    for node in &nodes[..2] {
+        node.stdout.await_text("/3 at", 2);
+    }
+    nodes[2].stdout.await_text("/3 at", 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = nodes(&place, &go, "1:2", 2);
+    nodes[0].stderr.await_text("if it ends in order, ", 1);
+    let first = nodes.remove(0);
+    first.signal(Signal::TERM);
+    first.wait();
+    nodes[0].stdout.await_text("/1 at", 1);
+    let said = "this process coordinates the rendezvous in place of";
+    assert!(nodes[0].stderr.so_far().contains(said));
+    nodes.push(node(&place, &go, "1:2"));
+    nodes[0].stdout.await_text("/2 at", 2);
+    nodes[1].stdout.await_text("/2 at", 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn the_keeper_of_the_only_voter_may_be_killed() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = nodes(&place, &go, "1:2", 2);
+    nodes[0].stderr.await_text("if it ends in order, ", 1);
+    let first = nodes.remove(0);
+    first.signal(Signal::KILL);
+    nodes[0].stdout.await_text("/1 at", 1);
+    assert!(first.all_gone_within(Duration::from_secs(20)));
+    first.wait().expect(-9);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn all_agents_may_be_killed_at_once() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let nodes = nodes(&place, &go, "3", 3);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    for node in &nodes {
+        kill(node.agent_pid(), Signal::KILL);
+    }
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 2);
+    }
+    let said = "this process goes on from its note";
+    let goes_on = nodes
+        .iter()
+        .filter(|node| node.stderr.so_far().contains(said));
+    assert_eq!(goes_on.count(), 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
+    let place = first_agent();
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let nodes = nodes(&place, &go, "3", 3);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    for (round, node) in [0, 1, 2, 0].into_iter().enumerate() {
+        kill(nodes[node].agent_pid(), Signal::KILL);
+        for node in &nodes {
+            node.stdout.await_text("/3 at", round + 2);
+        }
+    }
+    expect_success(nodes, &go);
+}

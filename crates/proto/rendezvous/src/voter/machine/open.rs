@@ -1,0 +1,634 @@
+//! A group that agents may join: it begins with one voter, and has more when there are nodes for it.
+//!
+//! ```text
+//!   coordinator ── Attached, takes voters ──► agent        coordinator ── Voters, invites ──► agent
+//!               ◄──── Candidate, willing ──── agent        its new voter ── Hello ──► all members
+//!                                                          leader ── Members ──► each member
+//! ```
+//!
+//! Once a round was announced, the leader asks willing agents to be voters, one for each voter that the group may have. Such
+//! an agent starts a server, which introduces itself to all members. It learns the log, and votes when the number of
+//! candidates allows for it (`rdzv_consensus::membership`): of one or two, one votes; of three or four, three do.
+//!
+//! A member whose connection has been gone for a second is gone: another candidate replaces it, or the group shrinks. That is
+//! safe whether it lives or not, since a majority agrees to it; one that lives is a candidate again when it is
+//! back.
+//!
+//! The process at the endpoint is called by every member. A new one there, which has founded a group of its own because
+//! nobody told it of another one, gives that up as long as it knows no round: the group with the later round stays.
+//!
+//! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of before), the group has one
+//! voter, and that is the one at the endpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rdzv_consensus::membership::target;
+use rdzv_consensus::wire::Frame;
+use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
+use rdzv_core::ident::ConnId;
+use rdzv_core::time::{Mono, Now};
+
+use super::takeover::{self, Memory};
+use super::{Group, GroupId, Voter, cluster_of};
+use crate::coordinator::note::write_runs;
+use crate::coordinator::wire::{Authority, Event, Operation};
+use crate::coordinator::{self, Note, Origin};
+use crate::voter::{Fact, Open, Output, Start};
+use rdzv_store_proto::wire::request::rendezvous as opcode;
+
+/// The time without a connection after which a member is gone.
+const GONE_AFTER: Duration = Duration::from_secs(1);
+
+/// The time in which an agent says whether it looks for the coordinator at other voters. One that does not is of before.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// The time in which an agent that was asked to be a voter introduces itself; then another one is asked.
+const INVITED_FOR: Duration = Duration::from_secs(2);
+
+/// The number of times that an agent is asked.
+const MOST_INVITATIONS: u32 = 3;
+
+/// The most addresses that are known at a time.
+const MOST_PLACES: usize = 32;
+
+/// A voter's knowledge of a group that agents may join.
+#[derive(Debug)]
+pub(super) struct OpenGroup {
+    run: String,
+    most: usize,
+    /// Its beginning, until it has begun.
+    start: Option<Start>,
+    /// For the first coordinator of a group that was founded alone.
+    origin: Option<Origin>,
+    is_partial: bool,
+    /// The group that it was in, while it is in none.
+    pub(super) memory: Option<Memory>,
+    agents: BTreeMap<ConnId, Agent>,
+    /// The addresses of the members that agents were told of last, the voters first, and the number of those.
+    announced: (Vec<String>, u8),
+    /// The members that the others were told of last.
+    announced_members: Vec<(Option<VoterId>, String)>,
+    /// Since when this process leads.
+    leads_since: Mono,
+    /// Members have changed, or the rounds that this process' group knows, since the others were told.
+    has_changed: bool,
+    /// The rounds in the last greeting.
+    greeted: u32,
+}
+
+/// An agent that is attached to the coordinator here.
+#[derive(Debug, Clone, Copy)]
+struct Agent {
+    since: Mono,
+    /// Whether it can be a voter, once it has said so.
+    willing: Option<bool>,
+    /// When it was asked to be one, and how often.
+    invited: Option<Mono>,
+    asked: u32,
+}
+
+impl Agent {
+    /// One that has not come twice cannot be reached, perhaps.
+    fn can_be_asked(&self) -> bool {
+        self.willing == Some(true) && self.asked < MOST_INVITATIONS
+    }
+}
+
+impl OpenGroup {
+    pub(super) fn new(open: Open) -> Self {
+        Self {
+            run: open.run,
+            most: open.most,
+            start: Some(open.start),
+            origin: None,
+            is_partial: false,
+            memory: None,
+            agents: BTreeMap::new(),
+            announced: (Vec::new(), 0),
+            announced_members: Vec::new(),
+            leads_since: Mono::ZERO,
+            has_changed: false,
+            greeted: 0,
+        }
+    }
+
+    /// Whether it waits for its first input.
+    pub(super) fn has_to_begin(&self) -> bool {
+        matches!(
+            self.start,
+            Some(Start::Alone { .. } | Start::Returns { .. })
+        )
+    }
+
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// The coordinator here has an agent.
+    pub(super) fn attached(&mut self, now: Mono, agent: ConnId) {
+        self.agents.entry(agent).or_insert(Agent {
+            since: now,
+            willing: None,
+            invited: None,
+            asked: 0,
+        });
+    }
+
+    /// An agent says whether it can be a voter.
+    pub(super) fn candidate(&mut self, now: Mono, agent: ConnId, willing: bool) {
+        self.attached(now, agent);
+        if let Some(agent) = self.agents.get_mut(&agent) {
+            agent.willing = Some(willing);
+        }
+    }
+
+    /// The most voters that the group may have, with these agents.
+    pub(super) fn most(&self, now: Mono, has_torchrun: bool) -> usize {
+        let is_of_before =
+            |agent: &Agent| agent.willing.is_none() && now.since(agent.since) >= ANSWERS_WITHIN;
+        match has_torchrun || self.agents.values().any(is_of_before) {
+            true => 1,
+            false => self.most,
+        }
+    }
+
+    /// The next coordinator knows of runs that may have had rounds of which it does not.
+    pub(super) fn begin_partial(&mut self) {
+        (self.origin, self.is_partial) = (Some(Origin::default()), true);
+    }
+
+    /// The first coordinator's knowledge of those before it; once.
+    pub(super) fn origin(&mut self) -> Option<(Origin, bool)> {
+        let origin = self.origin.take()?;
+        Some((origin, self.is_partial))
+    }
+
+    /// Other candidates with the same machine or network are less wanted.
+    pub(super) fn machine_of(address: &str) -> (u64, u64) {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let network = match host.trim_matches(['[', ']']).parse() {
+            Ok(std::net::IpAddr::V4(ip)) => host_hash(&ip.octets()[..3]),
+            Ok(std::net::IpAddr::V6(ip)) => host_hash(&ip.octets()[..8]),
+            Err(_) => host_hash(host.as_bytes()),
+        };
+        (host_hash(host.as_bytes()), network)
+    }
+}
+
+/// FNV-1a.
+fn host_hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl Voter {
+    /// The first input: a process that is alone founds its group.
+    pub(super) fn begin_open(&mut self, now: Now) {
+        let Some(open) = &mut self.open else { return };
+        match open.start.take() {
+            Some(Start::Alone { note, origin }) => {
+                (open.origin, open.is_partial) = (Some(origin), note.is_partial);
+                self.go_on_alone(now, Memory::of_note(*note));
+            }
+            Some(Start::Returns { note }) => {
+                open.memory = Memory::of_member(*note);
+                self.greet();
+            }
+            Some(Start::Invited) | None => {}
+        }
+    }
+
+    /// A group of this process alone, which follows another one.
+    pub(super) fn go_on_alone(&mut self, now: Now, memory: Memory) {
+        let Memory {
+            cluster,
+            term,
+            runs,
+            ..
+        } = memory;
+        let mut state = Vec::new();
+        write_runs(&runs, &mut state);
+        let (id, settings) = (self.id, self.settings.consensus());
+        let consensus = Consensus::bootstrap_after(now, settings, id, &[id], &state, term);
+        let group = GroupId::from(term.max(1)) << 64 | GroupId::from(cluster);
+        self.enter(group, consensus, Vec::new());
+        if let Some(group) = &mut self.group {
+            group.runs = runs;
+        }
+        self.greet();
+        self.consent(now, consensus::Input::Tick);
+    }
+
+    /// The coordinator of a group of one continues a cluster that it did not know of.
+    pub(super) fn adopt(&mut self, now: Now, authority: Authority) {
+        if let Some(open) = &mut self.open {
+            open.is_partial = true;
+        }
+        let runs = self.group.take().map(|group| group.runs);
+        let memory = Memory {
+            cluster: authority.cluster,
+            term: u64::from(authority.epoch).saturating_sub(1),
+            runs: runs.unwrap_or_default(),
+            others: Vec::new(),
+            applied: (0, 0),
+            votes: true,
+        };
+        self.go_on_alone(now, memory);
+        self.write_note(None);
+    }
+
+    /// The note for the next process here. The group is given while it is worked on.
+    pub(super) fn write_note(&mut self, group: Option<&Group>) {
+        if self.open.is_none() {
+            return;
+        }
+        let memory = self.memory(group).unwrap_or_else(|| self.known_places());
+        let note = Note {
+            authority: Authority {
+                cluster: memory.cluster,
+                epoch: u32::try_from(memory.term).unwrap_or(u32::MAX),
+                timeout: self.settings.timeout,
+                takes_voters: true,
+            },
+            is_partial: self.open.as_ref().is_some_and(|open| open.is_partial),
+            voters: memory.others,
+            address: self.own_place().to_owned(),
+            applied: memory.applied,
+            votes: memory.votes,
+            runs: memory.runs,
+        };
+        self.outbox.push(Output::Note(Box::new(note)));
+    }
+
+    /// The place of an address, which is called from here on. None if there is no room for another one.
+    pub(super) fn call_at(&mut self, address: &str) -> Option<usize> {
+        let places = &mut self.settings.places;
+        if let Some(known) = places.iter().position(|place| place == address) {
+            return Some(known);
+        }
+        let free = places.iter().position(String::is_empty);
+        let place = match free {
+            Some(free) => {
+                address.clone_into(&mut places[free]);
+                free
+            }
+            None if places.len() < MOST_PLACES => {
+                places.push(address.to_owned());
+                places.len() - 1
+            }
+            None => return None,
+        };
+        self.outbox.push(Output::Call {
+            place,
+            address: Some(address.to_owned()),
+        });
+        Some(place)
+    }
+
+    /// Processes that are gone and no members are not called any more. The endpoint is: another process may come there.
+    fn forget_absent(&mut self, configuration: &Configuration) {
+        for place in 1..self.settings.places.len() {
+            let is_needed = |voter: VoterId| configuration.has(voter);
+            if place != self.settings.own && self.peers.forget_absent(place, is_needed) {
+                self.settings.places[place].clear();
+                self.outbox.push(Output::Call {
+                    place,
+                    address: None,
+                });
+            }
+        }
+    }
+
+    /// A configuration is in force.
+    pub(super) fn open_in_force(&mut self, group: &Group, configuration: &Configuration) {
+        let voters = self.addresses(&configuration.voters);
+        let learners = self.addresses(&configuration.learners);
+        if group.consensus.role().leads {
+            if voters.len() + learners.len() > 1 || group.voters.len() > 1 {
+                self.log(group, Fact::Voters { voters, learners });
+            }
+            self.forget_absent(configuration);
+        }
+        self.members_changed(group);
+    }
+
+    /// The addresses of members, as far as they are known, the leader's first.
+    fn addresses(&self, members: &BTreeSet<VoterId>) -> Vec<String> {
+        let own = members.contains(&self.id).then_some(self.settings.own);
+        let others = members.iter().filter(|member| **member != self.id);
+        let others = others.filter_map(|member| self.peers.place(*member));
+        let places = own.into_iter().chain(others);
+        places.map(|place| self.endpoint(place)).collect()
+    }
+
+    /// Agents and members are told where the members are, if that has changed.
+    pub(super) fn tell_members(&mut self) {
+        let Some(group) = self.group.as_ref().filter(|_| self.coordinates()) else {
+            return;
+        };
+        let configuration = group.consensus.appended();
+        let voters = configuration.voters.union(&configuration.outgoing);
+        let mut addresses = self.addresses(&voters.copied().collect());
+        let count = u8::try_from(addresses.len()).unwrap_or(u8::MAX);
+        addresses.extend(self.addresses(&configuration.learners));
+        let members = self.members_of(configuration);
+        let Some(open) = &mut self.open else { return };
+        if std::mem::replace(&mut open.announced_members, members.clone()) != members {
+            let mut frame = Vec::new();
+            Frame::Members(members).write(&mut frame);
+            let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
+            for place in places {
+                let frame = frame.clone();
+                self.outbox.push(Output::ToPeer { place, frame });
+            }
+        }
+        if (&open.announced.0, open.announced.1) != (&addresses, count) {
+            open.announced = (addresses, count);
+            let agents: Vec<ConnId> = open.agents.keys().copied().collect();
+            agents.into_iter().for_each(|agent| self.tell_agent(agent));
+        }
+    }
+
+    /// The members of a configuration, as far as their addresses are known.
+    fn members_of(&self, configuration: &Configuration) -> Vec<(Option<VoterId>, String)> {
+        let address = |member: VoterId| match member == self.id {
+            true => Some(self.endpoint(self.settings.own)),
+            false => self.peers.address(member).map(str::to_owned),
+        };
+        let members = configuration.members().into_iter();
+        let members = members.filter_map(|member| Some((Some(member), address(member)?)));
+        members.collect()
+    }
+
+    /// A process is there, which may not know the members.
+    pub(super) fn tell_newcomer(&mut self, place: usize) {
+        let group = self.group.as_ref().filter(|_| self.coordinates());
+        if let Some(group) = group.filter(|_| self.open.is_some()) {
+            let mut frame = Vec::new();
+            Frame::Members(self.members_of(group.consensus.appended())).write(&mut frame);
+            self.outbox.push(Output::ToPeer { place, frame });
+        }
+    }
+
+    /// An agent that has said that it looks for the coordinator at the members is told where they are.
+    pub(super) fn tell_agent(&mut self, agent: ConnId) {
+        let Some(open) = &self.open else { return };
+        let known = open.agents.get(&agent);
+        if known.is_some_and(|agent| agent.willing.is_some()) {
+            self.voters_event(agent, false);
+        }
+    }
+
+    fn voters_event(&mut self, agent: ConnId, invites: bool) {
+        let Some(open) = &self.open else { return };
+        let (addresses, voters) = open.announced.clone();
+        let event = Event::Voters {
+            addresses,
+            voters,
+            invites,
+        };
+        let send = coordinator::Output::Send(agent, event);
+        self.outbox.push(Output::Coordinator(send));
+    }
+
+    /// The leader has told where the members are; each of them calls each other. Or a process that is in no group tells what it
+    /// remembers.
+    pub(super) fn on_members(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        members: &[(Option<VoterId>, String)],
+    ) {
+        let Some(peer) = self.peers.at(from).filter(|_| self.open.is_some()) else {
+            return;
+        };
+        let is_own = peer.group != 0 && peer.group == self.group_id();
+        if is_own || self.group.is_none() {
+            for (voter, address) in members.iter().filter(|(_, it)| !it.is_empty()) {
+                let _ = self.call_at(address);
+                if let Some(voter) = voter.filter(|_| is_own) {
+                    self.peers.is_at(voter, address);
+                }
+            }
+        }
+        if is_own {
+            self.write_note(None);
+        } else if peer.group == 0 {
+            let addresses = members.iter().map(|(_, address)| address.clone());
+            self.peers.reports(from, addresses.collect());
+            self.take_over_if_all_are_here(now);
+        }
+    }
+
+    /// A configuration has come into the log or into force.
+    pub(super) fn members_changed(&mut self, group: &Group) {
+        if let Some(open) = &mut self.open {
+            open.has_changed = true;
+            self.write_note(Some(group));
+        }
+    }
+
+    /// A request of an agent to the coordinator here.
+    pub(super) fn agent_request(&mut self, now: Now, from: ConnId, code: u8, payload: &[u8]) {
+        let Some(open) = &mut self.open else { return };
+        match code {
+            opcode::JOIN | opcode::REATTACH => open.attached(now.mono, from),
+            opcode::CANDIDATE => {
+                if let Ok(Operation::Candidate { willing }) = Operation::read(code, payload) {
+                    open.candidate(now.mono, from, willing);
+                    self.tell_agent(from);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn agent_closed(&mut self, agent: ConnId) {
+        if let Some(open) = &mut self.open {
+            open.agents.remove(&agent);
+        }
+    }
+
+    /// The others are told of what has changed.
+    pub(super) fn tell_changes(&mut self) {
+        let rounds = self.rounds();
+        let Some(open) = &mut self.open else { return };
+        let has_changed = std::mem::take(&mut open.has_changed);
+        let is_later = std::mem::replace(&mut open.greeted, rounds) != rounds;
+        if has_changed {
+            self.tell_members();
+        }
+        if is_later {
+            self.greet();
+        }
+    }
+
+    /// Asks agents to be voters, as many as the group may have.
+    pub(super) fn invite_agents(&mut self, now: Now) {
+        let has_round = self.has_round();
+        let Some(coordinator) = self.coordinator.as_ref().filter(|_| has_round) else {
+            return;
+        };
+        if self.ending.is_some() {
+            return;
+        }
+        let has_torchrun = coordinator.has_torchrun();
+        let present = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
+        let present = present.count();
+        let Some(open) = &mut self.open else { return };
+        let is_asked = |agent: &Agent| {
+            let asked = agent.invited;
+            asked.is_some_and(|asked| now.mono.since(asked) < INVITED_FOR)
+        };
+        let most = open.most(now.mono, has_torchrun);
+        let asked = open.agents.values().filter(|agent| is_asked(agent)).count();
+        let wanted = most.saturating_sub(1 + present.max(asked));
+        let mut chosen: Vec<(Mono, ConnId)> = open
+            .agents
+            .iter()
+            .filter(|(id, agent)| {
+                agent.can_be_asked() && !is_asked(agent) && coordinator.has_joined(**id)
+            })
+            .map(|(id, agent)| (agent.invited.unwrap_or(Mono::ZERO), *id))
+            .collect();
+        // One that was asked in vain comes last.
+        chosen.sort_unstable();
+        chosen.truncate(wanted);
+        for (_, id) in &chosen {
+            if let Some(agent) = open.agents.get_mut(id) {
+                (agent.invited, agent.asked) = (Some(now.mono), agent.asked + 1);
+            }
+        }
+        self.tell_members();
+        for (_, id) in chosen {
+            self.voters_event(id, true);
+        }
+    }
+
+    /// Whether agents are to be asked, or were and have not come.
+    pub(super) fn awaits_agents(&self) -> bool {
+        let Some(open) = self.open.as_ref().filter(|_| self.coordinates()) else {
+            return false;
+        };
+        let present = self.peers.all_present().count();
+        self.has_round() && present + 1 < open.most && open.agents.values().any(Agent::can_be_asked)
+    }
+
+    /// Whether a round was announced, and its run is not over.
+    fn has_round(&self) -> bool {
+        let runs = self.group.iter().flat_map(|group| group.runs.values());
+        let mut announced = runs.filter(|note| !note.closed && !note.members.is_empty());
+        announced.next().is_some()
+    }
+
+    /// Whether those vote who should, in a group that agents may join.
+    pub(super) fn is_open_settled(&self, group: &Group, now: Mono) -> bool {
+        let configuration = group.consensus.configuration();
+        let present: BTreeSet<VoterId> = (self.peers.all_present())
+            .filter(|(_, peer)| !peer.leaves)
+            .map(|(_, peer)| peer.voter)
+            .chain([self.id])
+            .collect();
+        let members = configuration.members();
+        let learners = usize::from(present.len() == 2);
+        members.iter().all(|member| present.contains(member))
+            && configuration.voters.len() == target(present.len(), self.most(now))
+            && configuration.learners.len() == learners
+    }
+
+    /// The most voters that the group may have.
+    pub(super) fn most(&self, now: Mono) -> usize {
+        let coordinator = self.coordinator.as_ref();
+        let has_torchrun = coordinator.is_some_and(coordinator::Coordinator::has_torchrun);
+        match &self.open {
+            Some(open) => open.most(now, has_torchrun),
+            None => self.settings.places.len(),
+        }
+    }
+
+    /// The number of rounds that this process' group knows, or the one that it remembers.
+    pub(super) fn rounds(&self) -> u32 {
+        let remembered = self.open.as_ref().and_then(|open| open.memory.as_ref());
+        match (&self.group, remembered) {
+            (Some(group), _) => takeover::rounds(&group.runs),
+            (None, Some(memory)) => memory.rounds(),
+            (None, None) => 0,
+        }
+    }
+
+    /// The part of its log that it has applied, or remembers.
+    pub(super) fn applied(&self) -> (u64, u64) {
+        let remembered = self.open.as_ref().and_then(|open| open.memory.as_ref());
+        match &self.group {
+            Some(group) => takeover::applied(group),
+            None => remembered.map_or((0, 0), |memory| memory.applied),
+        }
+    }
+
+    /// A process is there that is in another group of this run, or remembers one. The group with the later round stays, and of
+    /// one cluster the one that has followed the other.
+    pub(super) fn meets(&mut self, place: usize, (group, theirs): (GroupId, u32)) {
+        let other = self.endpoint(place);
+        let (rounds, own) = (self.rounds(), self.group_id());
+        if cluster_of(group) == cluster_of(own) {
+            if group > own {
+                self.leave_group(None);
+            }
+            return;
+        }
+        // A member that has not learned the rounds yet, or that has others, leaves the decision to them.
+        let decides = match group {
+            0 => self.coordinates() && self.is_alone(),
+            _ => self.coordinates() || rounds > 0,
+        };
+        if decides && (theirs, group) > (rounds, own) {
+            let had_round = rounds > 0;
+            self.outbox
+                .push(Output::Log(Fact::Merged { other, had_round }));
+            self.leave_group(None);
+        }
+    }
+
+    /// Whether no other process votes in its group.
+    pub(super) fn is_alone(&self) -> bool {
+        let group = self.group.as_ref();
+        group.is_some_and(|group| group.consensus.appended().members().len() == 1)
+    }
+
+    /// Whether a process in no group may follow an invitation to this one.
+    pub(super) fn may_join(&self, (group, theirs): (GroupId, u32)) -> bool {
+        let memory = self.open.as_ref().and_then(|open| open.memory.as_ref());
+        memory.is_none_or(|memory| {
+            match cluster_of(group) == memory.cluster {
+                // Not one that others have followed.
+                true => (group >> 64) >= GroupId::from(memory.applied.0),
+                false => theirs > memory.rounds(),
+            }
+        })
+    }
+
+    /// This process leads.
+    pub(super) fn open_leads(&mut self, now: Now) {
+        if let Some(open) = &mut self.open {
+            (open.leads_since, open.has_changed) = (now.mono, true);
+            open.announced = (Vec::new(), 0);
+            open.announced_members.clear();
+        }
+    }
+
+    /// It leads no more.
+    pub(super) fn open_leads_no_more(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.agents.clear();
+        }
+    }
+
+    /// For how long a member has been gone, if it has.
+    pub(super) fn gone_for(&self, now: Mono, member: VoterId) -> Option<Duration> {
+        let open = self.open.as_ref()?;
+        let since = self.peers.absent_since(member)?.max(open.leads_since);
+        now.since(since).checked_sub(GONE_AFTER)
+    }
+}

@@ -1,0 +1,243 @@
+//! A group of voters that agents may join: the job has one endpoint, and its agent founds the group.
+//!
+//! The agent at the endpoint has the first voter, which coordinates at once. Others become voters when the coordinator asks
+//! them to ([`native::Candidate`]); each then has a server at a port of its own. The next agent in the place of one
+//! that was killed finds its sockets, and a note that says where the other members are.
+
+use std::net::TcpListener;
+
+use rdzv_core::endpoint::Endpoint;
+use rdzv_rendezvous_proto::coordinator::Note;
+use rdzv_rendezvous_proto::voter::{Open, Start};
+use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
+
+use super::Connection;
+use super::elected::await_coordinator;
+use super::options::Options;
+use super::voters::become_voter;
+use crate::bind::loopback;
+use crate::dynamic::native::{
+    self, Candidate, NoteFile, Origin, OwnVoter, Search, StartVoter, VoterOptions,
+};
+use crate::{Kept, Onlookers, RendezvousError};
+
+/// The endpoint of the job, and how this agent takes part.
+pub(super) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
+
+/// The sockets and the note of the agent before this one.
+pub(super) struct Left {
+    /// Its sockets, if it was a voter.
+    listeners: Vec<TcpListener>,
+    note: Note,
+}
+
+impl Left {
+    /// Those of an agent that knew other members of the group, or was its only one elsewhere than at the endpoint.
+    pub(super) fn by_member(
+        endpoint: &Endpoint,
+        options: &Options,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(kept) = options.kept.as_ref().filter(|_| options.most_voters > 1) else {
+            return Ok(None);
+        };
+        let explain = |source| StoreError::Listen {
+            address: options.place(),
+            source,
+        };
+        let note = note_file(kept, options).map_err(explain)?.note().clone();
+        let is_elsewhere = !note.address.is_empty() && note.address != endpoint.to_string();
+        if note.voters.is_empty() && !is_elsewhere {
+            return Ok(None);
+        }
+        let listeners = kept.listeners().map_err(explain)?;
+        Ok(Some(Self { listeners, note }))
+    }
+}
+
+/// The place of the coordinator that this process has, if it begins with one.
+pub(super) fn origin(listeners: &[TcpListener], options: &Options) -> Origin {
+    Origin {
+        host: options.kept.as_ref().map(Kept::instance),
+        addresses: native::addresses(listeners),
+        recover: options.recover,
+        ..Origin::default()
+    }
+}
+
+/// The note of the agent before this one, for the next one.
+fn note_file(kept: &Kept, options: &Options) -> std::io::Result<NoteFile> {
+    let mut note = NoteFile::over(kept.coordinator_slots()?, options.coordinator_timeout);
+    note.reopen()?;
+    Ok(note)
+}
+
+/// Goes on in the place of an agent that knew other members: as a voter where it was one, and with the coordinator wherever it
+/// is.
+pub(super) fn return_to(
+    (endpoint, options, onlookers): Site<'_>,
+    left: Left,
+) -> Result<Connection, RendezvousError> {
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let Left { listeners, note } = left;
+    let mut members = note.voters.clone();
+    let voter = match listeners.is_empty() {
+        true => OwnVoter::default(),
+        false => {
+            let own = Endpoint::parse(&note.address, 0).unwrap_or_else(|_| endpoint.clone());
+            members.push(own.to_string());
+            let note = Box::new(note);
+            let start = match note.voters.is_empty() {
+                false => Start::Returns { note },
+                true => {
+                    let origin = origin(&listeners, options);
+                    Start::Alone { note, origin }
+                }
+            };
+            let site = (endpoint, options, onlookers);
+            OwnVoter::new(serve(site, own, &members, listeners, start).map_err(explain)?)
+        }
+    };
+    let search = Search::of_open_group(endpoint.clone(), &members);
+    let candidate = |own| {
+        Some(candidate(
+            (endpoint, options, onlookers),
+            voter.clone(),
+            Some(own),
+        ))
+    };
+    let native = await_coordinator(search, candidate, options, onlookers)?;
+    Ok(Connection {
+        backend: Box::new(native),
+        server: None,
+        voter,
+        is_observed: false,
+    })
+}
+
+/// Makes a server the voter at the endpoint, which founds the group or goes on as its only one.
+pub(super) fn found(
+    server: &mut ServerOptions,
+    (endpoint, options, onlookers): Site<'_>,
+    listeners: Vec<TcpListener>,
+    origin: Origin,
+) -> std::io::Result<()> {
+    let note = match &options.kept {
+        Some(kept) => Some(note_file(kept, options)?),
+        None => None,
+    };
+    let first = Note::new(fastrand::u64(1..), options.coordinator_timeout);
+    let start = Start::Alone {
+        note: Box::new(note.as_ref().map_or(first, |note| note.note().clone())),
+        origin,
+    };
+    let voter = voter(vec![endpoint.clone()], 0, start, note, (options, onlookers));
+    become_voter(server, listeners, voter)
+}
+
+/// The part of an agent in the group, with its server if it has one. Others reach a voter at `address`; without one, it does not
+/// become a voter.
+pub(super) fn candidate(
+    (endpoint, options, onlookers): Site<'_>,
+    voter: OwnVoter,
+    address: Option<String>,
+) -> Candidate {
+    let note = options
+        .kept
+        .as_ref()
+        .and_then(|kept| note_file(kept, options).ok());
+    let (place, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
+    Candidate {
+        endpoint: endpoint.clone(),
+        start: address.map(|address| -> StartVoter {
+            Box::new(move |members| invited((&place, &options, &onlookers), &address, members))
+        }),
+        voter,
+        note,
+    }
+}
+
+/// Becomes a voter that the coordinator has asked for.
+fn invited(
+    (endpoint, options, onlookers): Site<'_>,
+    address: &str,
+    members: &[String],
+) -> Result<TcpStoreServer, StoreError> {
+    let listeners = TcpStoreServer::listen(loopback(&endpoint.host).as_deref(), 0)?;
+    let explain = |source| StoreError::Listen {
+        address: address.to_owned(),
+        source,
+    };
+    let mut own = Endpoint {
+        host: address.to_owned(),
+        port: 0,
+    };
+    for listener in &listeners {
+        own.port = listener.local_addr().map_err(explain)?.port();
+    }
+    if let Some(kept) = &options.kept {
+        // Before anybody is accepted.
+        kept.keep_listeners(&listeners).map_err(explain)?;
+    }
+    let site = (endpoint, options, onlookers);
+    serve(site, own, members, listeners, Start::Invited)
+}
+
+/// Starts the server of a voter among these members.
+fn serve(
+    (endpoint, options, onlookers): Site<'_>,
+    own: Endpoint,
+    members: &[String],
+    listeners: Vec<TcpListener>,
+    start: Start,
+) -> Result<TcpStoreServer, StoreError> {
+    let explain = |source| StoreError::Listen {
+        address: own.to_string(),
+        source,
+    };
+    let mut places = vec![endpoint.clone()];
+    let members = members
+        .iter()
+        .filter_map(|member| Endpoint::parse(member, 0).ok());
+    for place in members.chain([own.clone()]) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    let at = places.iter().position(|place| *place == own).unwrap_or(0);
+    let note = match &options.kept {
+        Some(kept) => Some(note_file(kept, options).map_err(explain)?),
+        None => None,
+    };
+    let mut server = options.policy.server(loopback(&endpoint.host), own.port);
+    let voter = voter(places, at, start, note, (options, onlookers));
+    become_voter(&mut server, listeners, voter).map_err(explain)?;
+    let server = TcpStoreServer::start(server)?;
+    if let Some(group) = &onlookers.group {
+        group.ask(server.pinger());
+    }
+    Ok(server)
+}
+
+fn voter(
+    places: Vec<Endpoint>,
+    own: usize,
+    start: Start,
+    note: Option<NoteFile>,
+    (options, onlookers): (&Options, &Onlookers),
+) -> VoterOptions {
+    VoterOptions {
+        places,
+        open: Some(Open {
+            run: options.run_id.as_str().to_owned(),
+            most: options.most_voters,
+            start,
+        }),
+        note,
+        own,
+        is_store: false,
+        timeout: options.coordinator_timeout,
+        node_timeout: options.settings.node_timeout,
+        credentials: options.policy.credentials.clone(),
+        onlookers: onlookers.clone(),
+    }
+}
