@@ -224,6 +224,24 @@ fn a_new_process_at_the_endpoint_joins_the_group_that_went_on_without_it() {
 }
 
 #[test]
+fn of_two_nodes_the_new_process_at_the_endpoint_coordinates_and_the_one_that_learned_follows() {
+    let mut world = with_round(2, 5);
+    world.lose(0);
+    world.pass(SECOND * 3);
+    assert_eq!(world.coordinator(), None);
+    world.start(0);
+    world.pass(SECOND);
+    assert_eq!(world.coordinator(), Some(0), "{}", world.story());
+    (0..2).for_each(|agent| world.join(0, agent, 2));
+    world.pass(SECOND * 3);
+    let formed = |event: &Event| matches!(event, Event::Formed { .. });
+    assert!(world.take(1).iter().any(formed));
+    world.end(0);
+    world.pass(SECOND);
+    assert_eq!(world.coordinator(), Some(1), "{}", world.story());
+}
+
+#[test]
 fn if_all_voters_end_at_once_one_goes_on_from_its_note_when_all_are_back() {
     for away in [1, 2] {
         let mut world = with_round(4, 5);

@@ -41,7 +41,8 @@ impl Voter {
             self.unsuitable(address, why);
             return self.close(from, why);
         };
-        let rounds = peer.of_run.as_ref().map_or(0, |of_run| of_run.rounds);
+        let of_run = peer.of_run.as_ref();
+        let theirs = of_run.map_or((0, false), |of_run| (of_run.rounds, of_run.votes));
         let new = (self.peers).introduce(now.mono, (place, address), from, peer);
         if let Some(old) = new.replaced {
             self.dismiss(old, "the process at its place has another connection");
@@ -57,7 +58,7 @@ impl Voter {
                 self.consent(now, consensus::Input::PeerUp(voter));
             }
         } else if self.group.is_some() && self.open.is_some() {
-            self.meets(place, (group, rounds));
+            self.meets(place, group, theirs);
         } else if group != 0 && self.group.is_some() {
             self.unsuitable(address, "it is in another group");
         }

@@ -568,8 +568,8 @@ impl Voter {
     }
 
     /// A process is there that is in another group of this run, or remembers one. The group with the later round stays, and of
-    /// one cluster the one that has followed the other.
-    pub(super) fn meets(&mut self, place: usize, (group, theirs): (GroupId, u32)) {
+    /// one cluster the one that has followed the other. `theirs` are the rounds that it knows of, and whether it votes.
+    pub(super) fn meets(&mut self, place: usize, group: GroupId, (theirs, votes): (u32, bool)) {
         let other = self.endpoint(place);
         let (rounds, own) = (self.rounds(), self.group_id());
         if cluster_of(group) == cluster_of(own) {
@@ -580,7 +580,8 @@ impl Voter {
         }
         // A member that has not learned the rounds yet, or that has others, leaves the decision to them.
         let decides = match group {
-            0 => self.coordinates() && self.is_alone(),
+            // One that has only learned does not go on.
+            0 => votes && self.coordinates() && self.is_alone(),
             _ => self.coordinates() || rounds > 0,
         };
         if decides && (theirs, group) > (rounds, own) {
@@ -604,7 +605,8 @@ impl Voter {
             match cluster_of(group) == memory.cluster {
                 // Not one that others have followed.
                 true => (group >> 64) >= GroupId::from(memory.applied.0),
-                false => theirs > memory.rounds(),
+                // One that has only learned has nothing that is lost with it.
+                false => !memory.votes || theirs > memory.rounds(),
             }
         })
     }
