@@ -21,8 +21,9 @@ use crate::bench::table::figure;
 
 const STEPS: usize = 3;
 
-/// The voters are complete, and agents have lived longer than those after whose death there is a pause.
-const SETTLED: Duration = Duration::from_millis(1_300);
+/// The voters are complete, agents have lived longer than those after whose death there is a pause, and the coordinator forms any
+/// round: in its first 1.5 s it knows of no older one that may be there.
+const SETTLED: Duration = Duration::from_millis(1_700);
 
 /// Most milliseconds until people are told what is waited for.
 pub(super) const SAID: f64 = 3_500.0;

@@ -35,6 +35,8 @@ struct Wait {
     end: fn(&mut Job<'_>) -> anyhow::Result<()>,
     /// Whether the round holds over it.
     holds: bool,
+    /// Whether the others, which can be reached, go on without those that wait.
+    others_go_on: bool,
 }
 
 const WAITED: &str = "is waited for";
@@ -62,6 +64,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| job.start_store(&[]),
         holds: true,
+        others_go_on: false,
     },
     Wait {
         name: "W2, `rdzv store` is killed while half of the nodes are cut off",
@@ -77,6 +80,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| job.network.set_cable(2, true),
         holds: true,
+        others_go_on: false,
     },
     Wait {
         name: "W2, without a note: its keeper is killed too, and it is started again",
@@ -92,6 +96,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| job.network.set_cable(2, true),
         holds: true,
+        others_go_on: false,
     },
     Wait {
         name: "W3, `rdzv store` and its keeper are killed, and the next one has another address than its service",
@@ -109,6 +114,7 @@ const WAITS: [Wait; 9] = [
             job.start_store(&["--recover"])
         },
         holds: true,
+        others_go_on: false,
     },
     Wait {
         name: "W4, both nodes of a round are cut off, and there is a third one",
@@ -127,6 +133,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
         holds: false,
+        others_go_on: false,
     },
     Wait {
         name: "W5, two of three voters are killed with their keepers",
@@ -144,6 +151,7 @@ const WAITS: [Wait; 9] = [
             job.replace_node(2)
         },
         holds: false,
+        others_go_on: false,
     },
     Wait {
         name: "W6, one of three voters is cut off",
@@ -159,6 +167,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
         holds: false,
+        others_go_on: true,
     },
     Wait {
         name: "W7, of two nodes the one with the coordinator ends, and the agent of the other one dies before it takes over",
@@ -178,6 +187,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| job.start_node(1),
         holds: false,
+        others_go_on: false,
     },
     Wait {
         name: "W8, one of two nodes that are both needed has left",
@@ -191,6 +201,7 @@ const WAITS: [Wait; 9] = [
         },
         end: |job| job.replace_node(2),
         holds: false,
+        others_go_on: false,
     },
 ];
 
@@ -218,7 +229,11 @@ fn play(tools: &Tools, wait: &Wait, figures: &mut Figures) -> anyhow::Result<usi
     let outcome = said(&mut job, &machines, words, time, &before)?;
     pass(SETTLED);
     job.record.read()?;
-    let during = job.record.round();
+    let rounds = job.record.workers().filter(|worker| {
+        // Of those that wait alone.
+        !wait.others_go_on || machines.contains(&worker.machine)
+    });
+    let during = rounds.map(|worker| worker.round).max();
     (wait.end)(&mut job)?;
     let healed = now();
     job.wait_for("steps of all nodes that take part", LONGEST, |job| {

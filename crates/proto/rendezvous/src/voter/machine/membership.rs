@@ -58,7 +58,7 @@ impl Voter {
                 self.consent(now, consensus::Input::PeerUp(voter));
             }
         } else if self.group.is_some() && self.open.is_some() {
-            self.meets(place, group, theirs);
+            self.meets(now, place, group, theirs);
         } else if group != 0 && self.group.is_some() {
             self.unsuitable(address, "it is in another group");
         }

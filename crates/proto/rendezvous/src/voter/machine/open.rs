@@ -569,7 +569,13 @@ impl Voter {
 
     /// A process is there that is in another group of this run, or remembers one. The group with the later round stays, and of
     /// one cluster the one that has followed the other. `theirs` are the rounds that it knows of, and whether it votes.
-    pub(super) fn meets(&mut self, place: usize, group: GroupId, (theirs, votes): (u32, bool)) {
+    pub(super) fn meets(
+        &mut self,
+        now: Now,
+        place: usize,
+        group: GroupId,
+        (theirs, votes): (u32, bool),
+    ) {
         let other = self.endpoint(place);
         let (rounds, own) = (self.rounds(), self.group_id());
         if cluster_of(group) == cluster_of(own) {
@@ -578,10 +584,12 @@ impl Voter {
             }
             return;
         }
+        if group == 0 && !votes {
+            return self.meets_learner(now, theirs);
+        }
         // A member that has not learned the rounds yet, or that has others, leaves the decision to them.
         let decides = match group {
-            // One that has only learned does not go on.
-            0 => votes && self.coordinates() && self.is_alone(),
+            0 => self.coordinates() && self.is_alone(),
             _ => self.coordinates() || rounds > 0,
         };
         if decides && (theirs, group) > (rounds, own) {
@@ -589,6 +597,19 @@ impl Voter {
             self.outbox
                 .push(Output::Log(Fact::Merged { other, had_round }));
             self.leave_group(None);
+        }
+    }
+
+    /// A process is there that has learned rounds of a group whose voters have gone, and does not go on itself. A coordinator
+    /// here that knows no round begins again, as one that follows another without its note: no number is used twice.
+    fn meets_learner(&mut self, now: Now, theirs: u32) {
+        let term = self.role().map_or(0, |role| role.term);
+        let knows_none = self.coordinates() && self.is_alone() && self.rounds() == 0;
+        let open = self.open.as_mut().filter(|open| !open.is_partial);
+        if let Some(open) = open.filter(|_| knows_none && theirs > 0) {
+            open.begin_partial();
+            self.step_down(term);
+            self.consent(now, consensus::Input::Confirm(term));
         }
     }
 
