@@ -94,6 +94,7 @@ impl Voter {
                     next.push_back(Then::Confirm(role.term));
                 }
                 self.note_election(cluster_of(group.id), &role);
+                self.write_note(Some(group));
                 self.announce_leader(group, &role);
             }
             consensus::Output::Confirmed(token) if token & QUESTION != 0 => {

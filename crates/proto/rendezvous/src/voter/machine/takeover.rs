@@ -25,6 +25,9 @@ use super::{Group, Voter, cluster_of, draw};
 use crate::coordinator::{Note, RunNote};
 use crate::voter::{Fact, Output};
 
+/// More terms than there can be after the last one that a member has noted.
+const UNKNOWN_TERMS: u64 = 1000;
+
 /// The memory of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Memory {
@@ -181,6 +184,9 @@ impl Voter {
         if let Some(open) = self.open.as_mut().filter(|_| is_partial) {
             open.begin_partial();
         }
+        // Others may have voted in terms of which this process does not know.
+        let term = memory.term + UNKNOWN_TERMS;
+        let memory = Memory { term, ..memory };
         self.outbox.push(Output::Log(Fact::TookOver));
         self.seen.takeovers += 1;
         self.go_on_alone(now, memory);
