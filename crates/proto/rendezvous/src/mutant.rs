@@ -1,4 +1,5 @@
-//! Rules of the coordinator, of its recovery and of the [fence](crate::fence) that can be broken on purpose.
+//! Rules of the coordinator, of its recovery, of the [fence](crate::fence) and of groups that agents may join, which can be broken on
+//! purpose.
 
 /// A broken rule, which the simulation has to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,22 @@ pub enum Mutant {
     ContinuesAlone,
     /// A new coordinator counts from nothing that voters have heard.
     ForgetsElectors,
+    /// A member does not note that the members have changed.
+    MembersAreNotNoted,
+    /// A process takes over without those that are not in contact.
+    MissingAreGone,
+    /// A process takes over though another one has applied more.
+    AnyoneTakesOver,
+    /// A group that follows another one has the number of that.
+    NoGroupNumber,
+    /// A group that follows another one has the terms of that.
+    TermsAgain,
+    /// A member that has lost its memory knew nothing.
+    LostIsNothing,
+    /// Members stay in a group that can never decide again.
+    NeverGivesUp,
+    /// The only voter announces what is not noted, once it is about to end.
+    EndsWithoutNote,
 }
 
 impl Mutant {
@@ -55,6 +72,18 @@ impl Mutant {
         Self::ResetIsAnEnd,
         Self::ProxyIsTheAgent,
         Self::NobodyElsewhere,
+    ];
+
+    /// Those of a group that agents may join.
+    pub const OPEN: [Self; 8] = [
+        Self::MembersAreNotNoted,
+        Self::MissingAreGone,
+        Self::AnyoneTakesOver,
+        Self::NoGroupNumber,
+        Self::TermsAgain,
+        Self::LostIsNothing,
+        Self::NeverGivesUp,
+        Self::EndsWithoutNote,
     ];
 
     /// Those of the fence, and of those that use it.

@@ -27,6 +27,7 @@ const SUCCEEDED: u8 = 2;
 const FENCED: u8 = 4;
 const TORN: u8 = 8;
 const SILENT: u8 = 16;
+const OUTDATED: u8 = 32;
 
 /// The knowledge of a coordinator that was started after the death of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct RunNote {
     pub torn: bool,
     /// All participants were lost because nothing was heard of them, and no other round has begun to form.
     pub silent: bool,
+    /// Rounds after this one may have been announced, of which nobody has a note: it is as if there were none.
+    pub outdated: bool,
 }
 
 impl Note {
@@ -177,6 +180,7 @@ impl RunNote {
             (is_fenced, FENCED),
             (self.torn, TORN),
             (self.silent, SILENT),
+            (self.outdated, OUTDATED),
         ];
         out.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
         slot::write_numbers(&self.members, out);
@@ -200,6 +204,7 @@ impl RunNote {
             },
             torn: flags & TORN != 0,
             silent: flags & SILENT != 0,
+            outdated: flags & OUTDATED != 0,
         })
     }
 }
@@ -252,6 +257,7 @@ mod tests {
                 lease: Duration::from_millis(round % 2 * 3001),
                 torn: round % 4 == 0,
                 silent: round % 4 == 2,
+                outdated: round % 5 == 1,
             };
             note.update(format!("run-{round}"), Some(run));
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+mod deaths;
 mod failover;
 mod open;
 mod random;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::deaths;
 use crate::world::World;
 
 /// Runs of one seed each.
@@ -70,83 +71,9 @@ fn run(seed: u64, places: usize) {
     assert!(world.coordinator().is_some(), "seed {seed}");
 }
 
-/// Agents, each at the place of its number, in a group that they may join: processes are killed and started again with their
-/// notes, machines are lost, networks are cut.
-fn run_open(seed: u64, loses_machines: bool) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let agents = random.usize(1..7);
-    let most = [1, 3, 5][random.usize(0..3)];
-    let mut world = World::open(agents, most, seed);
-    world.settings = rdzv_rendezvous_proto::Settings::new(1, agents as u32);
-    world.settings.last_call_timeout = Duration::from_millis(50);
-    let mut dead: Vec<usize> = Vec::new();
-    let mut attempt = vec![0; agents];
-    let mut ending: Vec<usize> = Vec::new();
-    for _ in 0..40 {
-        ending.retain(|place| {
-            let ends = random.bool();
-            if ends && !dead.contains(place) {
-                world.lose(*place);
-                dead.push(*place);
-            }
-            !ends
-        });
-        let place = random.usize(0..agents);
-        match random.u32(0..9) {
-            0 | 1 if !dead.contains(&place) => {
-                match loses_machines && random.bool() {
-                    true => world.lose(place),
-                    false => world.kill_with_agent(place),
-                }
-                dead.push(place);
-            }
-            2..=4 if !dead.is_empty() => {
-                world.start_agent(dead.swap_remove(random.usize(0..dead.len())));
-            }
-            5 => world.cut_off(&[place]),
-            6 => world.heal(),
-            7 if loses_machines && !dead.contains(&place) && !ending.contains(&place) => {
-                world.end(place);
-                ending.push(place);
-            }
-            _ => {}
-        }
-        for place in world.coordinators() {
-            let agent = random.usize(0..agents);
-            if !dead.contains(&agent) {
-                attempt[agent] += 1;
-                world.join(place, agent as u32, attempt[agent]);
-            }
-        }
-        world.pass(Duration::from_millis(random.u64(1..400)));
-    }
-    world.heal();
-    for place in ending {
-        if !dead.contains(&place) {
-            world.lose(place);
-            dead.push(place);
-        }
-    }
-    dead.into_iter().for_each(|place| world.start_agent(place));
-    world.pass(Duration::from_secs(12));
-    assert!(
-        world.coordinators().len() < 2,
-        "seed {seed}: {}",
-        world.story()
-    );
-    // The only memory of a group may be lost with a machine.
-    if !loses_machines {
-        assert!(
-            world.coordinator().is_some(),
-            "seed {seed}: {}",
-            world.story()
-        );
-    }
-}
-
 #[test]
 fn whatever_dies_in_a_group_that_agents_may_join_a_round_has_one_set_of_members() {
     for seed in 0..SEEDS * 5 {
-        run_open(seed, seed % 2 == 1);
+        deaths::run(seed);
     }
 }

@@ -36,6 +36,24 @@ struct Process {
 /// A connection from one place to another, as a number of the receiver.
 type Link = (usize, usize);
 
+/// Deaths at a moment that the first of the processes reaches.
+pub(crate) struct Doom {
+    pub(crate) places: Vec<usize>,
+    pub(crate) moment: Moment,
+    /// The last frames of the first one arrive.
+    pub(crate) frames_arrive: bool,
+    /// The first one's machine is gone.
+    pub(crate) loses_machine: bool,
+}
+
+/// A moment in the life of a process.
+pub(crate) enum Moment {
+    /// It has made so many outputs.
+    Output(u32),
+    /// It has told the participants of a round; whether it has begun to.
+    Announced(bool),
+}
+
 pub(crate) struct World {
     pub(crate) now: Now,
     places: Vec<Option<Process>>,
@@ -74,6 +92,12 @@ pub(crate) struct World {
     /// Agents that do not look for the coordinator elsewhere.
     pub(crate) of_before: BTreeSet<u32>,
     pub(crate) settings: RunSettings,
+    /// Deaths to come.
+    doom: Option<Doom>,
+    /// Deaths that are due.
+    dying: Option<Doom>,
+    /// The places at which processes were killed in that way.
+    struck: Vec<usize>,
 }
 
 impl World {
@@ -104,6 +128,9 @@ impl World {
             invited: Vec::new(),
             of_before: BTreeSet::new(),
             settings: RunSettings::new(2, 2),
+            doom: None,
+            struck: Vec::new(),
+            dying: None,
         };
         world.places.resize_with(places, || None);
         world
@@ -254,6 +281,8 @@ impl World {
     /// The process at a place is killed, and the agent in it.
     pub(crate) fn kill_with_agent(&mut self, place: usize) {
         self.kill(place);
+        self.invited.retain(|(invited, _)| *invited != place);
+        (self.attached).retain(|(_, agent)| *agent as usize != place);
         for coordinator in self.coordinators() {
             let agent = ConnId(AGENTS + place as u32);
             self.handle(coordinator, Input::Closed(agent));
@@ -281,6 +310,74 @@ impl World {
     pub(crate) fn kill(&mut self, place: usize) {
         self.places[place] = None;
         self.hang_up(|link| link.0 == place || link.1 == place);
+    }
+
+    /// The processes of some places are killed at once, with their agents, as soon as the first one reaches a moment.
+    pub(crate) fn doom(&mut self, doom: Doom) {
+        let is_there = doom
+            .places
+            .first()
+            .is_some_and(|at| self.places[*at].is_some());
+        self.doom = Some(doom).filter(|_| is_there);
+    }
+
+    /// None is killed in that way from here on.
+    pub(crate) fn spare(&mut self) {
+        self.doom = None;
+    }
+
+    /// The places of those that were.
+    pub(crate) fn struck(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.struck)
+    }
+
+    /// Whether the process at a place is killed before this output, or when it has no more.
+    fn is_struck(&mut self, place: usize, output: Option<&Output>) -> bool {
+        let doom = self.doom.as_mut().filter(|doom| doom.places[0] == place);
+        let Some(doom) = doom else { return false };
+        let has_announced = matches!(
+            output,
+            Some(Output::Coordinator(CoordinatorOutput::Send(
+                _,
+                Event::Formed { .. }
+            )))
+        );
+        match &mut doom.moment {
+            Moment::Output(0) => true,
+            Moment::Output(left) => {
+                *left -= u32::from(output.is_some());
+                false
+            }
+            Moment::Announced(announced) => {
+                let was_last = *announced && !has_announced;
+                *announced |= has_announced;
+                was_last
+            }
+        }
+    }
+
+    fn strike(&mut self, doom: &Doom) {
+        let Some(first) = doom.places.first() else {
+            return;
+        };
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let (sent, others): (Vec<_>, Vec<_>) = in_flight
+            .into_iter()
+            .partition(|(_, link, ..)| link.0 == *first);
+        self.in_flight = others.into();
+        for place in &doom.places {
+            self.places[*place] = None;
+            self.struck.push(*place);
+        }
+        for (_, link, from, frame) in sent.into_iter().filter(|_| doom.frames_arrive) {
+            self.arrive(link, from, &frame);
+        }
+        for place in &doom.places {
+            match doom.loses_machine && place == first {
+                true => self.lose(*place),
+                false => self.kill_with_agent(*place),
+            }
+        }
     }
 
     /// The processes of these places cannot reach the others, and nobody is told of that.
@@ -319,6 +416,9 @@ impl World {
             process.voter.handle(now, input);
             self.drain(place);
         }
+        if let Some(doom) = self.dying.take() {
+            self.strike(&doom);
+        }
         while let Some(abandoned) = self.abandoned.pop_front() {
             self.hang_up(|link| link == abandoned);
         }
@@ -342,7 +442,12 @@ impl World {
             let Some(process) = &mut self.places[place] else {
                 return;
             };
-            let Some(output) = process.voter.poll_output() else {
+            let output = process.voter.poll_output();
+            if self.is_struck(place, output.as_ref()) {
+                (self.places[place], self.dying) = (None, self.doom.take());
+                return;
+            }
+            let (Some(output), Some(process)) = (output, &mut self.places[place]) else {
                 return;
             };
             match output {
@@ -491,6 +596,19 @@ impl World {
         }
     }
 
+    /// A frame is at its receiver.
+    fn arrive(&mut self, link: Link, from: ConnId, frame: &[u8]) {
+        if self.links.get(&link) == Some(&from) && !self.cut.contains(&link) {
+            let (opcode, payload) = (frame[0], &frame[9..]);
+            let request = Input::Request {
+                from,
+                opcode,
+                payload,
+            };
+            self.handle(link.1, request);
+        }
+    }
+
     /// Time passes, in steps of a millisecond.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now.mono + time;
@@ -505,15 +623,7 @@ impl World {
                 && *at <= self.now.mono
                 && let Some((_, link, from, frame)) = self.in_flight.pop_front()
             {
-                if self.links.get(&link) == Some(&from) && !self.cut.contains(&link) {
-                    let (opcode, payload) = (frame[0], &frame[9..]);
-                    let request = Input::Request {
-                        from,
-                        opcode,
-                        payload,
-                    };
-                    self.handle(link.1, request);
-                }
+                self.arrive(link, from, &frame);
             }
             while let Some((place, agent)) = self.attached.pop_front() {
                 if !self.of_before.contains(&agent) {

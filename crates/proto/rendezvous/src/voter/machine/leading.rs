@@ -13,6 +13,7 @@ use super::{Group, QUESTION, Voter, cluster_of};
 use crate::coordinator::note::{read_runs, write_runs};
 use crate::coordinator::wire::Authority;
 use crate::coordinator::{self, Coordinator, Note, Origin};
+use crate::mutant::{Mutant, is_broken};
 use crate::slot::Bytes;
 use crate::voter::command;
 use crate::voter::{Fact, Output};
@@ -227,7 +228,11 @@ impl Voter {
         self.open_leads(now);
         self.write_note(Some(group));
         let alone = self.open.as_mut().and_then(OpenGroup::origin);
-        let is_partial = alone.as_ref().is_some_and(|(_, is_partial)| *is_partial);
+        // Of a run whose note is outdated, agents report the last round. Every coordinator needs that until another one is noted.
+        let mut runs = group.runs.clone();
+        runs.retain(|_, note| !note.outdated);
+        let is_partial = alone.as_ref().is_some_and(|(_, is_partial)| *is_partial)
+            || runs.len() < group.runs.len();
         let note = Note {
             authority,
             is_partial,
@@ -235,7 +240,7 @@ impl Voter {
             address: String::new(),
             applied: (0, 0),
             votes: true,
-            runs: group.runs.clone(),
+            runs,
         };
         // Of coordinators of this group everything is known, so there is nothing to take over.
         let heard = group.consensus.role().heard;
@@ -308,7 +313,7 @@ impl Voter {
         }
         self.ending = None;
         // The only voter goes on without others. It may yet be killed, and followed.
-        if !self.is_alone() {
+        if !self.is_alone() || is_broken(Mutant::EndsWithoutNote) {
             self.gate.open();
         }
         self.outbox.push(Output::Retire);

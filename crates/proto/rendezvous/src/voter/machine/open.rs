@@ -34,6 +34,7 @@ use super::{Group, GroupId, Voter, cluster_of};
 use crate::coordinator::note::write_runs;
 use crate::coordinator::wire::{Authority, Event, Operation};
 use crate::coordinator::{self, Note, Origin};
+use crate::mutant::{Mutant, is_broken};
 use crate::voter::{Fact, Open, Output, Start};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
@@ -211,8 +212,16 @@ impl Voter {
         let mut state = Vec::new();
         write_runs(&runs, &mut state);
         let (id, settings) = (self.id, self.settings.consensus());
-        let consensus = Consensus::bootstrap_after(now, settings, id, &[id], &state, term);
-        let group = GroupId::from(term.max(1)) << 64 | GroupId::from(cluster);
+        let after = match is_broken(Mutant::TermsAgain) {
+            true => 0,
+            false => term,
+        };
+        let consensus = Consensus::bootstrap_after(now, settings, id, &[id], &state, after);
+        let number = match is_broken(Mutant::NoGroupNumber) {
+            true => 1,
+            false => term.max(1),
+        };
+        let group = GroupId::from(number) << 64 | GroupId::from(cluster);
         self.enter(group, consensus, Vec::new());
         if let Some(group) = &mut self.group {
             group.runs = runs;
@@ -426,7 +435,9 @@ impl Voter {
     pub(super) fn members_changed(&mut self, group: &Group) {
         if let Some(open) = &mut self.open {
             open.has_changed = true;
-            self.write_note(Some(group));
+            if !is_broken(Mutant::MembersAreNotNoted) {
+                self.write_note(Some(group));
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Where a member has lost its memory with its machine, the others need not know all that was decided. It is then as after the
 //! end of a coordinator without a note: a round has to be reported by all its participants, and the next one has a far higher
-//! number.
+//! number. So it stays for all coordinators of the new group, until a round is noted there: the notes of the old ones are outdated.
 //!
 //! Nobody can miss a newer configuration in that way: it came into force when a majority of the one before had it in their
 //! logs, so one of those that are accounted for remembers it. Nor do two go on: where a process remembers an older configuration
@@ -23,6 +23,7 @@ use rdzv_core::time::Now;
 
 use super::{Group, Voter, cluster_of, draw};
 use crate::coordinator::{Note, RunNote};
+use crate::mutant::{Mutant, is_broken};
 use crate::voter::{Fact, Output};
 
 /// More terms than there can be after the last one that a member has noted.
@@ -151,7 +152,7 @@ impl Voter {
             return;
         }
         let memory = self.open.as_ref().and_then(|open| open.memory.clone());
-        let Some(memory) = memory.filter(|memory| memory.votes) else {
+        let Some(mut memory) = memory.filter(|memory| memory.votes) else {
             return;
         };
         let mut needed: BTreeSet<String> = memory.others.iter().cloned().collect();
@@ -165,11 +166,16 @@ impl Voter {
             let place = places.position(|place| !place.is_empty() && *place == address);
             let peer = place.and_then(|place| self.peers.present(place));
             let Some(peer) = peer.filter(|peer| peer.group == 0) else {
+                if is_broken(Mutant::MissingAreGone) {
+                    continue;
+                }
                 return;
             };
             // Of two with the same, a voter goes on, and of voters the one with the lower id.
             let theirs = (peer.applied, peer.votes, Reverse(peer.voter));
-            if theirs > (memory.applied, true, Reverse(self.id)) {
+            let is_first = is_broken(Mutant::AnyoneTakesOver)
+                || theirs <= (memory.applied, true, Reverse(self.id));
+            if !is_first {
                 return;
             }
             if let Some(place) = place {
@@ -181,8 +187,14 @@ impl Voter {
                 return;
             }
         }
-        if let Some(open) = self.open.as_mut().filter(|_| is_partial) {
+        if let Some(open) = self
+            .open
+            .as_mut()
+            .filter(|_| is_partial && !is_broken(Mutant::LostIsNothing))
+        {
             open.begin_partial();
+            let open_runs = memory.runs.values_mut().filter(|note| !note.closed);
+            open_runs.for_each(|note| note.outdated = true);
         }
         // Others may have voted in terms of which this process does not know.
         let term = memory.term + UNKNOWN_TERMS;
@@ -206,7 +218,9 @@ impl Voter {
         let is_needed = self.votes(group);
         let can_decide = configuration.is_majority(&alive)
             || !voters.all(|voter| alive.contains(voter) || has_ended(*voter));
-        let is_lost = group.consensus.role().leader.is_none() && !(is_needed && can_decide);
+        let is_lost = !is_broken(Mutant::NeverGivesUp)
+            && group.consensus.role().leader.is_none()
+            && !(is_needed && can_decide);
         self.lost_since = match is_lost && self.ending.is_none() {
             true => self.lost_since.or(Some(now.mono)),
             false => None,

@@ -1,0 +1,171 @@
+//! Random deaths and cuts in a group that agents may join.
+
+use std::time::Duration;
+
+use rdzv_rendezvous_proto::Settings;
+
+use crate::world::{Doom, Moment, World};
+
+/// The steps of a plan.
+const STEPS: u32 = 40;
+
+/// Agents, each at the place of its number, in a group that they may join: processes are killed, also between two of their
+/// outputs, and started again with their notes; machines are lost, if the seed is odd; networks are cut.
+pub(crate) fn run(seed: u64) {
+    let loses_machines = seed % 2 == 1;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let agents = random.usize(1..7);
+    let most = [1, 3, 5][random.usize(0..3)];
+    let mut world = World::open(agents, most, seed);
+    world.settings = Settings::new(1, agents as u32);
+    world.settings.last_call_timeout = Duration::from_millis(50);
+    let mut plan = Plan {
+        loses_machines,
+        dead: Vec::new(),
+        ending: Vec::new(),
+        random,
+        world,
+    };
+    let mut attempt = vec![0; agents];
+    for _ in 0..STEPS {
+        plan.end_some();
+        plan.fault(agents);
+        let (world, random) = (&mut plan.world, &mut plan.random);
+        for place in world.coordinators() {
+            let agent = random.usize(0..agents);
+            if !plan.dead.contains(&agent) {
+                attempt[agent] += 1;
+                world.join(place, agent as u32, attempt[agent]);
+            }
+        }
+        world.pass(Duration::from_millis(random.u64(1..400)));
+        plan.bury();
+    }
+    plan.world.spare();
+    plan.world.heal();
+    for place in std::mem::take(&mut plan.ending) {
+        plan.die(place, true);
+    }
+    let (mut world, dead) = (plan.world, plan.dead);
+    dead.into_iter().for_each(|place| world.start_agent(place));
+    world.pass(Duration::from_secs(12));
+    // Another round is announced.
+    for place in world.coordinators() {
+        for (agent, attempt) in attempt.iter().enumerate() {
+            world.join(place, agent as u32, attempt + 1);
+        }
+    }
+    world.pass(Duration::from_secs(1));
+    assert!(
+        world.coordinators().len() < 2,
+        "seed {seed}: {}",
+        world.story()
+    );
+    // The only memory of a group may be lost with a machine.
+    if !loses_machines {
+        assert!(
+            world.coordinator().is_some(),
+            "seed {seed}: {}",
+            world.story()
+        );
+    }
+}
+
+struct Plan {
+    loses_machines: bool,
+    /// The places without an agent.
+    dead: Vec<usize>,
+    /// Those at which a process is about to end, by its own decision.
+    ending: Vec<usize>,
+    random: fastrand::Rng,
+    world: World,
+}
+
+impl Plan {
+    /// The process at a place is killed, or has ended with its machine.
+    fn die(&mut self, place: usize, loses_machine: bool) {
+        if self.dead.contains(&place) {
+            return;
+        }
+        match loses_machine {
+            true => self.world.lose(place),
+            false => self.world.kill_with_agent(place),
+        }
+        self.dead.push(place);
+        self.bury();
+    }
+
+    /// Those that were killed at some moment are dead; some may have been before.
+    fn bury(&mut self) {
+        for place in self.world.struck() {
+            if !self.dead.contains(&place) {
+                self.dead.push(place);
+            }
+        }
+    }
+
+    /// Of processes that are about to end, some do, and some are killed before.
+    fn end_some(&mut self) {
+        for place in std::mem::take(&mut self.ending) {
+            match self.random.u32(0..4) {
+                0 => self.die(place, false),
+                1 => self.die(place, true),
+                _ => self.ending.push(place),
+            }
+        }
+    }
+
+    /// A process is killed between two of its outputs, and maybe others with it.
+    fn doom(&mut self, place: usize, agents: usize) {
+        let random = &mut self.random;
+        let coordinator = self.world.coordinator();
+        let (place, moment) = match coordinator.filter(|_| random.bool()) {
+            Some(coordinator) => (coordinator, Moment::Announced(false)),
+            None => (place, Moment::Output(random.u32(0..30))),
+        };
+        let is_alone = random.bool();
+        let others = (0..agents).filter(|it| *it != place && !self.dead.contains(it));
+        let others = others.filter(|_| !is_alone && random.u32(0..4) > 0);
+        self.world.doom(Doom {
+            places: [place].into_iter().chain(others).collect(),
+            moment,
+            frames_arrive: random.bool(),
+            loses_machine: self.loses_machines && random.bool(),
+        });
+    }
+
+    fn fault(&mut self, agents: usize) {
+        let place = self.random.usize(0..agents);
+        let lives = !self.dead.contains(&place);
+        match self.random.u32(0..11) {
+            0 | 1 => {
+                let loses = self.loses_machines && self.random.bool();
+                self.die(place, loses);
+            }
+            2..=4 if !self.dead.is_empty() => {
+                let dead = self.random.usize(0..self.dead.len());
+                let place = self.dead.swap_remove(dead);
+                self.world.start_agent(place);
+            }
+            5 => self.world.cut_off(&[place]),
+            6 => self.world.heal(),
+            7 if self.loses_machines && lives && !self.ending.contains(&place) => {
+                self.world.end(place);
+                self.ending.push(place);
+            }
+            8 | 9 if lives => {
+                self.doom(place, agents);
+            }
+            // Some at once, all with their machines or none.
+            10 => {
+                let loses = self.loses_machines && self.random.bool();
+                for place in 0..agents {
+                    if self.random.u32(0..3) > 0 {
+                        self.die(place, loses);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Rules of a group that agents may join, which are broken on purpose.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use std::cell::Cell;
+use std::panic;
+
+use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
+
+#[path = "../../proto/rendezvous/tests/voters/deaths.rs"]
+mod deaths;
+#[path = "../../proto/rendezvous/tests/voters/world.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod world;
+
+/// Seeds within which each mutant has to be noticed.
+const NOTICED_WITHIN: u64 = 2000;
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The fault in the world of a seed, if there is one.
+fn fault(seed: u64) -> Option<String> {
+    IS_QUIET.set(true);
+    let result = panic::catch_unwind(|| deaths::run(seed));
+    IS_QUIET.set(false);
+    let fault = result.err()?;
+    let text = fault.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| fault.downcast_ref().cloned());
+    Some(text.unwrap_or_else(|| "a panic".to_owned()))
+}
+
+#[test]
+fn every_broken_rule_is_noticed_and_none_without() {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !IS_QUIET.get() {
+            hook(info);
+        }
+    }));
+    let mut unnoticed = Vec::new();
+    let mut within = 0;
+    for mutant in Mutant::OPEN {
+        break_rule(Some(mutant));
+        let noticed = (0..NOTICED_WITHIN).find_map(|seed| Some((seed, fault(seed)?)));
+        break_rule(None);
+        match noticed {
+            Some((seed, what)) => {
+                let what = what.lines().next().unwrap_or_default();
+                println!("{mutant:?}: seed {seed}: {what}");
+                within = within.max(seed);
+            }
+            None => unnoticed.push(mutant),
+        }
+    }
+    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
+    // The seeds that have found something find nothing without it.
+    for seed in 0..=within {
+        assert_eq!(fault(seed), None, "seed {seed}");
+    }
+}
