@@ -265,9 +265,11 @@ impl Peers {
                 since,
             }
         };
-        let absent = |voter: VoterId| match self.ended.contains(&voter) {
-            true => Standing::Gone(Duration::ZERO),
-            false => is_gone(voter).map_or(Standing::Silent, Standing::Gone),
+        // Whether another process has its place does not say for how long it has been gone.
+        let absent = |voter: VoterId| match is_gone(voter) {
+            Some(time) => Standing::Gone(time),
+            None if self.ended.contains(&voter) => Standing::Gone(Duration::ZERO),
+            None => Standing::Silent,
         };
         let mut candidates = vec![candidate(
             own.1,

@@ -139,6 +139,26 @@ fn a_voter_that_stays_away_is_replaced_or_the_group_shrinks() {
 }
 
 #[test]
+fn a_voter_that_is_gone_does_not_count_and_one_that_nobody_replaces_is_removed() {
+    let mut world = with_round(4, 5);
+    // A node is lost with its keeper, and started again at another address; so is the next one.
+    for (lost, new) in [(1, 4), (2, 5)] {
+        world.lose(lost);
+        world.join(0, new, 1);
+        world.pass(SECOND / 2);
+        assert_eq!(voters(&world), Some(3), "{}", world.story());
+    }
+    // The one at the endpoint dies with its machine as well: the other two of three go on.
+    world.lose(0);
+    world.pass(SECOND);
+    let second = world.coordinator().unwrap();
+    world.start(0);
+    world.pass(SECOND * 2);
+    assert_eq!(world.coordinator(), Some(second));
+    assert_eq!(voters(&world), Some(3), "{}", world.story());
+}
+
+#[test]
 fn the_only_voter_goes_on_from_its_note() {
     for agents in [1, 2] {
         let mut world = with_round(agents, 5);

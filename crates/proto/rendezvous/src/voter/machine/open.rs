@@ -10,7 +10,7 @@
 //! an agent starts a server, which introduces itself to all members. It learns the log, and votes when the number of
 //! candidates allows for it (`rdzv_consensus::membership`): of one or two, one votes; of three or four, three do.
 //!
-//! A member whose connection has been gone for a second is gone: another candidate replaces it, or the group shrinks. That is
+//! A member without a connection is gone: another candidate replaces it at once, or the group shrinks, a second later. That is
 //! safe whether it lives or not, since a majority agrees to it; one that lives is a candidate again when it is
 //! back.
 //!
@@ -37,9 +37,6 @@ use crate::coordinator::{self, Note, Origin};
 use crate::mutant::{Mutant, is_broken};
 use crate::voter::{Fact, Open, Output, Start};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
-
-/// The time without a connection after which a member is gone.
-const GONE_AFTER: Duration = Duration::from_secs(1);
 
 /// The time in which an agent says whether it looks for the coordinator at other voters. One that does not is of before.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -663,6 +660,6 @@ impl Voter {
     pub(super) fn gone_for(&self, now: Mono, member: VoterId) -> Option<Duration> {
         let open = self.open.as_ref()?;
         let since = self.peers.absent_since(member)?.max(open.leads_since);
-        now.since(since).checked_sub(GONE_AFTER)
+        Some(now.since(since))
     }
 }
