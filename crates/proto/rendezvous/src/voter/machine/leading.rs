@@ -191,7 +191,8 @@ impl Voter {
                 );
             }
             None => {
-                if let Some(was) = was {
+                // One that steps down says so to its agents.
+                if let Some(was) = was.filter(|was| *was != self.settings.own) {
                     let coordinator = self.endpoint(was);
                     self.log(group, Fact::Leaderless { coordinator });
                 }

@@ -21,6 +21,7 @@
 //! voter, and that is the one at the endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use rdzv_consensus::membership::target;
@@ -174,11 +175,11 @@ impl OpenGroup {
     }
 }
 
-/// FNV-1a.
+/// A number that is the same for the same bytes in this process.
 fn host_hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Voter {

@@ -8,7 +8,7 @@
 //!
 //! Where a member has lost its memory with its machine, the others need not know all that was decided. It is then as after the
 //! end of a coordinator without a note: a round has to be reported by all its participants, and the next one has a far higher
-//! number. So it stays for all coordinators of the new group, until a round is noted there: the notes of the old ones are outdated.
+//! number. That holds for all coordinators of the new group, until a round is noted there: the notes of the old ones are outdated.
 //!
 //! Nobody can miss a newer configuration in that way: it came into force when a majority of the one before had it in their
 //! logs, so one of those that are accounted for remembers it. Nor do two go on: where a process remembers an older configuration
