@@ -1,10 +1,11 @@
 //! A job with one endpoint, whose agents become voters by themselves.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tempfile::TempDir;
 
 use super::voters::{CONF, kill_machine, start};
 use super::{Place, first_agent, printed};
@@ -30,6 +31,26 @@ fn nodes(place: &Place, go: &Path, nnodes: &str, count: usize) -> Vec<Running> {
     nodes
 }
 
+/// A job of so many nodes in one round, whose workers end when a file is there.
+struct Started {
+    place: Place,
+    nodes: Vec<Running>,
+    go: PathBuf,
+    _folder: TempDir,
+}
+
+fn job(nnodes: &str, count: usize) -> Started {
+    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
+    let go = folder.path().join("go");
+    let nodes = nodes(&place, &go, nnodes, count);
+    Started {
+        place,
+        nodes,
+        go,
+        _folder: folder,
+    }
+}
+
 /// Waits until the nodes end well, with no failure of a worker.
 fn expect_success(nodes: Vec<Running>, go: &Path) {
     fs::write(go, "").unwrap();
@@ -41,10 +62,12 @@ fn expect_success(nodes: Vec<Running>, go: &Path) {
 
 #[test]
 fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_back() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = nodes(&place, &go, "2:3", 3);
+    let Started {
+        place,
+        mut nodes,
+        go,
+        _folder,
+    } = job("2:3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     kill_machine(nodes.remove(0));
     for node in &nodes {
@@ -63,10 +86,12 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
 
 #[test]
 fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = nodes(&place, &go, "1:2", 2);
+    let Started {
+        place,
+        mut nodes,
+        go,
+        _folder,
+    } = job("1:2", 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::TERM);
@@ -82,10 +107,12 @@ fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
 
 #[test]
 fn the_keeper_of_the_only_voter_may_be_killed() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = nodes(&place, &go, "1:2", 2);
+    let Started {
+        place: _,
+        mut nodes,
+        go,
+        _folder,
+    } = job("1:2", 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
@@ -97,10 +124,12 @@ fn the_keeper_of_the_only_voter_may_be_killed() {
 
 #[test]
 fn all_agents_may_be_killed_at_once() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let nodes = nodes(&place, &go, "3", 3);
+    let Started {
+        place: _,
+        nodes,
+        go,
+        _folder,
+    } = job("3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     for node in &nodes {
         kill(node.agent_pid(), Signal::KILL);
@@ -118,10 +147,12 @@ fn all_agents_may_be_killed_at_once() {
 
 #[test]
 fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let nodes = nodes(&place, &go, "3", 3);
+    let Started {
+        place: _,
+        nodes,
+        go,
+        _folder,
+    } = job("3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     for (round, node) in [0, 1, 2, 0].into_iter().enumerate() {
         kill(nodes[node].agent_pid(), Signal::KILL);
@@ -129,5 +160,30 @@ fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
             node.stdout.await_text("/3 at", round + 2);
         }
     }
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while_it_had_the_port() {
+    let Started {
+        place,
+        mut nodes,
+        go,
+        _folder,
+    } = job("2:3", 3);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    let first = nodes.remove(0);
+    first.signal(Signal::KILL);
+    // Its agent has the port for a moment longer.
+    nodes.push(node(&place, &go, "2:3"));
+    nodes[2].stdout.await_text("/3 at", 1);
+    assert!(first.all_gone_within(Duration::from_secs(20)));
+    first.wait().expect(-9);
+    kill_machine(nodes.remove(0));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    nodes.push(node(&place, &go, "2:3"));
+    nodes[2].stdout.await_text("/3 at", 1);
     expect_success(nodes, &go);
 }

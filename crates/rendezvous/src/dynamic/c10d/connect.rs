@@ -100,7 +100,8 @@ fn meet(
     let voter = OwnVoter::default();
     let candidate = (options.most_voters > 1).then(|| {
         let address = server.is_none().then(|| me.addr.clone());
-        open_group::candidate((endpoint, options, onlookers), voter.clone(), address)
+        let site = (endpoint, options, onlookers);
+        open_group::candidate(site, voter.clone(), address, is_here)
     });
     let met = Native::connect(
         NativeOptions {
@@ -125,7 +126,14 @@ fn meet(
         Met::Voter => {
             let search = Search::of_open_group(endpoint.clone(), &[]);
             let site = (endpoint, options, onlookers);
-            let candidate = |own| Some(open_group::candidate(site, voter.clone(), Some(own)));
+            let candidate = |own| {
+                Some(open_group::candidate(
+                    site,
+                    voter.clone(),
+                    Some(own),
+                    is_here,
+                ))
+            };
             let native = await_coordinator(search, candidate, options, onlookers)?;
             return Ok(Connection {
                 backend: Box::new(native),

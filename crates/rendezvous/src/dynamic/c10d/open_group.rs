@@ -1,10 +1,11 @@
 //! A group of voters that agents may join: the job has one endpoint, and its agent founds the group.
 //!
 //! The agent at the endpoint has the first voter, which coordinates at once. Others become voters when the coordinator asks
-//! them to ([`native::Candidate`]); each then has a server at a port of its own. The next agent in the place of one
+//! them to ([`native::Candidate`]); each then has a server at a port of its own, or at the endpoint if nobody is there. The next agent in the place of one
 //! that was killed finds its sockets, and a note that says where the other members are.
 
 use std::net::TcpListener;
+use std::slice;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_rendezvous_proto::coordinator::Note;
@@ -14,11 +15,12 @@ use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
 use super::Connection;
 use super::elected::await_coordinator;
 use super::options::Options;
-use super::voters::become_voter;
+use super::voters::{become_voter, start_voter, take_place};
 use crate::bind::loopback;
 use crate::dynamic::native::{
     self, Candidate, NoteFile, Origin, OwnVoter, Search, StartVoter, VoterOptions,
 };
+use crate::dynamic::node;
 use crate::{Kept, Onlookers, RendezvousError};
 
 /// The endpoint of the job, and how this agent takes part.
@@ -98,13 +100,9 @@ pub(super) fn return_to(
         }
     };
     let search = Search::of_open_group(endpoint.clone(), &members);
-    let candidate = |own| {
-        Some(candidate(
-            (endpoint, options, onlookers),
-            voter.clone(),
-            Some(own),
-        ))
-    };
+    let site = (endpoint, options, onlookers);
+    let is_here = node::is_this_machine(&endpoint.host, options.read_timeout);
+    let candidate = |own| Some(candidate(site, voter.clone(), Some(own), is_here));
     let native = await_coordinator(search, candidate, options, onlookers)?;
     Ok(Connection {
         backend: Box::new(native),
@@ -135,45 +133,60 @@ pub(super) fn found(
 }
 
 /// The part of an agent in the group, with its server if it has one. Others reach a voter at `address`; without one, it does not
-/// become a voter.
+/// become a voter. `is_here`: the endpoint is this machine.
 pub(super) fn candidate(
     (endpoint, options, onlookers): Site<'_>,
     voter: OwnVoter,
     address: Option<String>,
+    is_here: bool,
 ) -> Candidate {
-    let note = options
-        .kept
-        .as_ref()
-        .and_then(|kept| note_file(kept, options).ok());
+    // A voter writes the note itself.
+    let is_voter = address.is_none() || voter.lock().is_some();
+    let kept = options.kept.as_ref().filter(|_| !is_voter);
+    let note = kept.and_then(|kept| note_file(kept, options).ok());
     let (place, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
     Candidate {
         endpoint: endpoint.clone(),
         start: address.map(|address| -> StartVoter {
-            Box::new(move |members| invited((&place, &options, &onlookers), &address, members))
+            Box::new(move |members| {
+                let site = (&place, &options, &onlookers);
+                invited(site, &address, is_here, members)
+            })
         }),
         voter,
         note,
     }
 }
 
-/// Becomes a voter that the coordinator has asked for.
+/// Becomes a voter that the coordinator has asked for. On the endpoint's machine it listens at the endpoint if nobody does any
+/// more, so that new nodes find the group there.
 fn invited(
     (endpoint, options, onlookers): Site<'_>,
     address: &str,
+    is_here: bool,
     members: &[String],
 ) -> Result<TcpStoreServer, StoreError> {
-    let listeners = TcpStoreServer::listen(loopback(&endpoint.host).as_deref(), 0)?;
     let explain = |source| StoreError::Listen {
         address: address.to_owned(),
         source,
     };
-    let mut own = Endpoint {
-        host: address.to_owned(),
-        port: 0,
+    // A process there that is no member is about to end.
+    let is_vacant = is_here && !members.contains(&endpoint.to_string());
+    let at_endpoint =
+        is_vacant.then(|| take_place(slice::from_ref(endpoint), options.read_timeout));
+    let (own, listeners) = match at_endpoint.flatten() {
+        Some((_, listeners)) => (endpoint.clone(), listeners),
+        None => {
+            let listeners = TcpStoreServer::listen(loopback(&endpoint.host).as_deref(), 0)?;
+            let bound = listeners.iter().map(TcpListener::local_addr).next_back();
+            let bound = bound.transpose().map_err(explain)?;
+            let own = Endpoint {
+                host: address.to_owned(),
+                port: bound.map_or(0, |bound| bound.port()),
+            };
+            (own, listeners)
+        }
     };
-    for listener in &listeners {
-        own.port = listener.local_addr().map_err(explain)?.port();
-    }
     if let Some(kept) = &options.kept {
         // Before anybody is accepted.
         kept.keep_listeners(&listeners).map_err(explain)?;
@@ -190,10 +203,6 @@ fn serve(
     listeners: Vec<TcpListener>,
     start: Start,
 ) -> Result<TcpStoreServer, StoreError> {
-    let explain = |source| StoreError::Listen {
-        address: own.to_string(),
-        source,
-    };
     let mut places = vec![endpoint.clone()];
     let members = members
         .iter()
@@ -205,17 +214,17 @@ fn serve(
     }
     let at = places.iter().position(|place| *place == own).unwrap_or(0);
     let note = match &options.kept {
-        Some(kept) => Some(note_file(kept, options).map_err(explain)?),
+        Some(kept) => Some(
+            note_file(kept, options).map_err(|source| StoreError::Listen {
+                address: own.to_string(),
+                source,
+            })?,
+        ),
         None => None,
     };
-    let mut server = options.policy.server(loopback(&endpoint.host), own.port);
+    let server = options.policy.server(loopback(&endpoint.host), own.port);
     let voter = voter(places, at, start, note, (options, onlookers));
-    become_voter(&mut server, listeners, voter).map_err(explain)?;
-    let server = TcpStoreServer::start(server)?;
-    if let Some(group) = &onlookers.group {
-        group.ask(server.pinger());
-    }
-    Ok(server)
+    start_voter(server, listeners, voter)
 }
 
 fn voter(

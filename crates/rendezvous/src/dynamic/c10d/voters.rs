@@ -184,8 +184,20 @@ fn start(
         credentials: options.policy.credentials.clone(),
         onlookers: onlookers.clone(),
     };
-    let mut server = options.policy.server(loopback(&place.host), place.port);
-    become_voter(&mut server, listeners, voter).map_err(|source| listen_error(options, source))?;
+    let server = options.policy.server(loopback(&place.host), place.port);
+    start_voter(server, listeners, voter)
+}
+
+/// Starts a server that is a voter.
+pub(super) fn start_voter(
+    mut server: ServerOptions,
+    listeners: Vec<TcpListener>,
+    voter: VoterOptions,
+) -> Result<TcpStoreServer, StoreError> {
+    let address = voter.places[voter.own].to_string();
+    let onlookers = voter.onlookers.clone();
+    let explain = |source| StoreError::Listen { address, source };
+    become_voter(&mut server, listeners, voter).map_err(explain)?;
     let server = TcpStoreServer::start(server)?;
     if let Some(group) = &onlookers.group {
         group.ask(server.pinger());
