@@ -447,6 +447,6 @@ mod tests {
             assert!(owner.is_none() || of_pytorch || EXTENSION_OPCODES.contains(&byte));
         }
         let (_, rendezvous) = &OPCODE_RANGES[1];
-        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::DETACH);
+        assert_eq!(*rendezvous, rendezvous::JOIN..=rendezvous::CANDIDATE);
     }
 }
