@@ -1,4 +1,5 @@
-//! K3: any process of any node is killed, among three voters; a node whose first process was killed is started again.
+//! K3: any process of any node is killed, with a list of three endpoints and with one; a node whose first process was killed is started
+//! again.
 
 use std::time::Duration;
 
@@ -52,7 +53,24 @@ const VICTIMS: [Victim; 6] = [
 ];
 
 pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::Result<()> {
-    let mut job = Job::start(tools, Plan::counting(Place::Voters(3)))?;
+    for (place, voters) in [
+        (Place::Voters(3), "three voters"),
+        (Place::Open, "voters by themselves"),
+    ] {
+        let name = format!("K3, {voters}, {runs} kills");
+        play(tools, Plan::counting(place), runs, &name, figures).context(name)?;
+    }
+    Ok(())
+}
+
+fn play(
+    tools: &Tools,
+    plan: Plan,
+    runs: usize,
+    name: &str,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    let mut job = Job::start(tools, plan)?;
     let mut draw = Draw::new(3);
     let mut counts = [0; VICTIMS.len()];
     let (mut least, mut orphans) = (0, 0);
@@ -72,7 +90,7 @@ pub(super) fn run(tools: &Tools, runs: usize, figures: &mut Figures) -> anyhow::
     orphans += left_over(&mut job)?;
     let failed = job.end()?;
 
-    let name = |what: &str| format!("K3, three voters, {runs} kills: {what}");
+    let name = |what: &str| format!("{name}: {what}");
     let kinds = VICTIMS.iter().zip(counts);
     let kinds = kinds.map(|(victim, count)| format!("{victim:?} {count}"));
     figures.tell(name("of"), kinds.collect::<Vec<_>>().join(", "));

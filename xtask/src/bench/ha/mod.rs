@@ -3,8 +3,8 @@
 //! | word | what happens |
 //! |---|---|
 //! | `K1` | the process of `rdzv store` that serves is killed while four nodes train |
-//! | `K2` | one of four agents is killed, with the coordinator in the first one, then with three voters |
-//! | `K3` | any process of a node is killed, with three voters |
+//! | `K2` | one of four agents is killed, with one voter in the first one, with a list of three, and with voters by themselves |
+//! | `K3` | any process of a node is killed, with a list of three voters and with voters by themselves |
 //! | `K4` | the cable of a machine is cut, with three voters |
 //! | `K5` | machines of five voters stop reaching one another: in parts, a chain, a hub, one way, again and again |
 //! | `K6` | processes of five voters are killed and cut off from one another while 200 agents take part in many runs, whose histories have to be linearizable |
