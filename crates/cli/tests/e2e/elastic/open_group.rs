@@ -138,10 +138,9 @@ fn all_agents_may_be_killed_at_once() {
         node.stdout.await_text("/3 at", 2);
     }
     let said = "this process goes on from its note";
-    let goes_on = nodes
-        .iter()
-        .filter(|node| node.stderr.so_far().contains(said));
-    assert_eq!(goes_on.count(), 1);
+    let screens: Vec<String> = nodes.iter().map(|node| node.stderr.so_far()).collect();
+    let goes_on = screens.iter().filter(|screen| screen.contains(said));
+    assert_eq!(goes_on.count(), 1, "{screens:#?}");
     expect_success(nodes, &go);
 }
 
@@ -160,6 +159,26 @@ fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
             node.stdout.await_text("/3 at", round + 2);
         }
     }
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn an_agent_that_was_asked_to_vote_and_killed_before_it_did_votes_later() {
+    let Started {
+        place: _,
+        nodes,
+        go,
+        _folder,
+    } = job("4", 4);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    // One of these three does not vote, at first and after each death.
+    for (round, node) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
+        kill(nodes[node].agent_pid(), Signal::KILL);
+        for node in &nodes {
+            node.stdout.await_text("/4 at", round + 2);
+        }
+    }
+    nodes[0].stderr.await_text("3 voters: ", 5);
     expect_success(nodes, &go);
 }
 

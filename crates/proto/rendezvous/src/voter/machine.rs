@@ -135,7 +135,10 @@ impl Voter {
             unsuitable: BTreeSet::new(),
             outbox: Outbox::default(),
         };
-        voter.greet();
+        // One that has not begun would say that it remembers nothing.
+        if !voter.has_to_begin() {
+            voter.greet();
+        }
         voter
     }
 
@@ -481,7 +484,7 @@ impl Machine for Voter {
         let group = group.and_then(|group| group.consensus.deadline());
         let coordinator = self.coordinator.as_ref().and_then(Coordinator::deadline);
         let hand_over = self.hand_over_due();
-        if self.open.as_ref().is_some_and(OpenGroup::has_to_begin) {
+        if self.has_to_begin() {
             return Some(Mono::ZERO);
         }
         [group, coordinator, hand_over, self.ending, self.review]

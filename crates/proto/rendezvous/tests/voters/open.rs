@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use rdzv_core::machine::Machine as _;
+use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound};
-use rdzv_rendezvous_proto::voter::Fact;
+use rdzv_rendezvous_proto::coordinator::{Input, Note};
+use rdzv_rendezvous_proto::voter::{self, Fact, Open, Output, Start, Voter};
 
 use crate::world::World;
 
@@ -315,4 +318,32 @@ fn a_minority_decides_nothing() {
     world.pass(SECOND * 3);
     assert_eq!(world.coordinator(), Some(majority));
     assert_eq!(voters(&world), Some(5));
+}
+
+#[test]
+fn a_process_that_has_not_begun_greets_nobody() {
+    // The others would take it for one that remembers nothing.
+    let note = Note {
+        voters: vec!["n1:29400".to_owned()],
+        ..Note::new(7, SECOND)
+    };
+    let start = Start::Returns {
+        note: Box::new(note),
+    };
+    let mut voter = Voter::new(voter::Settings {
+        places: vec!["n0:29400".to_owned(), "n1:29400".to_owned()],
+        open: Some(Open {
+            run: "run".to_owned(),
+            most: 5,
+            start,
+        }),
+        own: 0,
+        is_store: false,
+        seed: 1,
+        timeout: SECOND,
+        node_timeout: SECOND,
+    });
+    assert_eq!(voter.poll_output(), None);
+    voter.handle(Now::default(), Input::Tick);
+    assert!(matches!(voter.poll_output(), Some(Output::Greet(_))));
 }

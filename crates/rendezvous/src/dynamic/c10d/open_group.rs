@@ -82,10 +82,15 @@ pub(super) fn return_to(
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
     let Left { listeners, note } = left;
     let mut members = note.voters.clone();
-    let voter = match listeners.is_empty() {
-        true => OwnVoter::default(),
-        false => {
-            let own = Endpoint::parse(&note.address, 0).unwrap_or_else(|_| endpoint.clone());
+    let voter = match place_of(&note, &listeners) {
+        None => {
+            // Nobody is to be accepted there.
+            if let Some(kept) = &options.kept {
+                kept.release_listeners();
+            }
+            OwnVoter::default()
+        }
+        Some(own) => {
             members.push(own.to_string());
             let note = Box::new(note);
             let start = match note.voters.is_empty() {
@@ -110,6 +115,18 @@ pub(super) fn return_to(
         voter,
         is_observed: false,
     })
+}
+
+/// The place of the agent before this one, if it was a member there. One that was asked to be a voter, and killed before it was a
+/// member, has left sockets that its note does not know.
+fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
+    let place = Endpoint::parse(&note.address, 0).ok()?;
+    let mut bound = listeners
+        .iter()
+        .filter_map(|listener| listener.local_addr().ok());
+    bound
+        .any(|bound| bound.port() == place.port)
+        .then_some(place)
 }
 
 /// Makes a server the voter at the endpoint, which founds the group or goes on as its only one.

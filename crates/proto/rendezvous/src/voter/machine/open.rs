@@ -112,14 +112,6 @@ impl OpenGroup {
         }
     }
 
-    /// Whether it waits for its first input.
-    pub(super) fn has_to_begin(&self) -> bool {
-        matches!(
-            self.start,
-            Some(Start::Alone { .. } | Start::Returns { .. })
-        )
-    }
-
     pub(super) fn run(&self) -> &str {
         &self.run
     }
@@ -183,6 +175,12 @@ fn host_hash(bytes: &[u8]) -> u64 {
 }
 
 impl Voter {
+    /// Whether it waits for its first input.
+    pub(super) fn has_to_begin(&self) -> bool {
+        let start = self.open.as_ref().and_then(|open| open.start.as_ref());
+        matches!(start, Some(Start::Alone { .. } | Start::Returns { .. }))
+    }
+
     /// The first input: a process that is alone founds its group.
     pub(super) fn begin_open(&mut self, now: Now) {
         let Some(open) = &mut self.open else { return };
