@@ -595,11 +595,7 @@ impl Coordinator {
                 self.outbox.push(Output::Send(from, Event::Left));
             }
             Operation::Heartbeat => {
-                let run = self.joined.get(&from);
-                let hosted = run.and_then(|run| self.runs.get_mut(run));
-                let arrived = hosted.and_then(|hosted| {
-                    let limits = hosted.limits();
-                    hosted.sessions.heard(now, from, &limits);
+                let arrived = self.heard(now, from).and_then(|hosted| {
                     let node = hosted.sessions.node(from)?;
                     hosted.run.arrived(&node)
                 });
@@ -624,17 +620,23 @@ impl Coordinator {
         }
     }
 
+    /// An agent has sent a word that is for its session alone.
+    fn heard(&mut self, now: Now, from: ConnId) -> Option<&mut Hosted> {
+        let run = self.joined.get(&from)?;
+        let hosted = self.runs.get_mut(run)?;
+        let limits = hosted.limits();
+        hosted.sessions.heard(now, from, &limits);
+        // Nobody is woken to find that it was heard of.
+        let alarm = hosted.alarm.and_then(|_| hosted.deadline());
+        set_alarm(&mut self.alarms, run, hosted, alarm);
+        Some(hosted)
+    }
+
     /// An agent asks whether its lease is renewed. Without voters behind it, a coordinator does not answer.
     fn lease(&mut self, now: Now, from: ConnId, number: u64) {
-        let run = self.joined.get(&from);
-        let hosted = run.and_then(|run| self.runs.get_mut(run));
-        if let Some(hosted) = hosted {
-            let limits = hosted.limits();
-            hosted.sessions.heard(now, from, &limits);
-            if self.origin.electors_heard.is_some() {
-                self.backing.ask(from, number);
-                self.ask_voters();
-            }
+        if self.heard(now, from).is_some() && self.origin.electors_heard.is_some() {
+            self.backing.ask(from, number);
+            self.ask_voters();
         }
     }
 
@@ -942,15 +944,7 @@ impl Coordinator {
             hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
         }
         let alarm = hosted.deadline().filter(|_| !idle);
-        if alarm != hosted.alarm {
-            if let Some(at) = hosted.alarm.take() {
-                self.alarms.remove(&(at, id.to_owned()));
-            }
-            hosted.alarm = alarm;
-            if let Some(at) = alarm {
-                self.alarms.insert((at, id.to_owned()));
-            }
-        }
+        set_alarm(&mut self.alarms, id, hosted, alarm);
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
                 // What people have said is about those who were missing when this coordinator began.
@@ -974,5 +968,24 @@ impl Coordinator {
                 self.remove_left(now);
             }
         }
+    }
+}
+
+/// The next time at which a run is looked at.
+fn set_alarm(
+    alarms: &mut BTreeSet<(Mono, String)>,
+    run: &str,
+    hosted: &mut Hosted,
+    alarm: Option<Mono>,
+) {
+    if alarm == hosted.alarm {
+        return;
+    }
+    if let Some(at) = hosted.alarm {
+        alarms.remove(&(at, run.to_owned()));
+    }
+    hosted.alarm = alarm;
+    if let Some(at) = alarm {
+        alarms.insert((at, run.to_owned()));
     }
 }
