@@ -23,6 +23,7 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | which run, which connection, when |
+//! | `hosted.rs` | a run with its sessions |
 //! | `sessions.rs` | connections, and when each was last heard of; volatile |
 //! | `end.rs` | the end of a connection, and what it proves |
 //! | `runs/` | the state of runs; deterministic |
@@ -34,6 +35,7 @@
 
 mod backing;
 mod end;
+mod hosted;
 mod keys;
 mod left_runs;
 pub(crate) mod note;
@@ -45,12 +47,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::backing::Backing;
+use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
-use self::sessions::{Gone, Limits, Sessions};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
-use crate::fence;
 use crate::group::Wait;
 use crate::last_call::LastCall;
 use crate::mutant::{Mutant, is_broken};
@@ -216,250 +217,6 @@ pub struct Origin {
     pub electors_heard: Option<Mono>,
     /// The time for which a machine may be silent, as far as it is known before the first agent joins.
     pub node_timeout: Option<Duration>,
-}
-
-/// A run with its sessions.
-#[derive(Debug, Default)]
-struct Hosted {
-    run: Run,
-    sessions: Sessions,
-    authority: Option<Authority>,
-    /// When it wants to be called, as registered.
-    alarm: Option<Mono>,
-    /// Connections whose session has ended.
-    ended: Vec<ConnId>,
-}
-
-/// The coordinator that an agent has obeyed last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
-    /// This one, or one whose note it has; or there are two clusters.
-    Ours,
-    /// One that has certainly ended, without a note.
-    HasEnded,
-    /// One elsewhere.
-    MayLive,
-}
-
-impl Hosted {
-    fn new(id: &str, coordinator: &Coordinator) -> Self {
-        let authority = coordinator.authority;
-        let Origin {
-            host,
-            recover,
-            forgotten,
-            electors_heard,
-            node_timeout,
-            ..
-        } = coordinator.origin;
-        let unnoted_since = coordinator.unnoted_since;
-        let mut run = Run::new(id, authority.is_some())
-            .hosted(host, unnoted_since, recover)
-            .fencing(electors_heard, node_timeout);
-        if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
-            run.had_coordinators(authority.epoch);
-        }
-        if forgotten > 0 {
-            run.had_coordinators(forgotten);
-        }
-        Self {
-            run,
-            authority,
-            ..Self::default()
-        }
-    }
-
-    /// Changes the run, and turns what follows into outputs.
-    fn apply(
-        &mut self,
-        out: &mut Outbox<Output>,
-        change: impl FnOnce(&mut Run, &mut Outbox<Effect>),
-    ) {
-        let mut effects = Outbox::default();
-        change(&mut self.run, &mut effects);
-        while let Some(effect) = effects.pop() {
-            out.push(match effect {
-                Effect::Notify(node, event) => match self.sessions.connection(&node) {
-                    Some(connection) => Output::Send(connection, event),
-                    None => continue,
-                },
-                Effect::Gone(node) => {
-                    self.ended.extend(self.sessions.detach(&node));
-                    continue;
-                }
-                Effect::Read(key) => Output::Read(key),
-                Effect::Store { key, value } => Output::Store { key, value },
-                Effect::Remove(key) => Output::Remove(key),
-                Effect::LastCall(call) => Output::LastCall {
-                    run: self.run.id().to_owned(),
-                    call,
-                },
-                Effect::Recovering(recovering) => Output::Recovering {
-                    run: self.run.id().to_owned(),
-                    recovering,
-                },
-                Effect::Note(_) if self.authority.is_none() => continue,
-                Effect::Note(note) => Output::Note {
-                    run: self.run.id().to_owned(),
-                    note: Some(note),
-                },
-            });
-        }
-    }
-
-    /// An agent joins over a connection.
-    fn join(&mut self, now: Now, from: ConnId, join: Box<Join>, out: &mut Outbox<Output>) {
-        let refusal = match self.run.is_closed() {
-            true => Some(Refusal::Closed),
-            false => self.refusal(from, &join),
-        };
-        if let Some(refusal) = refusal {
-            return out.push(Output::Send(from, Event::Refused(refusal)));
-        }
-        self.attach(now, from, &join, out);
-        if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
-            let obeyed = self.run.obeyed(authority);
-            out.push(Output::Send(from, Event::Attached(obeyed)));
-        }
-        self.apply(out, |run, out| run.join(now, join, out));
-    }
-
-    /// An agent goes on over a new connection.
-    fn reattach(
-        &mut self,
-        now: Now,
-        from: ConnId,
-        reattach: Reattach,
-        before: Before,
-        out: &mut Outbox<Output>,
-    ) {
-        let join = &reattach.join;
-        if reattach.leaves {
-            self.apply(out, |run, out| run.leaves(now, join, out));
-            return out.push(Output::Send(from, Event::Left));
-        }
-        // A run that is over has nothing else to say, to those that were in it neither.
-        if self.run.is_closed() {
-            let over = match &reattach.holds {
-                Some(held) if held.succeeded && self.run.has_succeeded(held.round) => {
-                    Event::AllSucceeded { round: held.round }
-                }
-                Some(_) => Event::Closed,
-                None => Event::Refused(Refusal::Closed),
-            };
-            return out.push(Output::Send(from, over));
-        }
-        if let Some(refusal) = self.refusal(from, join) {
-            return out.push(Output::Send(from, Event::Refused(refusal)));
-        }
-        self.attach(now, from, join, out);
-        let authority = self.authority.unwrap_or_default();
-        let known = reattach.holds.as_ref().or(reattach.left.as_ref()).cloned();
-        let known = known.as_ref();
-        if before == Before::MayLive {
-            self.apply(out, |run, out| {
-                run.leave_undecided(now, &reattach.last, known, authority, out);
-            });
-        }
-        if before == Before::HasEnded {
-            self.run.decide(now, reattach.last.cluster);
-        }
-        let obeyed = self.run.obeyed(authority);
-        out.push(Output::Send(from, Event::Attached(obeyed)));
-        self.apply(out, |run, out| {
-            if let Some(known) = known.filter(|_| before == Before::HasEnded) {
-                run.recover_unnoted(now, known, None, out);
-            }
-            run.reattach(now, reattach, out);
-        });
-    }
-
-    /// Why an agent is not taken in.
-    fn refusal(&self, from: ConnId, join: &Join) -> Option<Refusal> {
-        let refusal = self.sessions.refusal(from, &join.node);
-        refusal.or_else(|| self.run.refusal(join))
-    }
-
-    fn limits(&self) -> Limits {
-        let settings = self.run.settings();
-        // Where a broken connection is a loss, it is left alone.
-        let has_others = settings.max_nodes > 1 && self.authority.is_some();
-        Limits {
-            lost_after: settings.lost_after().max(self.run.fence()),
-            again: settings.keep_alive_interval,
-            pulse: has_others.then(|| silence::pulse(self.lease())),
-        }
-    }
-
-    /// The time for which a machine may be silent, with so many agents as there are.
-    fn lease(&self) -> Duration {
-        fence::lease(self.run.settings().node_timeout, self.sessions.len())
-    }
-
-    /// An agent has a session over this connection from here on.
-    fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
-        self.run.adopt_settings(join);
-        let limits = self.limits();
-        let place = join.from.as_deref();
-        let old = self.sessions.attach(now, from, &join.node, place, &limits);
-        if let Some(old) = old {
-            self.ended.push(old);
-            let why = "its agent came back over another connection";
-            out.push(Output::Close(old, why.to_owned()));
-        }
-    }
-
-    /// The connection of an agent is gone.
-    fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
-        let Some(node) = self.sessions.node(from) else {
-            return;
-        };
-        if self.run.may_reattach(&node) {
-            let fence = self.run.fence_of(&node);
-            let silence = self.lease();
-            return self.sessions.await_return(now, &node, fence, silence);
-        }
-        self.apply(out, |run, out| {
-            run.lost(now, &node, "its connection closed", out);
-        });
-    }
-
-    /// The deadline `at` has come.
-    fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
-        let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
-        let due = self.sessions.expire(now, late, &self.limits());
-        for (connection, node) in due.quiet {
-            if self.run.is_member(&node) {
-                out.push(Output::Send(connection, Event::Alive(None)));
-            }
-        }
-        for (connection, node, heard) in due.silent {
-            let how = format!(
-                "it has not been heard of for {:.1} s",
-                now.mono.since(heard).as_secs_f64()
-            );
-            self.apply(out, |run, out| run.lost(now, &node, &how, out));
-            out.push(Output::Close(
-                connection,
-                format!("its agent is lost: {how}"),
-            ));
-        }
-        for Gone { node, has_ended } in self.sessions.expire_detached(now) {
-            self.apply(out, |run, out| match has_ended {
-                true => run.has_ended(now, &node, out),
-                false => {
-                    let how = "its connection closed, and it did not come back";
-                    run.lost(now, &node, how, out);
-                }
-            });
-        }
-        self.apply(out, |run, out| run.tick(now, late, out));
-    }
-
-    fn deadline(&self) -> Option<Mono> {
-        let deadlines = [self.sessions.deadline(), self.run.deadline()];
-        deadlines.into_iter().flatten().min()
-    }
 }
 
 impl Machine for Coordinator {
@@ -628,7 +385,7 @@ impl Coordinator {
         hosted.sessions.heard(now, from, &limits);
         // Nobody is woken to find that it was heard of.
         let alarm = hosted.alarm.and_then(|_| hosted.deadline());
-        set_alarm(&mut self.alarms, run, hosted, alarm);
+        hosted.set_alarm(&mut self.alarms, alarm);
         Some(hosted)
     }
 
@@ -944,7 +701,7 @@ impl Coordinator {
             hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
         }
         let alarm = hosted.deadline().filter(|_| !idle);
-        set_alarm(&mut self.alarms, id, hosted, alarm);
+        hosted.set_alarm(&mut self.alarms, alarm);
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
                 // What people have said is about those who were missing when this coordinator began.
@@ -968,24 +725,5 @@ impl Coordinator {
                 self.remove_left(now);
             }
         }
-    }
-}
-
-/// The next time at which a run is looked at.
-fn set_alarm(
-    alarms: &mut BTreeSet<(Mono, String)>,
-    run: &str,
-    hosted: &mut Hosted,
-    alarm: Option<Mono>,
-) {
-    if alarm == hosted.alarm {
-        return;
-    }
-    if let Some(at) = hosted.alarm {
-        alarms.remove(&(at, run.to_owned()));
-    }
-    hosted.alarm = alarm;
-    if let Some(at) = alarm {
-        alarms.insert((at, run.to_owned()));
     }
 }

@@ -1,5 +1,6 @@
 //! The machine of a voter: which input goes where, who leads, and what follows from that.
 
+mod agents;
 mod leading;
 mod membership;
 mod open;

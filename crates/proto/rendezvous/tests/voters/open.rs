@@ -266,6 +266,32 @@ fn of_two_nodes_the_new_process_at_the_endpoint_coordinates_and_the_one_that_lea
 }
 
 #[test]
+fn the_new_process_at_the_endpoint_knows_that_the_coordinator_there_has_ended() {
+    let mut world = with_round(2, 5);
+    let last = world.authority(0);
+    world.lose(0);
+    world.pass(SECOND * 3);
+    world.start(0);
+    // The process that has learned is there before its agent.
+    world.pass(SECOND);
+    world.take(1);
+    let held = HeldRound {
+        round: 0,
+        rank: 1,
+        master: Some(("agent0".to_owned(), 1)),
+        succeeded: false,
+        size: 2,
+        host: None,
+    };
+    world.reattach(0, 1, last, Some(held));
+    world.pass(SECOND * 5);
+    let events = world.take(1);
+    let undecided = |event: &Event| matches!(event, Event::Undecided { .. });
+    assert!(!events.iter().any(undecided), "{events:?}");
+    assert!(hears_of_the_end(&events), "{events:?}");
+}
+
+#[test]
 fn if_all_voters_end_at_once_one_goes_on_from_its_note_when_all_are_back() {
     for away in [1, 2] {
         let mut world = with_round(4, 5);

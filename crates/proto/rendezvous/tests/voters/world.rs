@@ -191,7 +191,10 @@ impl World {
             Some(note) if !note.voters.is_empty() => Start::Returns { note },
             Some(mut note) => {
                 note.authority.epoch += 1;
-                let origin = Origin::default();
+                let origin = Origin {
+                    addresses: [Self::endpoint(place)].into(),
+                    ..Origin::default()
+                };
                 Start::Alone { note, origin }
             }
         };
@@ -712,14 +715,19 @@ impl World {
         &mut self,
         place: usize,
         agent: u32,
-        last: (u64, u32),
+        (cluster, epoch): (u64, u32),
         holds: Option<HeldRound>,
     ) {
+        let address = match self.open {
+            // The first coordinator was there.
+            Some(_) => Self::endpoint(0),
+            None => String::new(),
+        };
         let reattach = Reattach {
             last: LastCoordinator {
-                cluster: last.0,
-                epoch: last.1,
-                address: String::new(),
+                cluster,
+                epoch,
+                address,
             },
             join: self.join_of(agent, 1),
             holds,

@@ -20,7 +20,7 @@
 //! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of before), the group has one
 //! voter, and that is the one at the endpoint.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
+use super::agents::Agents;
 use super::takeover::{self, Memory};
 use super::{Group, GroupId, Voter, cluster_of};
 use crate::coordinator::note::write_runs;
@@ -38,15 +39,6 @@ use crate::coordinator::{self, Note, Origin};
 use crate::mutant::{Mutant, is_broken};
 use crate::voter::{Fact, Open, Output, Start};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
-
-/// The time in which an agent says whether it looks for the coordinator at other voters. One that does not is of before.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-
-/// The time in which an agent that was asked to be a voter introduces itself; then another one is asked.
-const INVITED_FOR: Duration = Duration::from_secs(2);
-
-/// The number of times that an agent is asked.
-const MOST_INVITATIONS: u32 = 3;
 
 /// The most addresses that are known at a time.
 const MOST_PLACES: usize = 32;
@@ -58,12 +50,14 @@ pub(super) struct OpenGroup {
     most: usize,
     /// Its beginning, until it has begun.
     start: Option<Start>,
-    /// For the first coordinator of a group that was founded alone.
-    origin: Option<Origin>,
+    /// Where this process is, if it has founded a group alone.
+    origin: Origin,
+    /// The next coordinator here does not follow one whose log is replicated.
+    begins_alone: bool,
     is_partial: bool,
     /// The group that it was in, while it is in none.
     pub(super) memory: Option<Memory>,
-    agents: BTreeMap<ConnId, Agent>,
+    agents: Agents,
     /// The addresses of the members that agents were told of last, the voters first, and the number of those.
     announced: (Vec<String>, u8),
     /// The members that the others were told of last.
@@ -76,34 +70,17 @@ pub(super) struct OpenGroup {
     greeted: u32,
 }
 
-/// An agent that is attached to the coordinator here.
-#[derive(Debug, Clone, Copy)]
-struct Agent {
-    since: Mono,
-    /// Whether it can be a voter, once it has said so.
-    willing: Option<bool>,
-    /// When it was asked to be one, and how often.
-    invited: Option<Mono>,
-    asked: u32,
-}
-
-impl Agent {
-    /// One that has not come twice cannot be reached, perhaps.
-    fn can_be_asked(&self) -> bool {
-        self.willing == Some(true) && self.asked < MOST_INVITATIONS
-    }
-}
-
 impl OpenGroup {
     pub(super) fn new(open: Open) -> Self {
         Self {
             run: open.run,
             most: open.most,
             start: Some(open.start),
-            origin: None,
+            origin: Origin::default(),
+            begins_alone: false,
             is_partial: false,
             memory: None,
-            agents: BTreeMap::new(),
+            agents: Agents::default(),
             announced: (Vec::new(), 0),
             announced_members: Vec::new(),
             leads_since: Mono::ZERO,
@@ -116,43 +93,20 @@ impl OpenGroup {
         &self.run
     }
 
-    /// The coordinator here has an agent.
-    pub(super) fn attached(&mut self, now: Mono, agent: ConnId) {
-        self.agents.entry(agent).or_insert(Agent {
-            since: now,
-            willing: None,
-            invited: None,
-            asked: 0,
-        });
-    }
-
-    /// An agent says whether it can be a voter.
-    pub(super) fn candidate(&mut self, now: Mono, agent: ConnId, willing: bool) {
-        self.attached(now, agent);
-        if let Some(agent) = self.agents.get_mut(&agent) {
-            agent.willing = Some(willing);
-        }
-    }
-
-    /// The most voters that the group may have, with these agents.
-    pub(super) fn most(&self, now: Mono, has_torchrun: bool) -> usize {
-        let is_of_before =
-            |agent: &Agent| agent.willing.is_none() && now.since(agent.since) >= ANSWERS_WITHIN;
-        match has_torchrun || self.agents.values().any(is_of_before) {
-            true => 1,
-            false => self.most,
-        }
-    }
-
     /// The next coordinator knows of runs that may have had rounds of which it does not.
     pub(super) fn begin_partial(&mut self) {
-        (self.origin, self.is_partial) = (Some(Origin::default()), true);
+        (self.begins_alone, self.is_partial) = (true, true);
+    }
+
+    /// Others may have decided in the place of this process.
+    pub(super) fn leaves_group(&mut self, memory: Option<Memory>) {
+        (self.memory, self.origin) = (memory, Origin::default());
     }
 
     /// The first coordinator's knowledge of those before it; once.
     pub(super) fn origin(&mut self) -> Option<(Origin, bool)> {
-        let origin = self.origin.take()?;
-        Some((origin, self.is_partial))
+        let begins_alone = std::mem::take(&mut self.begins_alone);
+        begins_alone.then(|| (self.origin.clone(), self.is_partial))
     }
 
     /// Other candidates with the same machine or network are less wanted.
@@ -186,7 +140,7 @@ impl Voter {
         let Some(open) = &mut self.open else { return };
         match open.start.take() {
             Some(Start::Alone { note, origin }) => {
-                (open.origin, open.is_partial) = (Some(origin), note.is_partial);
+                (open.origin, open.begins_alone, open.is_partial) = (origin, true, note.is_partial);
                 self.go_on_alone(now, Memory::of_note(*note));
             }
             Some(Start::Returns { note }) => {
@@ -228,11 +182,10 @@ impl Voter {
 
     /// The coordinator of a group of one continues a cluster that it did not know of.
     pub(super) fn adopt(&mut self, now: Now, authority: Authority) {
-        if let Some(open) = &mut self.open {
-            open.is_partial = true;
-        }
+        let Some(open) = &mut self.open else { return };
+        open.is_partial = true;
         let runs = self.group.take().map(|group| group.runs);
-        let memory = Memory {
+        let mut memory = Memory {
             cluster: authority.cluster,
             term: u64::from(authority.epoch).saturating_sub(1),
             runs: runs.unwrap_or_default(),
@@ -240,6 +193,7 @@ impl Voter {
             applied: (0, 0),
             votes: true,
         };
+        memory.outdate(open.run());
         self.go_on_alone(now, memory);
         self.write_note(None);
     }
@@ -351,7 +305,7 @@ impl Voter {
         }
         if (&open.announced.0, open.announced.1) != (&addresses, count) {
             open.announced = (addresses, count);
-            let agents: Vec<ConnId> = open.agents.keys().copied().collect();
+            let agents: Vec<ConnId> = open.agents.all().collect();
             agents.into_iter().for_each(|agent| self.tell_agent(agent));
         }
     }
@@ -379,9 +333,8 @@ impl Voter {
 
     /// An agent that has said that it looks for the coordinator at the members is told where they are.
     pub(super) fn tell_agent(&mut self, agent: ConnId) {
-        let Some(open) = &self.open else { return };
-        let known = open.agents.get(&agent);
-        if known.is_some_and(|agent| agent.willing.is_some()) {
+        let open = self.open.as_ref();
+        if open.is_some_and(|open| open.agents.listens(agent)) {
             self.voters_event(agent, false);
         }
     }
@@ -441,10 +394,10 @@ impl Voter {
     pub(super) fn agent_request(&mut self, now: Now, from: ConnId, code: u8, payload: &[u8]) {
         let Some(open) = &mut self.open else { return };
         match code {
-            opcode::JOIN | opcode::REATTACH => open.attached(now.mono, from),
+            opcode::JOIN | opcode::REATTACH => open.agents.attached(now.mono, from),
             opcode::CANDIDATE => {
                 if let Ok(Operation::Candidate { willing }) = Operation::read(code, payload) {
-                    open.candidate(now.mono, from, willing);
+                    open.agents.candidate(now.mono, from, willing);
                     self.tell_agent(from);
                 }
             }
@@ -454,7 +407,7 @@ impl Voter {
 
     pub(super) fn agent_closed(&mut self, agent: ConnId) {
         if let Some(open) = &mut self.open {
-            open.agents.remove(&agent);
+            open.agents.left(agent);
         }
     }
 
@@ -481,36 +434,15 @@ impl Voter {
         if self.ending.is_some() {
             return;
         }
-        let has_torchrun = coordinator.has_torchrun();
         let present = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let present = present.count();
+        let most = self.most(now.mono);
         let Some(open) = &mut self.open else { return };
-        let is_asked = |agent: &Agent| {
-            let asked = agent.invited;
-            asked.is_some_and(|asked| now.mono.since(asked) < INVITED_FOR)
-        };
-        let most = open.most(now.mono, has_torchrun);
-        let asked = open.agents.values().filter(|agent| is_asked(agent)).count();
-        let wanted = most.saturating_sub(1 + present.max(asked));
-        let mut chosen: Vec<(Mono, ConnId)> = open
-            .agents
-            .iter()
-            .filter(|(id, agent)| {
-                agent.can_be_asked() && !is_asked(agent) && coordinator.has_joined(**id)
-            })
-            .map(|(id, agent)| (agent.invited.unwrap_or(Mono::ZERO), *id))
-            .collect();
-        // One that was asked in vain comes last.
-        chosen.sort_unstable();
-        chosen.truncate(wanted);
-        for (_, id) in &chosen {
-            if let Some(agent) = open.agents.get_mut(id) {
-                (agent.invited, agent.asked) = (Some(now.mono), agent.asked + 1);
-            }
-        }
+        let has_joined = |agent| coordinator.has_joined(agent);
+        let chosen = open.agents.ask(now.mono, (1 + present, most), has_joined);
         self.tell_members();
-        for (_, id) in chosen {
-            self.voters_event(id, true);
+        for agent in chosen {
+            self.voters_event(agent, true);
         }
     }
 
@@ -520,7 +452,7 @@ impl Voter {
             return false;
         };
         let present = self.peers.all_present().count();
-        self.has_round() && present + 1 < open.most && open.agents.values().any(Agent::can_be_asked)
+        self.has_round() && present + 1 < open.most && open.agents.can_be_asked()
     }
 
     /// Whether a round was announced, and its run is not over.
@@ -550,7 +482,8 @@ impl Voter {
         let coordinator = self.coordinator.as_ref();
         let has_torchrun = coordinator.is_some_and(coordinator::Coordinator::has_torchrun);
         match &self.open {
-            Some(open) => open.most(now, has_torchrun),
+            Some(open) if has_torchrun || open.agents.has_of_before(now) => 1,
+            Some(open) => open.most,
             None => self.settings.places.len(),
         }
     }
@@ -651,7 +584,7 @@ impl Voter {
     /// It leads no more.
     pub(super) fn open_leads_no_more(&mut self) {
         if let Some(open) = &mut self.open {
-            open.agents.clear();
+            open.agents = Agents::default();
         }
     }
 

@@ -61,6 +61,14 @@ impl Memory {
         (memory.cluster != 0).then_some(memory)
     }
 
+    /// Rounds of the run of the group may have been announced that it does not know. Every coordinator of the next group finds
+    /// that in the notes, until another round is noted there.
+    pub(super) fn outdate(&mut self, run: &str) {
+        self.runs.entry(run.to_owned()).or_default();
+        let open_runs = self.runs.values_mut().filter(|note| !note.closed);
+        open_runs.for_each(|note| note.outdated = true);
+    }
+
     /// The number of rounds that it knows, from 1.
     pub(super) fn rounds(&self) -> u32 {
         rounds(&self.runs)
@@ -193,8 +201,7 @@ impl Voter {
             .filter(|_| is_partial && !is_broken(Mutant::LostIsNothing))
         {
             open.begin_partial();
-            let open_runs = memory.runs.values_mut().filter(|note| !note.closed);
-            open_runs.for_each(|note| note.outdated = true);
+            memory.outdate(open.run());
         }
         // Others may have voted in terms of which this process does not know.
         let term = memory.term + UNKNOWN_TERMS;
@@ -240,7 +247,7 @@ impl Voter {
         (self.group, self.lost_since) = (None, None);
         self.id = draw(&mut self.random);
         if let Some(open) = &mut self.open {
-            open.memory = memory;
+            open.leaves_group(memory);
         }
         self.greet();
         self.write_note(None);
