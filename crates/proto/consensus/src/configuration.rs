@@ -9,6 +9,9 @@ use crate::voter::VoterId;
 /// The number of places; so many members a group can have.
 pub(crate) const PLACES: u8 = 10;
 
+/// The places for each position in a list of voters: one for the voter there, and one for the process that replaces it.
+const PLACES_OF_ONE: u8 = 2;
+
 /// The members of a group: voters and learners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configuration {
@@ -24,11 +27,16 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The first configuration of a group. Places follow the order.
+    /// The first configuration of a group. Places follow the order, each with room after it for a process that replaces
+    /// the voter.
     pub fn of_voters(voters: &[VoterId]) -> Self {
         Self {
             voters: voters.iter().copied().collect(),
-            places: voters.iter().copied().zip(0..).collect(),
+            places: voters
+                .iter()
+                .copied()
+                .zip((0..).step_by(PLACES_OF_ONE.into()))
+                .collect(),
             ..Self::default()
         }
     }
@@ -54,11 +62,28 @@ impl Configuration {
         members.chain(&self.learners).copied().collect()
     }
 
-    /// The lowest place that no member has, except for those of `taken`.
-    pub fn free_place(&self, taken: &BTreeSet<u8>) -> Option<u8> {
-        (0..PLACES).find(|place| {
-            !taken.contains(place) && !self.places.values().any(|other| other == place)
-        })
+    /// The members in the order in which they stand for election when a leader is gone: that of places, beginning after the
+    /// leader's. Agents look for the next leader in this order.
+    pub fn succession(&self, leader: VoterId) -> Vec<VoterId> {
+        let first = self.places.get(&leader).copied().unwrap_or_default();
+        let others = self.places.iter().filter(|(member, _)| **member != leader);
+        let mut others: Vec<_> = others
+            .map(|(member, place)| (place.wrapping_sub(first), *member))
+            .collect();
+        others.sort_unstable();
+        others.into_iter().map(|(_, member)| member).collect()
+    }
+
+    /// The lowest place that no member has, beside that of the voter at the same position of the list if there is a list: so
+    /// the order of places stays that of the list.
+    pub fn free_place(&self, position: Option<u8>) -> Option<u8> {
+        let of_position = position.map(|position| {
+            let first = position.saturating_mul(PLACES_OF_ONE);
+            first..first.saturating_add(PLACES_OF_ONE).min(PLACES)
+        });
+        let is_free = |place: &u8| !self.places.values().any(|other| other == place);
+        let beside = of_position.into_iter().flatten().find(is_free);
+        beside.or_else(|| (0..PLACES).find(is_free))
     }
 
     /// Whether a majority is among these members, of the outgoing voters too.

@@ -386,11 +386,9 @@ impl Consensus {
     fn forget_leader(&mut self, leader: VoterId) {
         let term = self.node.raft.term;
         self.node.raft.become_follower(term, raft::INVALID_ID);
-        let places = &self.configuration().places;
-        let leader = places.get(&leader).copied();
-        let places: Vec<u8> = places.values().copied().collect();
-        self.election
-            .begin_in_order(self.now.mono, leader, places.into_iter());
+        let succession = self.configuration().succession(leader);
+        let before = succession.iter().take_while(|member| **member != self.id);
+        self.election.begin(self.now.mono, before.count() as u8);
     }
 
     /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which

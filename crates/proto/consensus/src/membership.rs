@@ -38,6 +38,8 @@ pub struct Candidate {
     pub machine: u64,
     /// The network of its address; equal numbers are one network.
     pub network: u64,
+    /// Its position in the list of the group, if there is one.
+    pub position: Option<u8>,
     /// When it was first there.
     pub since: Mono,
 }
@@ -237,7 +239,7 @@ impl<'a> Group<'a> {
             .iter()
             .chain(&spare)
             .find(|it| !configuration.has(it.id) && it.standing == Standing::Present)?;
-        let place = configuration.free_place(&BTreeSet::new())?;
+        let place = configuration.free_place(newcomer.position)?;
         change.add(newcomer.id, Kind::Learner, place);
         Some(change)
     }
@@ -261,7 +263,7 @@ impl<'a> Group<'a> {
         else {
             return Next::Nothing("no other candidate is there");
         };
-        let Some(place) = self.view.configuration.free_place(&BTreeSet::new()) else {
+        let Some(place) = self.view.configuration.free_place(best.position) else {
             return Next::Nothing("no place is free");
         };
         change.add(best.id, Kind::Learner, place);

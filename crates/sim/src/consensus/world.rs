@@ -713,6 +713,7 @@ impl World {
         let now = self.time.now;
         let process = &self.processes[&it];
         let candidate = |id: VoterId, slot: usize, standing, since: u64| Candidate {
+            position: None,
             id,
             standing,
             is_store: slot % 3 == 1,

@@ -73,23 +73,6 @@ impl Election {
         super::ELECTION_TICKS + multiples * usize::from(self.place)
     }
 
-    /// Stand for election in the order of places, beginning with the one after that of the leader that is gone: there agents
-    /// ask first, too.
-    pub(super) fn begin_in_order(
-        &mut self,
-        now: Mono,
-        leader: Option<u8>,
-        places: impl Iterator<Item = u8>,
-    ) {
-        let after = |place: u8| match leader {
-            Some(leader) => place.wrapping_sub(leader),
-            None => place,
-        };
-        let own = after(self.place);
-        let before = places.filter(|place| Some(*place) != leader && after(*place) < own);
-        self.begin(now, before.count() as u8);
-    }
-
     pub(super) fn is_due(&self, now: Mono) -> bool {
         self.due.is_some_and(|(due, _)| due <= now)
     }

@@ -299,7 +299,7 @@ fn changes_that_are_not_possible_are_refused() {
             vec![(2, Kind::Learner, 5)],
             "the learner is a member already",
         ),
-        (vec![(4, Kind::Learner, 1)], "two members have one place"),
+        (vec![(4, Kind::Learner, 2)], "two members have one place"),
         (
             vec![(4, Kind::Voter, 5)],
             "the voter-to-be does not have the log yet",

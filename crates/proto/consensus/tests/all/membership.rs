@@ -50,6 +50,7 @@ fn candidate(text: &str) -> Candidate {
     };
     let id = id(text);
     Candidate {
+        position: None,
         id,
         standing,
         is_store: false,
@@ -182,4 +183,25 @@ fn stores_come_before_nodes_and_other_machines_before_the_same_one() {
         ..view
     };
     assert_eq!(text(&next(&view), &after), "learner 3");
+}
+
+#[test]
+fn a_process_that_replaces_another_has_its_position_in_the_order() {
+    let mut configuration = Configuration::of_voters(&["1", "2", "3"].map(id));
+    // Each is replaced twice, in the order of their list or in another one.
+    for (position, old, new) in [
+        (1, "2", "5"),
+        (0, "1", "4"),
+        (2, "3", "6"),
+        (1, "5", "8"),
+        (2, "6", "9"),
+        (0, "4", "7"),
+    ] {
+        let place = configuration.free_place(Some(position)).unwrap();
+        configuration.places.insert(id(new), place);
+        configuration.places.remove(&id(old));
+    }
+    assert_eq!(configuration.succession(id("8")), ["9", "7"].map(id));
+    assert_eq!(configuration.succession(id("9")), ["7", "8"].map(id));
+    assert_eq!(configuration.succession(id("7")), ["8", "9"].map(id));
 }

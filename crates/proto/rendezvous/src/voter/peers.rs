@@ -56,6 +56,17 @@ pub(super) struct Introduction {
     pub(super) of_run: Option<OfRun>,
 }
 
+/// Where the process at a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Whereabouts {
+    /// Equal numbers are one machine.
+    pub(super) machine: u64,
+    /// Equal numbers are one network.
+    pub(super) network: u64,
+    /// Its position in the list of the group, if there is one.
+    pub(super) position: Option<u8>,
+}
+
 /// The difference that an introduction makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Introduced {
@@ -251,10 +262,14 @@ impl Peers {
         own: (usize, VoterId, bool),
         members: &BTreeSet<VoterId>,
         is_gone: impl Fn(VoterId) -> Option<Duration>,
-        machine: impl Fn(usize) -> (u64, u64),
+        whereabouts: impl Fn(usize) -> Whereabouts,
     ) -> Vec<Candidate> {
         let candidate = |id, standing, place: usize, since, is_store| {
-            let (machine, network) = machine(place);
+            let Whereabouts {
+                machine,
+                network,
+                position,
+            } = whereabouts(place);
             Candidate {
                 id,
                 standing,
@@ -262,6 +277,7 @@ impl Peers {
                 has_workers: !is_store,
                 machine,
                 network,
+                position,
                 since,
             }
         };

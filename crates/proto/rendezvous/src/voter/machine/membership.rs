@@ -12,7 +12,7 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter, draw};
-use crate::voter::peers::{Introduction, Peer};
+use crate::voter::peers::{Introduction, Peer, Whereabouts};
 use crate::voter::{Fact, Output};
 
 /// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
@@ -278,11 +278,15 @@ impl Voter {
             // Where all places have a process in contact, a member that is none of them has ended.
             false => is_full.then_some(Duration::ZERO),
         };
-        let machine = |place| match self.open.is_some() {
-            true => OpenGroup::machine_of(&self.endpoint(place)),
-            false => (place as u64, place as u64),
+        let whereabouts = |place: usize| match self.open.is_some() {
+            true => OpenGroup::whereabouts(&self.endpoint(place)),
+            false => Whereabouts {
+                machine: place as u64,
+                network: place as u64,
+                position: u8::try_from(place).ok(),
+            },
         };
-        let candidates = (self.peers).candidates(group.id, own, &members, is_gone, machine);
+        let candidates = (self.peers).candidates(group.id, own, &members, is_gone, whereabouts);
         let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
         let caught_up = members.iter().copied().filter(is_caught_up);
         let next = membership::next(&View {

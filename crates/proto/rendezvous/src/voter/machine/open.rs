@@ -37,6 +37,7 @@ use crate::coordinator::note::write_runs;
 use crate::coordinator::wire::{Authority, Event, Operation};
 use crate::coordinator::{self, Note, Origin};
 use crate::mutant::{Mutant, is_broken};
+use crate::voter::peers::Whereabouts;
 use crate::voter::{Fact, Open, Output, Start};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
@@ -110,14 +111,18 @@ impl OpenGroup {
     }
 
     /// Other candidates with the same machine or network are less wanted.
-    pub(super) fn machine_of(address: &str) -> (u64, u64) {
+    pub(super) fn whereabouts(address: &str) -> Whereabouts {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let network = match host.trim_matches(['[', ']']).parse() {
             Ok(std::net::IpAddr::V4(ip)) => host_hash(&ip.octets()[..3]),
             Ok(std::net::IpAddr::V6(ip)) => host_hash(&ip.octets()[..8]),
             Err(_) => host_hash(host.as_bytes()),
         };
-        (host_hash(host.as_bytes()), network)
+        Whereabouts {
+            machine: host_hash(host.as_bytes()),
+            network,
+            position: None,
+        }
     }
 }
 
@@ -262,7 +267,9 @@ impl Voter {
 
     /// A configuration is in force.
     pub(super) fn open_in_force(&mut self, group: &Group, configuration: &Configuration) {
-        let voters = self.addresses(&configuration.voters);
+        let mut others = configuration.voters.clone();
+        let own = others.take(&self.id);
+        let voters = self.addresses(own.iter().chain(&others));
         let learners = self.addresses(&configuration.learners);
         if group.consensus.role().leads {
             if voters.len() + learners.len() > 1 || group.voters.len() > 1 {
@@ -273,12 +280,13 @@ impl Voter {
         self.members_changed(group);
     }
 
-    /// The addresses of members, as far as they are known, the leader's first.
-    fn addresses(&self, members: &BTreeSet<VoterId>) -> Vec<String> {
-        let own = members.contains(&self.id).then_some(self.settings.own);
-        let others = members.iter().filter(|member| **member != self.id);
-        let others = others.filter_map(|member| self.peers.place(*member));
-        let places = own.into_iter().chain(others);
+    /// The addresses of members, as far as they are known.
+    fn addresses<'a>(&self, members: impl IntoIterator<Item = &'a VoterId>) -> Vec<String> {
+        let place = |member: &VoterId| match *member == self.id {
+            true => Some(self.settings.own),
+            false => self.peers.place(*member),
+        };
+        let places = members.into_iter().filter_map(place);
         places.map(|place| self.endpoint(place)).collect()
     }
 
@@ -288,10 +296,14 @@ impl Voter {
             return;
         };
         let configuration = group.consensus.appended();
-        let voters = configuration.voters.union(&configuration.outgoing);
-        let mut addresses = self.addresses(&voters.copied().collect());
+        let succession = configuration.succession(self.id);
+        let voters = succession.iter().filter(|it| configuration.is_voter(**it));
+        let learners = succession
+            .iter()
+            .filter(|it| configuration.learners.contains(it));
+        let mut addresses = self.addresses([self.id].iter().chain(voters));
         let count = u8::try_from(addresses.len()).unwrap_or(u8::MAX);
-        addresses.extend(self.addresses(&configuration.learners));
+        addresses.extend(self.addresses(learners));
         let members = self.members_of(configuration);
         let Some(open) = &mut self.open else { return };
         if std::mem::replace(&mut open.announced_members, members.clone()) != members {
