@@ -18,6 +18,9 @@ use crate::{Onlookers, RendezvousError};
 const AGAIN: Duration = Duration::from_millis(10);
 const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 
+/// A place has at least this time to answer.
+const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
+
 /// Advice where voters are not there.
 const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them";
 
@@ -33,7 +36,10 @@ pub(super) fn await_coordinator(
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     loop {
-        let found = search.find(&options.policy.credentials, || false);
+        // People are told in time, though a voter takes its time to answer.
+        let until_reminder = reminder.next().saturating_sub(started.elapsed());
+        let longest = until_reminder.max(LEAST_ATTEMPT);
+        let found = search.find(&options.policy.credentials, longest, || false);
         let what = match found {
             Ok(located) => match meet(&search, &located, &candidate, options, onlookers) {
                 Ok(native) => {

@@ -484,7 +484,7 @@ impl ConnectionThread {
                     let mut source = [PollFd::new(commands, PollFlags::IN)];
                     poll(&mut source, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
                 };
-                let located = search.find(credentials, has_commands)?;
+                let located = search.find(credentials, Duration::MAX, has_commands)?;
                 self.address = located.address;
                 if let Some(coordinator) = search.coordinator() {
                     self.onlooking.reached(coordinator);

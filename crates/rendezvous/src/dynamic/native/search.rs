@@ -123,8 +123,8 @@ impl Search {
         self.places.get(place)
     }
 
-    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names. No further one
-    /// is asked when there is something else to do.
+    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names, and for no
+    /// longer than `longest`. No further one is asked when there is something else to do.
     ///
     /// # Errors
     ///
@@ -132,6 +132,7 @@ impl Search {
     pub fn find(
         &mut self,
         credentials: &Credentials,
+        longest: Duration,
         has_other_work: impl Fn() -> bool,
     ) -> Result<Located, String> {
         let mut answers = Vec::new();
@@ -145,7 +146,8 @@ impl Search {
             let Some(endpoint) = self.places.get(place).cloned() else {
                 break;
             };
-            let answer = ask(&endpoint, credentials, self.order.attempt());
+            let attempt = self.order.attempt().min(longest);
+            let answer = ask(&endpoint, credentials, attempt);
             match &answer {
                 Err(ProbeError::Refused(why)) => drop(self.refused.insert(place, why.clone())),
                 _ => drop(self.refused.remove(&place)),
