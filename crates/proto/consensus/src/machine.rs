@@ -388,7 +388,11 @@ impl Consensus {
         self.node.raft.become_follower(term, raft::INVALID_ID);
         let succession = self.configuration().succession(leader);
         let before = succession.iter().take_while(|member| **member != self.id);
-        self.election.begin(self.now.mono, before.count() as u8);
+        let before = match is_broken!(self.settings, EqualPlaces) {
+            true => 0,
+            false => before.count() as u8,
+        };
+        self.election.begin(self.now.mono, before);
     }
 
     /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which

@@ -65,7 +65,7 @@ pub struct Plan {
     pub acts: Vec<(Duration, Act)>,
     /// The end of all faults.
     pub end: Duration,
-    /// The clocks of the members after the first one differ so that 17 ticks of the second take as long as 18 of the third: both
+    /// The clocks of the members after the first one differ so that 18 ticks of the second take nearly as long as 20 of the third: both
     /// stand for election at once.
     pub waits_are_equal: bool,
     /// A rule that is broken.

@@ -198,7 +198,7 @@ impl World {
         let offset = self.time.random.u64(0..1_000_000_000_000);
         let drawn = 0.95 + self.time.random.f64() * 0.1;
         let rate = match self.plan.waits_are_equal {
-            true => [1.0, 0.97, 0.97 * 18.0 / 17.0][slot % 3],
+            true => [1.0, 0.95, 1.05][slot % 3],
             false => drawn,
         };
         let now = self.time.now;
@@ -713,7 +713,7 @@ impl World {
         let now = self.time.now;
         let process = &self.processes[&it];
         let candidate = |id: VoterId, slot: usize, standing, since: u64| Candidate {
-            position: None,
+            position: u8::try_from(slot).ok(),
             id,
             standing,
             is_store: slot % 3 == 1,

@@ -126,13 +126,11 @@ fn meet(
         Met::Voter => {
             let search = Search::of_open_group(endpoint.clone(), &[]);
             let site = (endpoint, options, onlookers);
+            // The server here is a voter already.
             let candidate = |own| {
-                Some(open_group::candidate(
-                    site,
-                    voter.clone(),
-                    Some(own),
-                    is_here,
-                ))
+                let address = server.is_none().then_some(own);
+                let voter = voter.clone();
+                Some(open_group::candidate(site, voter, address, is_here))
             };
             let native = await_coordinator(search, candidate, options, onlookers)?;
             return Ok(Connection {
