@@ -85,34 +85,6 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
 }
 
 #[test]
-fn an_agent_at_the_endpoint_that_has_followed_the_group_is_killed_and_still_found_there() {
-    let Started {
-        place,
-        mut nodes,
-        go,
-        _folder,
-    } = job("3:4", 4);
-    nodes[0].stderr.await_text("3 voters: ", 1);
-    kill_machine(nodes.remove(0));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
-    let new = node(&place, &go, "3:4");
-    new.stderr.await_text("its own, which had no round, up", 1);
-    for round in 1..=3 {
-        new.stdout.await_text("/4 at", round);
-        if round < 3 {
-            kill(new.agent_pid(), Signal::KILL);
-        }
-    }
-    kill_machine(nodes.remove(0));
-    new.stdout.await_text("/3 at", 1);
-    nodes.extend([new, node(&place, &go, "3:4")]);
-    nodes[3].stdout.await_text("/4 at", 1);
-    expect_success(nodes, &go);
-}
-
-#[test]
 fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
     let Started {
         place,
