@@ -1,5 +1,6 @@
 //! What a rendezvous backend is configured with.
 
+use rdzv_core::endpoint::Endpoint;
 use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
@@ -30,6 +31,9 @@ pub struct RendezvousParameters {
     pub credentials: Credentials,
     /// The clients of the workers' store that need not prove it. Default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
+    /// Further processes that are asked for the coordinator, where the endpoint is one and another machine's (`c10d`):
+    /// voters of a job that goes on without that machine. Default: none.
+    pub contact_points: Vec<Endpoint>,
     /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
     /// Default: nothing.
     pub kept: Option<Kept>,
@@ -79,6 +83,7 @@ impl RendezvousParameters {
             program: None,
             credentials: Credentials::default(),
             torch_clients: TorchClients::default(),
+            contact_points: Vec::new(),
             kept: None,
             group: None,
             ends_workers: false,

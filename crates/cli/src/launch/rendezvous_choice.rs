@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use rdzv_agent::RendezvousPlan;
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::C10dRendezvous;
@@ -45,7 +46,8 @@ pub(crate) struct RendezvousArgs {
     /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
     /// c10d, unless a store (`rdzv store`, say) is there already. Of three nodes or more, agents are voters by
     /// themselves: c10d goes on when the machine of any one, or of five any two, is lost. With a list of three or
-    /// five, `a:29400,b,c`, the agents there are the voters.
+    /// five, `a:29400,b,c`, the agents there are the voters. RDZV_CONTACT_POINTS names addresses of voters, with commas
+    /// between them, that a new node asks too while the machine of the only endpoint is away.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -467,6 +469,20 @@ impl RendezvousChoice<'_> {
             timeout: Duration::from_secs(u64::try_from(timeout).unwrap_or(0)),
         })
     }
+}
+
+/// The processes that RDZV_CONTACT_POINTS names. Voters listen at ports that nobody can guess.
+pub(super) fn contact_points(text: &str) -> Result<Vec<Endpoint>, Refusal> {
+    let places = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    let parsed = places.map(|place| match Endpoint::parse(place, 0) {
+        Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
+        _ => Err(Refusal::Usage(format!(
+            "{} has '{place}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
+             show them, with commas between them",
+            env::RDZV_CONTACT_POINTS
+        ))),
+    });
+    parsed.collect()
 }
 
 fn value_error(flag: &str, error: &RendezvousError) -> Raised {

@@ -109,6 +109,9 @@ variables! {
     RDZV_DEADLINE;
     /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given. Ours.
     RDZV_SCHEDULER;
+    /// Launcher: `host:port` of processes that may know the coordinator, with commas between them; a new node on another machine
+    /// than the endpoint's asks them too. Ours.
+    RDZV_CONTACT_POINTS;
     /// Launcher: `1` makes `rdzv run` speak as `torchrun` does (`--compat-output`). Ours.
     RDZV_COMPAT_OUTPUT;
     /// Worker: path of the file with the job token, if the job has one. Launcher and `rdzv store`: that path,

@@ -1,5 +1,7 @@
 //! Values and combinations that are refused, with the text that says so.
 
+use rdzv_agent::RendezvousPlan;
+
 use super::{case, warnings};
 use crate::exit::Refusal;
 
@@ -152,6 +154,22 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
         "{:?}",
         warnings(&launch)
     );
+}
+
+#[test]
+fn contact_points_have_ports() {
+    let line = ["--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "s.py"];
+    let with = |value| case(&line).with("RDZV_CONTACT_POINTS", value);
+    let refusal = with("a:2,b").refusal().to_string();
+    assert!(
+        refusal.starts_with("RDZV_CONTACT_POINTS has 'b', which is not HOST:PORT; "),
+        "{refusal}"
+    );
+    let RendezvousPlan::Dynamic { parameters } = with("a:2, b:3").launch().plan.rendezvous else {
+        panic!("it is dynamic");
+    };
+    let places = parameters.contact_points.iter().map(ToString::to_string);
+    assert_eq!(places.collect::<Vec<_>>(), ["a:2", "b:3"]);
 }
 
 #[test]

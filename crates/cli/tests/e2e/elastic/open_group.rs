@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::voters::{CONF, kill_machine, start};
+use super::voters::{CONF, job_of, kill_machine, start};
 use super::{Place, first_agent, printed};
 use crate::harness::{Running, kill};
 
@@ -80,6 +80,36 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
     for node in &nodes[..2] {
         node.stdout.await_text("/3 at", 2);
     }
+    nodes[2].stdout.await_text("/3 at", 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_at_a_contact_point()
+{
+    let Started {
+        place,
+        mut nodes,
+        go,
+        _folder,
+    } = job("2:3", 3);
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    let said = nodes[0].stderr.so_far();
+    let voters = said
+        .lines()
+        .rev()
+        .find_map(|line| line.split_once("3 voters: "));
+    let (_, voters) = voters.unwrap();
+    let (voters, _) = voters.split_once(';').unwrap();
+    let contact_points = voters.replace(' ', "");
+    kill_machine(nodes.remove(0));
+    for node in &nodes {
+        node.stdout.await_text("/2 at", 1);
+    }
+    let conf = format!("{CONF},is_host=false");
+    let flags = ["--nnodes", "2:3", "--rdzv-conf", &conf, "--max-restarts=1"];
+    let new = job_of(&place, &go, &flags).env("RDZV_CONTACT_POINTS", &contact_points);
+    nodes.push(new.start());
     nodes[2].stdout.await_text("/3 at", 1);
     expect_success(nodes, &go);
 }

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::secret::token_file;
 use super::{PRINT_ROUND, Place, printed};
-use crate::harness::{DEADLINE, Running, free_port, rdzv};
+use crate::harness::{DEADLINE, Job, Running, free_port, rdzv};
 
 /// Short, because the last node is not waited for here.
 pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
@@ -36,11 +36,16 @@ fn node_with(place: &Place, go: &Path, more: &[&str]) -> Running {
 }
 
 pub(super) fn start(place: &Place, go: &Path, flags: &[&str]) -> Running {
+    job_of(place, go, flags).start()
+}
+
+/// The same, before it is started.
+pub(super) fn job_of(place: &Place, go: &Path, flags: &[&str]) -> Job {
     let script = format!(
         "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
         go.display()
     );
-    place.node(flags, &script).env("LOGLEVEL", "INFO").start()
+    place.node(flags, &script).env("LOGLEVEL", "INFO")
 }
 
 /// Whether an agent has said last that it is the coordinator, and in which term.

@@ -38,8 +38,12 @@ pub(super) fn at_tcp(
 ) -> Result<Connection, RendezvousError> {
     let left = Left::by_member(endpoint, options)
         .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+    let site = (endpoint, options, onlookers);
     if let Some(left) = left {
-        return open_group::return_to((endpoint, options, onlookers), left);
+        return open_group::return_to(site, left);
+    }
+    if let Some(connection) = open_group::find_elsewhere(site, is_host)? {
+        return Ok(connection);
     }
     let mut again = 0;
     loop {

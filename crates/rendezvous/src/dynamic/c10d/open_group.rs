@@ -6,14 +6,16 @@
 
 use std::net::TcpListener;
 use std::slice;
+use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::coordinator::Note;
 use rdzv_rendezvous_proto::voter::{Open, Start};
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
 
 use super::Connection;
-use super::elected::await_coordinator;
+use super::elected::{await_coordinator, call};
 use super::options::Options;
 use super::voters::{become_voter, start_voter, take_place};
 use crate::bind::loopback;
@@ -22,6 +24,9 @@ use crate::dynamic::native::{
 };
 use crate::dynamic::node;
 use crate::{Kept, Onlookers, RendezvousError};
+
+/// The time for one place to answer where contact points are asked too.
+const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The endpoint of the job, and how this agent takes part.
 pub(super) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
@@ -127,6 +132,45 @@ fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
     bound
         .any(|bound| bound.port() == place.port)
         .then_some(place)
+}
+
+/// Takes part in a group that contact points know, which goes on without the endpoint's machine. None if there is none to ask, or a
+/// store answers at the endpoint.
+pub(super) fn find_elsewhere(
+    (endpoint, options, onlookers): Site<'_>,
+    is_host: Option<bool>,
+) -> Result<Option<Connection>, RendezvousError> {
+    let timeout = options.read_timeout;
+    let is_here = || is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
+    if options.contact_points.is_empty() || options.most_voters == 1 || is_here() {
+        return Ok(None);
+    }
+    let places = options.contact_points.iter().map(Endpoint::to_string);
+    let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
+    let (started, mut reminder) = (Instant::now(), Reminder::default());
+    while let Err(why) = search.find(&options.policy.credentials, ATTEMPT, || false) {
+        match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
+            Ok(_) => return Ok(None),
+            Err(error) if started.elapsed() >= timeout => {
+                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+            }
+            Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
+                target: reminder::TARGET,
+                "no coordinator is known at the endpoint and the contact points ({why}); {} s left",
+                timeout.saturating_sub(started.elapsed()).as_secs()
+            ),
+            Err(_) => {}
+        }
+    }
+    let (site, voter) = ((endpoint, options, onlookers), OwnVoter::default());
+    let candidate = |own| Some(candidate(site, voter.clone(), Some(own), false));
+    let native = await_coordinator(search, candidate, options, onlookers)?;
+    Ok(Some(Connection {
+        backend: Box::new(native),
+        server: None,
+        voter,
+        is_observed: false,
+    }))
 }
 
 /// Makes a server the voter at the endpoint, which founds the group or goes on as its only one.

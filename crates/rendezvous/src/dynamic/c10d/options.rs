@@ -55,6 +55,8 @@ pub(super) struct Options {
     pub(super) recover: bool,
     /// The most voters of a group that agents may join; 1 if they may not.
     pub(super) most_voters: usize,
+    /// Further processes that are asked for the coordinator.
+    pub(super) contact_points: Vec<Endpoint>,
     pub(super) kept: Option<Kept>,
     pub(super) group: Option<GroupStatus>,
     /// Whether the workers of this node end with its agent.
@@ -143,6 +145,7 @@ impl Options {
             policy: parameters.store_policy()?,
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
             recover: config.get_as_bool("recover")?.unwrap_or(false),
+            contact_points: parameters.contact_points.clone(),
             kept: parameters.kept.clone(),
             group: parameters.group.clone(),
             ends_workers: parameters.ends_workers,
