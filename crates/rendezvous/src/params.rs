@@ -33,7 +33,7 @@ pub struct RendezvousParameters {
     pub torch_clients: TorchClients,
     /// Further processes that are asked for the coordinator, where the endpoint is one and another machine's (`c10d`):
     /// voters of a job that goes on without that machine. Default: none.
-    pub contact_points: Vec<Endpoint>,
+    pub known_voters: Vec<Endpoint>,
     /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
     /// Default: nothing.
     pub kept: Option<Kept>,
@@ -83,7 +83,7 @@ impl RendezvousParameters {
             program: None,
             credentials: Credentials::default(),
             torch_clients: TorchClients::default(),
-            contact_points: Vec::new(),
+            known_voters: Vec::new(),
             kept: None,
             group: None,
             ends_workers: false,

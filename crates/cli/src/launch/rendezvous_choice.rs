@@ -472,7 +472,7 @@ impl RendezvousChoice<'_> {
 }
 
 /// The processes that RDZV_CONTACT_POINTS names. Voters listen at ports that nobody can guess.
-pub(super) fn contact_points(text: &str) -> Result<Vec<Endpoint>, Refusal> {
+pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let places = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     let parsed = places.map(|place| match Endpoint::parse(place, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),

@@ -14,7 +14,7 @@ use super::context::{Context, Environment, Machine, Note};
 use super::entrypoint::Called;
 use super::flags::RunArgs;
 use super::observers::Observers;
-use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, contact_points};
+use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, known_voters};
 use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
 use crate::exit::{Raised, Refusal};
 use crate::scheduler::Scheduled;
@@ -171,7 +171,7 @@ pub(crate) fn resolve(
         parameters.credentials = trust.credentials.clone();
         parameters.torch_clients = trust.torch_clients;
         if let Some(places) = environment.filled(env::RDZV_CONTACT_POINTS) {
-            parameters.contact_points = contact_points(&places)?;
+            parameters.known_voters = known_voters(&places)?;
         }
     }
     let plan = AgentConfig {

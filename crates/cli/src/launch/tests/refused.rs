@@ -157,7 +157,7 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 }
 
 #[test]
-fn contact_points_have_ports() {
+fn known_voters_have_ports() {
     let line = ["--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "s.py"];
     let with = |value| case(&line).with("RDZV_CONTACT_POINTS", value);
     let refusal = with("a:2,b").refusal().to_string();
@@ -168,7 +168,7 @@ fn contact_points_have_ports() {
     let RendezvousPlan::Dynamic { parameters } = with("a:2, b:3").launch().plan.rendezvous else {
         panic!("it is dynamic");
     };
-    let places = parameters.contact_points.iter().map(ToString::to_string);
+    let places = parameters.known_voters.iter().map(ToString::to_string);
     assert_eq!(places.collect::<Vec<_>>(), ["a:2", "b:3"]);
 }
 

@@ -85,8 +85,7 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
 }
 
 #[test]
-fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_at_a_contact_point()
-{
+fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_at_a_known_voter() {
     let Started {
         place,
         mut nodes,
@@ -101,14 +100,14 @@ fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_a
         .find_map(|line| line.split_once("3 voters: "));
     let (_, voters) = voters.unwrap();
     let (voters, _) = voters.split_once(';').unwrap();
-    let contact_points = voters.replace(' ', "");
+    let known_voters = voters.replace(' ', "");
     kill_machine(nodes.remove(0));
     for node in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
     let conf = format!("{CONF},is_host=false");
     let flags = ["--nnodes", "2:3", "--rdzv-conf", &conf, "--max-restarts=1"];
-    let new = job_of(&place, &go, &flags).env("RDZV_CONTACT_POINTS", &contact_points);
+    let new = job_of(&place, &go, &flags).env("RDZV_CONTACT_POINTS", &known_voters);
     nodes.push(new.start());
     nodes[2].stdout.await_text("/3 at", 1);
     expect_success(nodes, &go);

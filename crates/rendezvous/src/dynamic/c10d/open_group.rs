@@ -142,10 +142,10 @@ pub(super) fn find_elsewhere(
 ) -> Result<Option<Connection>, RendezvousError> {
     let timeout = options.read_timeout;
     let is_here = || is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
-    if options.contact_points.is_empty() || options.most_voters == 1 || is_here() {
+    if options.known_voters.is_empty() || options.most_voters == 1 || is_here() {
         return Ok(None);
     }
-    let places = options.contact_points.iter().map(Endpoint::to_string);
+    let places = options.known_voters.iter().map(Endpoint::to_string);
     let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
     let (started, mut reminder) = (Instant::now(), Reminder::default());
     while let Err(why) = search.find(&options.policy.credentials, ATTEMPT, || false) {

@@ -56,7 +56,7 @@ pub(super) struct Options {
     /// The most voters of a group that agents may join; 1 if they may not.
     pub(super) most_voters: usize,
     /// Further processes that are asked for the coordinator.
-    pub(super) contact_points: Vec<Endpoint>,
+    pub(super) known_voters: Vec<Endpoint>,
     pub(super) kept: Option<Kept>,
     pub(super) group: Option<GroupStatus>,
     /// Whether the workers of this node end with its agent.
@@ -145,7 +145,7 @@ impl Options {
             policy: parameters.store_policy()?,
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
             recover: config.get_as_bool("recover")?.unwrap_or(false),
-            contact_points: parameters.contact_points.clone(),
+            known_voters: parameters.known_voters.clone(),
             kept: parameters.kept.clone(),
             group: parameters.group.clone(),
             ends_workers: parameters.ends_workers,
