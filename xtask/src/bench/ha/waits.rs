@@ -37,6 +37,8 @@ struct Wait {
     holds: bool,
     /// Whether the others, which can be reached, go on without those that wait.
     others_go_on: bool,
+    /// It waits from the last death on, not from the first.
+    from_last_death: bool,
 }
 
 const WAITED: &str = "is waited for";
@@ -65,6 +67,7 @@ const WAITS: [Wait; 9] = [
         end: |job| job.start_store(&[]),
         holds: true,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W2, `rdzv store` is killed while half of the nodes are cut off",
@@ -81,6 +84,7 @@ const WAITS: [Wait; 9] = [
         end: |job| job.network.set_cable(2, true),
         holds: true,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W2, without a note: its keeper is killed too, and it is started again",
@@ -97,6 +101,7 @@ const WAITS: [Wait; 9] = [
         end: |job| job.network.set_cable(2, true),
         holds: true,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W3, `rdzv store` and its keeper are killed, and the next one has another address than its service",
@@ -115,6 +120,7 @@ const WAITS: [Wait; 9] = [
         },
         holds: true,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W4, both nodes of a round are cut off, and there is a third one",
@@ -134,6 +140,7 @@ const WAITS: [Wait; 9] = [
         end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
         holds: false,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W5, two of three voters are killed with their keepers",
@@ -152,6 +159,7 @@ const WAITS: [Wait; 9] = [
         },
         holds: false,
         others_go_on: false,
+        from_last_death: false,
     },
     Wait {
         name: "W6, one of three voters is cut off",
@@ -168,6 +176,7 @@ const WAITS: [Wait; 9] = [
         end: |job| (1..=3).try_for_each(|number| job.network.set_cable(number, true)),
         holds: false,
         others_go_on: true,
+        from_last_death: false,
     },
     Wait {
         name: "W7, of two nodes the one with the coordinator ends, and the agent of the other one dies before it takes over",
@@ -188,6 +197,7 @@ const WAITS: [Wait; 9] = [
         end: |job| job.start_node(1),
         holds: false,
         others_go_on: false,
+        from_last_death: true,
     },
     Wait {
         name: "W8, one of two nodes that are both needed has left",
@@ -202,6 +212,7 @@ const WAITS: [Wait; 9] = [
         end: |job| job.replace_node(2),
         holds: false,
         others_go_on: false,
+        from_last_death: false,
     },
 ];
 
@@ -224,8 +235,12 @@ fn play(tools: &Tools, wait: &Wait, figures: &mut Figures) -> anyhow::Result<usi
     let round = job.wait_for_steps(wait.size, STEPS)?;
     pass(SETTLED);
     let before = job.consoles();
-    let time = now();
+    let first = now();
     let (machines, words) = (wait.begin)(&mut job)?;
+    let time = match wait.from_last_death {
+        true => now(),
+        false => first,
+    };
     let outcome = said(&mut job, &machines, words, time, &before)?;
     pass(SETTLED);
     job.record.read()?;

@@ -38,7 +38,7 @@ pub(super) fn await_coordinator(
     loop {
         // People are told in time, though a voter takes its time to answer.
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
-        let longest = until_reminder.max(LEAST_ATTEMPT);
+        let longest = (until_reminder + AGAIN).max(LEAST_ATTEMPT);
         let found = search.find(&options.policy.credentials, longest, || false);
         let what = match found {
             Ok(located) => match meet(&search, &located, &candidate, options, onlookers) {
@@ -76,7 +76,8 @@ pub(super) fn await_coordinator(
                 "waiting until all voters are there and have elected a coordinator ({what}); {left} s left"
             );
         }
-        std::thread::sleep(again);
+        let until_reminder = reminder.next().saturating_sub(started.elapsed());
+        std::thread::sleep(again.min(until_reminder + AGAIN));
         again = (again * 2).min(AGAIN_AT_MOST);
     }
 }
