@@ -31,24 +31,12 @@ fn nodes(place: &Place, go: &Path, nnodes: &str, count: usize) -> Vec<Running> {
     nodes
 }
 
-/// A job of so many nodes in one round, whose workers end when a file is there.
-struct Started {
-    place: Place,
-    nodes: Vec<Running>,
-    go: PathBuf,
-    _folder: TempDir,
-}
-
-fn job(nnodes: &str, count: usize) -> Started {
+/// A job of so many nodes in one round, whose workers end when a file is there. The folder of that is the last.
+fn job(nnodes: &str, count: usize) -> (Place, Vec<Running>, PathBuf, TempDir) {
     let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
     let go = folder.path().join("go");
     let nodes = nodes(&place, &go, nnodes, count);
-    Started {
-        place,
-        nodes,
-        go,
-        _folder: folder,
-    }
+    (place, nodes, go, folder)
 }
 
 /// Waits until the nodes end well, with no failure of a worker.
@@ -62,12 +50,7 @@ fn expect_success(nodes: Vec<Running>, go: &Path) {
 
 #[test]
 fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_back() {
-    let Started {
-        place,
-        mut nodes,
-        go,
-        _folder,
-    } = job("2:3", 3);
+    let (place, mut nodes, go, _folder) = job("2:3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     kill_machine(nodes.remove(0));
     for node in &nodes {
@@ -86,12 +69,7 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
 
 #[test]
 fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_at_a_known_voter() {
-    let Started {
-        place,
-        mut nodes,
-        go,
-        _folder,
-    } = job("2:3", 3);
+    let (place, mut nodes, go, _folder) = job("2:3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     let said = nodes[0].stderr.so_far();
     let voters = said
@@ -115,12 +93,7 @@ fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_a
 
 #[test]
 fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
-    let Started {
-        place,
-        mut nodes,
-        go,
-        _folder,
-    } = job("1:2", 2);
+    let (place, mut nodes, go, _folder) = job("1:2", 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::TERM);
@@ -136,12 +109,7 @@ fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
 
 #[test]
 fn the_keeper_of_the_only_voter_may_be_killed() {
-    let Started {
-        place: _,
-        mut nodes,
-        go,
-        _folder,
-    } = job("1:2", 2);
+    let (_, mut nodes, go, _folder) = job("1:2", 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
@@ -153,12 +121,7 @@ fn the_keeper_of_the_only_voter_may_be_killed() {
 
 #[test]
 fn all_agents_may_be_killed_at_once() {
-    let Started {
-        place: _,
-        nodes,
-        go,
-        _folder,
-    } = job("3", 3);
+    let (_, nodes, go, _folder) = job("3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     for node in &nodes {
         kill(node.agent_pid(), Signal::KILL);
@@ -175,12 +138,7 @@ fn all_agents_may_be_killed_at_once() {
 
 #[test]
 fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
-    let Started {
-        place: _,
-        nodes,
-        go,
-        _folder,
-    } = job("3", 3);
+    let (_, nodes, go, _folder) = job("3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     for (round, node) in [0, 1, 2, 0].into_iter().enumerate() {
         kill(nodes[node].agent_pid(), Signal::KILL);
@@ -193,12 +151,7 @@ fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
 
 #[test]
 fn an_agent_that_was_asked_to_vote_and_killed_before_it_did_votes_later() {
-    let Started {
-        place: _,
-        nodes,
-        go,
-        _folder,
-    } = job("4", 4);
+    let (_, nodes, go, _folder) = job("4", 4);
     nodes[0].stderr.await_text("3 voters: ", 1);
     // One of these three does not vote, at first and after each death.
     for (round, node) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
@@ -213,12 +166,7 @@ fn an_agent_that_was_asked_to_vote_and_killed_before_it_did_votes_later() {
 
 #[test]
 fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while_it_had_the_port() {
-    let Started {
-        place,
-        mut nodes,
-        go,
-        _folder,
-    } = job("2:3", 3);
+    let (place, mut nodes, go, _folder) = job("2:3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);

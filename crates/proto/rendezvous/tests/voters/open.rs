@@ -37,6 +37,18 @@ fn voters(world: &World) -> Option<usize> {
     })
 }
 
+/// The first round, as an agent of that rank holds it.
+fn held(rank: u32, size: u32) -> HeldRound {
+    HeldRound {
+        round: 0,
+        rank,
+        master: Some(("agent0".to_owned(), 1)),
+        succeeded: false,
+        size,
+        host: None,
+    }
+}
+
 /// These agents, which hold the round of all, reattach. Returns the words of the coordinator to the last.
 fn reattach(
     world: &mut World,
@@ -50,15 +62,7 @@ fn reattach(
     let mut attached = None;
     for agent in agents {
         world.take(agent);
-        let held = HeldRound {
-            round: 0,
-            rank: agent,
-            master: Some(("agent0".to_owned(), 1)),
-            succeeded: false,
-            size,
-            host: None,
-        };
-        world.reattach(place, agent, last, Some(held));
+        world.reattach(place, agent, last, Some(held(agent, size)));
         let events = world.take(agent);
         attached = events.iter().find_map(|event| match event {
             Event::Attached(authority) => Some(*authority),
@@ -275,15 +279,7 @@ fn the_new_process_at_the_endpoint_knows_that_the_coordinator_there_has_ended() 
     // The process that has learned is there before its agent.
     world.pass(SECOND);
     world.take(1);
-    let held = HeldRound {
-        round: 0,
-        rank: 1,
-        master: Some(("agent0".to_owned(), 1)),
-        succeeded: false,
-        size: 2,
-        host: None,
-    };
-    world.reattach(0, 1, last, Some(held));
+    world.reattach(0, 1, last, Some(held(1, 2)));
     world.pass(SECOND * 5);
     let events = world.take(1);
     let undecided = |event: &Event| matches!(event, Event::Undecided { .. });
