@@ -156,7 +156,8 @@ pub(super) fn find_elsewhere(
             }
             Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
                 target: reminder::TARGET,
-                "no coordinator is known at the endpoint and the contact points ({why}); {} s left",
+                "no coordinator is known at the endpoint and the contact points ({why}); {} s left; check that \
+                 RDZV_CONTACT_POINTS names voters that live",
                 timeout.saturating_sub(started.elapsed()).as_secs()
             ),
             Err(_) => {}
