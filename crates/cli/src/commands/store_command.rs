@@ -230,7 +230,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         }
         note.reopen().context("read the note of the last store")?;
         let origin = Origin {
-            host: None,
+            agent: None,
             addresses: native::addresses(&options.listeners),
             recover: arguments.recover,
             ..Origin::default()

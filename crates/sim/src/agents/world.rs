@@ -106,7 +106,7 @@ pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32) -> Origin {
         moves => format!("10.0.0.{}:29400", 1 + moves),
     };
     Origin {
-        host,
+        agent: host,
         addresses: [address].into(),
         recover,
         ..Origin::default()

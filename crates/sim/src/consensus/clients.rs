@@ -86,7 +86,8 @@ impl World {
         }
         if !current.adds {
             process.reads.insert(token, (client, sequence, current.key));
-            return self.handle(number, Input::Confirm(token));
+            let at_once = !token.is_multiple_of(4);
+            return self.handle(number, Input::Confirm { token, at_once });
         }
         let addition = Addition {
             client: client as u64,

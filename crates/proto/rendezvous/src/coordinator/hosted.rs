@@ -18,6 +18,8 @@ pub(super) struct Hosted {
     pub(super) run: Run,
     pub(super) sessions: Sessions,
     pub(super) authority: Option<Authority>,
+    /// The instance of the agent in this process.
+    agent: Option<u64>,
     /// When it wants to be called, as registered.
     pub(super) alarm: Option<Mono>,
     /// Connections whose session has ended.
@@ -39,13 +41,14 @@ impl Hosted {
     pub(super) fn new(id: &str, coordinator: &Coordinator) -> Self {
         let authority = coordinator.authority;
         let Origin {
-            host,
+            agent,
             recover,
             forgotten,
             electors_heard,
             node_timeout,
             ..
         } = coordinator.origin;
+        let host = coordinator.origin.host();
         let unnoted_since = coordinator.unnoted_since;
         let mut run = Run::new(id, authority.is_some())
             .hosted(host, unnoted_since, recover)
@@ -59,6 +62,7 @@ impl Hosted {
         Self {
             run,
             authority,
+            agent,
             ..Self::default()
         }
     }
@@ -118,8 +122,7 @@ impl Hosted {
         }
         self.attach(now, from, &join, out);
         if let Some(authority) = self.authority.filter(|_| join.attempt.is_some()) {
-            let obeyed = self.run.obeyed(authority);
-            out.push(Output::Send(from, Event::Attached(obeyed)));
+            out.push(Output::Send(from, self.attached(authority, &join)));
         }
         self.apply(out, |run, out| run.join(now, join, out));
     }
@@ -164,14 +167,21 @@ impl Hosted {
         if before == Before::HasEnded {
             self.run.decide(now, reattach.last.cluster);
         }
-        let obeyed = self.run.obeyed(authority);
-        out.push(Output::Send(from, Event::Attached(obeyed)));
+        out.push(Output::Send(from, self.attached(authority, join)));
         self.apply(out, |run, out| {
             if let Some(known) = known.filter(|_| before == Before::HasEnded) {
                 run.recover_unnoted(now, known, None, out);
             }
             run.reattach(now, reattach, out);
         });
+    }
+
+    /// Which coordinator the agent obeys from here on.
+    fn attached(&self, ours: Authority, join: &Join) -> Event {
+        Event::Attached(Authority {
+            in_process: self.agent == Some(join.instance),
+            ..self.run.obeyed(ours)
+        })
     }
 
     /// Why an agent is not taken in.
@@ -201,7 +211,9 @@ impl Hosted {
         self.run.adopt_settings(join);
         let limits = self.limits();
         let place = join.from.as_deref();
-        let old = self.sessions.attach(now, from, &join.node, place, &limits);
+        let in_process = self.agent == Some(join.instance);
+        let node = &join.node;
+        let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
         if let Some(old) = old {
             self.ended.push(old);
             let why = "its agent came back over another connection";

@@ -169,7 +169,12 @@ pub enum Output {
     Adopt(Authority),
     /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
     /// behind it.
-    Confirm(u64),
+    Confirm {
+        /// The number of the question, for its answer.
+        token: u64,
+        /// Now; else when they are asked for something anyway.
+        at_once: bool,
+    },
     /// End a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
@@ -204,7 +209,7 @@ pub struct Coordinator {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The instance of the agent in whose process it is, if it is in one.
-    pub host: Option<u64>,
+    pub agent: Option<u64>,
     /// The numeric addresses and ports at which it listens, all of them this machine's own. A coordinator that agents have
     /// reached at one of them has certainly ended, because a listening socket has one owner.
     pub addresses: BTreeSet<String>,
@@ -217,6 +222,13 @@ pub struct Origin {
     pub electors_heard: Option<Mono>,
     /// The time for which a machine may be silent, as far as it is known before the first agent joins.
     pub node_timeout: Option<Duration>,
+}
+
+impl Origin {
+    /// The agent with which the coordinator ends for good. One that voters have elected is followed by another one.
+    fn host(&self) -> Option<u64> {
+        self.agent.filter(|_| self.electors_heard.is_none())
+    }
 }
 
 impl Machine for Coordinator {
@@ -363,7 +375,7 @@ impl Coordinator {
                     hosted.sessions.says_end(from);
                 }
             }
-            Operation::Lease { number } => self.lease(now, from, number),
+            Operation::Lease { number, may_wait } => self.lease(now, from, number, may_wait),
             // Voters look after that.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
@@ -390,19 +402,32 @@ impl Coordinator {
     }
 
     /// An agent asks whether its lease is renewed. Without voters behind it, a coordinator does not answer.
-    fn lease(&mut self, now: Now, from: ConnId, number: u64) {
-        if self.heard(now, from).is_some() && self.origin.electors_heard.is_some() {
-            self.backing.ask(from, number);
-            self.ask_voters();
+    fn lease(&mut self, now: Now, from: ConnId, number: u64, may_wait: bool) {
+        if self.heard(now, from).is_none() || self.origin.electors_heard.is_none() {
+            return;
+        }
+        match may_wait {
+            true => {
+                let token = self.backing.ask_with_heartbeat((from, number));
+                self.confirm(token, false);
+            }
+            false => {
+                self.backing.ask((from, number));
+                self.ask_voters();
+            }
         }
     }
 
     fn ask_voters(&mut self) {
         if let Some(token) = self.backing.next() {
-            match is_broken(Mutant::BackedAlone) {
-                false => self.outbox.push(Output::Confirm(token)),
-                true => self.confirmed(token, true),
-            }
+            self.confirm(token, true);
+        }
+    }
+
+    fn confirm(&mut self, token: u64, at_once: bool) {
+        match is_broken(Mutant::BackedAlone) {
+            false => self.outbox.push(Output::Confirm { token, at_once }),
+            true => self.confirmed(token, true),
         }
     }
 
@@ -634,7 +659,7 @@ impl Coordinator {
     /// An agent that ends by its own decision is not started again, and so neither is the coordinator in it: nobody is
     /// to wait for that.
     fn end(&mut self) {
-        let Some(authority) = self.authority.filter(|_| self.origin.host.is_some()) else {
+        let Some(authority) = self.authority.filter(|_| self.origin.host().is_some()) else {
             return;
         };
         let last = Authority {

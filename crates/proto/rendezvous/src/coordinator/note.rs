@@ -79,6 +79,7 @@ impl Note {
             epoch: 0,
             timeout,
             takes_voters: false,
+            in_process: false,
         };
         Self {
             authority,
@@ -112,6 +113,7 @@ impl Note {
             epoch,
             timeout,
             takes_voters,
+            in_process: _,
         } = self.authority;
         let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let mut content = Vec::new();
@@ -154,6 +156,7 @@ impl Note {
                 epoch,
                 timeout,
                 takes_voters: flags & TAKES_VOTERS != 0,
+                in_process: false,
             },
             is_partial: flags & PARTIAL != 0,
             voters: voters.collect::<Option<_>>()?,

@@ -34,6 +34,8 @@ struct Session {
     /// When it was last sent something only for its kernel to acknowledge.
     pulsed: Mono,
     due: Mono,
+    /// The agent is in this process, so neither machine can be silent for the other.
+    in_process: bool,
     /// Its connection is about to break because its machine does not answer.
     is_silent: bool,
     end: End,
@@ -78,10 +80,14 @@ impl Session {
     /// When it is silent for too long, or quiet for so long that it is sent something.
     fn next(&self, limits: &Limits) -> Mono {
         let silent = self.heard + limits.lost_after;
-        let quiet = limits
-            .pulse
-            .map(|pulse| self.heard.max(self.pulsed) + pulse);
+        let quiet = self.quiet(limits);
         quiet.map_or(silent, |quiet| quiet.min(silent))
+    }
+
+    /// When it is sent something if it says nothing, if it is.
+    fn quiet(&self, limits: &Limits) -> Option<Mono> {
+        let pulse = limits.pulse.filter(|_| !self.in_process)?;
+        Some(self.heard.max(self.pulsed) + pulse)
     }
 }
 
@@ -120,23 +126,25 @@ impl Sessions {
         connection: ConnId,
         node: &NodeDesc,
         from: Option<&str>,
+        in_process: bool,
         limits: &Limits,
     ) -> Option<ConnId> {
         let old = self.connection(node).filter(|old| *old != connection);
         if old.is_some() {
             self.detach(node);
         }
-        let due = limits
-            .pulse
-            .unwrap_or(limits.lost_after)
-            .min(limits.lost_after);
-        let session = self.sessions.entry(connection).or_insert_with(|| Session {
-            node: node.clone(),
-            heard: now.mono,
-            pulsed: now.mono,
-            due: now.mono + due,
-            is_silent: false,
-            end: End::default(),
+        let session = self.sessions.entry(connection).or_insert_with(|| {
+            let mut new = Session {
+                node: node.clone(),
+                heard: now.mono,
+                pulsed: now.mono,
+                due: now.mono,
+                in_process,
+                is_silent: false,
+                end: End::default(),
+            };
+            new.due = new.next(limits);
+            new
         });
         session.heard = now.mono;
         session.end = End::of(from);
@@ -265,16 +273,15 @@ impl Sessions {
                 continue;
             };
             let until = session.heard + limits.lost_after;
-            session.due = match (until > now, limits.pulse) {
-                (false, _) if late => now + limits.again,
-                (false, _) => {
+            session.due = match until > now {
+                false if late => now + limits.again,
+                false => {
                     let silent = (connection, session.node.clone(), session.heard);
                     expired.silent.push(silent);
                     continue;
                 }
-                (true, pulse) => {
-                    let quiet = pulse.map(|pulse| session.heard.max(session.pulsed) + pulse);
-                    if quiet.is_some_and(|quiet| quiet <= now) {
+                true => {
+                    if session.quiet(limits).is_some_and(|quiet| quiet <= now) {
                         session.pulsed = now;
                         expired.quiet.push((connection, session.node.clone()));
                     }
@@ -312,7 +319,7 @@ mod tests {
                 pid: i64::from(agent),
                 local_id: 0,
             };
-            sessions.attach(at(0), ConnId(agent), &node, None, &LIMITS);
+            sessions.attach(at(0), ConnId(agent), &node, None, false, &LIMITS);
         }
         sessions
     }
@@ -344,5 +351,24 @@ mod tests {
             .collect();
         assert_eq!((quiet, due.silent.len()), (vec![ConnId(1)], 0));
         assert_eq!(sessions.deadline(), Some(at(1700).mono));
+    }
+
+    #[test]
+    fn an_agent_in_this_process_is_sent_nothing_and_missed_all_the_same() {
+        let mut sessions = attached(1);
+        let node = NodeDesc {
+            addr: "here".to_owned(),
+            pid: 7,
+            local_id: 0,
+        };
+        sessions.attach(at(0), ConnId(1), &node, None, true, &LIMITS);
+        for second in 1..15 {
+            let due = sessions.expire(at(second * 1000), false, &LIMITS);
+            assert_eq!((due.quiet.len(), due.silent.len()), (1, 0), "{second}");
+            assert_eq!(due.quiet[0].0, ConnId(0));
+        }
+        let due = sessions.expire(at(15_000), false, &LIMITS);
+        let silent: Vec<ConnId> = due.silent.iter().map(|(it, ..)| *it).collect();
+        assert_eq!(silent, [ConnId(0), ConnId(1)]);
     }
 }

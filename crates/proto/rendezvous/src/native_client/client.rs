@@ -63,6 +63,8 @@ pub struct NativeClient {
     is_willing: bool,
     /// The coordinator wants to know that.
     takes_voters: bool,
+    /// The coordinator at the other end of the connection is in this process.
+    in_process: bool,
     /// The wait for a round, from the request to join on.
     wait: Wait,
     /// Since when, and why, there was no connection before the present one, on which the host has not
@@ -202,7 +204,7 @@ impl Machine for NativeClient {
         let link = match &self.link {
             Link::Up => {
                 let lease = self.lease.as_ref().and_then(Lease::deadline);
-                let quiet = self.is_watching().then(|| self.quiet.deadline());
+                let quiet = self.asks_when_quiet().then(|| self.quiet.deadline());
                 let due = [lease, quiet, Some(self.heartbeat_at)];
                 due.into_iter().flatten().min()
             }
@@ -254,6 +256,7 @@ impl NativeClient {
             has_voters: false,
             is_willing: false,
             takes_voters: false,
+            in_process: false,
             wait: Wait::default(),
             unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
@@ -454,6 +457,7 @@ impl NativeClient {
             Event::Alive(arrived) => self.alive(now, arrived),
             Event::Attached(authority) => {
                 self.attachment.accept(authority);
+                self.in_process = authority.in_process;
                 if self.attachment.timeout().is_some() {
                     let limit = silence::unacknowledged(self.join.settings.node_timeout);
                     self.outbox.push(Output::Watch(limit));
@@ -610,8 +614,11 @@ impl NativeClient {
 
     fn renew_lease(&mut self, now: Mono) {
         let lease = self.lease.as_mut();
-        if let Some(number) = lease.and_then(|lease| lease.question(now)) {
-            self.say(&Operation::Lease { number });
+        if let Some((number, may_wait)) =
+            lease.and_then(|lease| lease.question(now, self.in_process))
+        {
+            self.heartbeat_at = self.heartbeat_at.max(now + self.beats());
+            self.say(&Operation::Lease { number, may_wait });
         }
     }
 
@@ -653,7 +660,7 @@ impl NativeClient {
             },
         };
         self.reader = EventReader::default();
-        self.takes_voters = false;
+        (self.takes_voters, self.in_process) = (false, false);
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;
@@ -815,9 +822,7 @@ impl NativeClient {
             self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);
         }
-        if self.link == Link::Up && self.heartbeat_at <= now {
-            self.beat(now);
-        }
+        // First, since a question is a heartbeat, too.
         if self.link == Link::Up {
             let lease = self.lease.as_ref();
             match lease.and_then(|lease| lease.unanswered(now)) {
@@ -827,6 +832,9 @@ impl NativeClient {
                 }
                 None => self.renew_lease(now),
             }
+        }
+        if self.link == Link::Up && self.heartbeat_at <= now {
+            self.beat(now);
         }
         self.tick_quiet(now);
         if self.asks_at().is_some() && self.wait.reminder.is_due(now.since(self.wait.since)) {
@@ -859,11 +867,17 @@ impl NativeClient {
         }
     }
 
-    /// Whether something is to be done about a coordinator that says nothing.
+    /// Whether something is to be done about a coordinator that says nothing. One in this process is no other machine.
     fn is_watching(&self) -> bool {
         let takes_part = !matches!(self.phase, Phase::Idle | Phase::CutOff);
-        let has_others = self.join.settings.max_nodes > 1;
+        let has_others = self.join.settings.max_nodes > 1 && !self.in_process;
         takes_part && has_others && self.attachment.timeout().is_some()
+    }
+
+    /// Whether a coordinator that says nothing is asked for a word. A question about a lease is one already.
+    fn asks_when_quiet(&self) -> bool {
+        let asks = self.lease.as_ref().is_some_and(Lease::asks);
+        self.is_watching() && !asks
     }
 
     /// Time between two heartbeats.
@@ -877,7 +891,7 @@ impl NativeClient {
 
     fn tick_quiet(&mut self, now: Mono) {
         while self.link == Link::Up
-            && self.is_watching()
+            && self.asks_when_quiet()
             && let Some(step) = self.quiet.next(now, self.has_voters)
         {
             match step {

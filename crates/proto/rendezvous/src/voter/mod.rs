@@ -75,6 +75,8 @@ pub struct Settings {
     pub own: usize,
     /// No agent runs here: this process is only a voter.
     pub is_store: bool,
+    /// The instance of the agent that runs here, if it has one of its own.
+    pub agent: Option<u64>,
     /// Where the numbers come from by which this process, and a group that it founds, differ from all others; drawn at
     /// its start.
     pub seed: u64,

@@ -247,6 +247,7 @@ fn attached(epoch: u32) -> Event {
         epoch,
         timeout: TIMEOUT,
         takes_voters: false,
+        in_process: false,
     })
 }
 
@@ -580,5 +581,41 @@ fn an_agent_that_says_where_it_is_from_says_that_it_hangs_up() {
             from.is_some(),
             "{word:?}"
         );
+    }
+}
+
+#[test]
+fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_asked_for_a_word() {
+    for (in_process, beats, quiet) in [(true, [0.75, 5.75], 10.0), (false, [0.75, 1.5], 2.5)] {
+        let mut client = formed_client();
+        let Event::Attached(authority) = attached(3) else {
+            panic!("it is that event");
+        };
+        let authority = Authority {
+            in_process,
+            ..authority
+        };
+        hear(&mut client, &Event::Attached(authority));
+        let master = Event::Master {
+            round: 5,
+            addr: "a".to_owned(),
+            port: 4000,
+        };
+        hear(&mut client, &master);
+        for seconds in beats {
+            let due = Mono::from_origin(Duration::from_secs_f64(seconds));
+            assert_eq!(client.deadline(), Some(due));
+            let outputs = at(&mut client, seconds, Input::Tick);
+            let [beat] = &outputs[..] else {
+                panic!("{outputs:?}");
+            };
+            assert_eq!(said(beat), Operation::Heartbeat);
+            let mut alive = Vec::new();
+            Event::Alive(None).write(&mut alive);
+            assert_eq!(at(&mut client, seconds, Input::Bytes(&alive)), []);
+        }
+        // Nothing is answered any more.
+        let asked = at(&mut client, quiet, Input::Tick);
+        assert_eq!(asked.is_empty(), in_process, "{asked:?}");
     }
 }

@@ -81,6 +81,7 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
         epoch: 0,
         timeout: Duration::from_secs(60),
         takes_voters: false,
+        in_process: false,
     };
     assert!(
         matches!(
@@ -769,7 +770,7 @@ fn an_agent_that_ends_in_order_has_nobody_wait_for_its_coordinator() {
     world.handle(Input::Ending);
     assert_eq!(world.take(1), [], "a store may be started again");
     world.start_unnoted(Origin {
-        host: Some(1),
+        agent: Some(1),
         ..Origin::default()
     });
     world.join(1);

@@ -361,6 +361,7 @@ fn a_process_that_has_not_begun_greets_nobody() {
         }),
         own: 0,
         is_store: false,
+        agent: None,
         seed: 1,
         timeout: SECOND,
         node_timeout: SECOND,

@@ -224,6 +224,7 @@ impl World {
             open,
             own,
             is_store: self.stores.contains(&place),
+            agent: None,
             seed: self.seeds,
             timeout: SECONDS,
             node_timeout: Duration::from_secs(3),
@@ -525,7 +526,7 @@ impl World {
             CoordinatorOutput::Close(id, _) => self.closing.push_back((place, Some(id))),
             CoordinatorOutput::Note { .. }
             | CoordinatorOutput::Adopt(_)
-            | CoordinatorOutput::Confirm(_) => {
+            | CoordinatorOutput::Confirm { .. } => {
                 panic!("a note has left the voter")
             }
             CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}

@@ -64,7 +64,7 @@ impl Left {
 /// The place of the coordinator that this process has, if it begins with one.
 pub(super) fn origin(listeners: &[TcpListener], options: &Options) -> Origin {
     Origin {
-        host: options.kept.as_ref().map(Kept::instance),
+        agent: options.kept.as_ref().map(Kept::instance),
         addresses: native::addresses(listeners),
         recover: options.recover,
         ..Origin::default()
@@ -306,6 +306,7 @@ fn voter(
         note,
         own,
         is_store: false,
+        agent: options.kept.as_ref().map(Kept::instance),
         timeout: options.coordinator_timeout,
         node_timeout: options.settings.node_timeout,
         credentials: options.policy.credentials.clone(),

@@ -107,6 +107,7 @@ impl StoreVoter {
             note: None,
             own: self.own,
             is_store: true,
+            agent: None,
             timeout,
             node_timeout,
             credentials: server.admission.credentials.clone(),

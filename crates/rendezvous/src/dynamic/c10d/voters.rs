@@ -15,7 +15,7 @@ use super::{Connection, say_who_hosts};
 use crate::bind::loopback;
 use crate::dynamic::native::{self, OwnVoter, Search, VoterOptions};
 use crate::dynamic::node;
-use crate::{Onlookers, RendezvousError};
+use crate::{Kept, Onlookers, RendezvousError};
 
 /// Time between two attempts to get a port.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -179,6 +179,7 @@ fn start(
         note: None,
         own,
         is_store: false,
+        agent: options.kept.as_ref().map(Kept::instance),
         timeout: options.coordinator_timeout,
         node_timeout: options.settings.node_timeout,
         credentials: options.policy.credentials.clone(),

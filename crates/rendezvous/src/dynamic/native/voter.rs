@@ -35,6 +35,8 @@ pub struct VoterOptions {
     pub own: usize,
     /// No agent runs in this process, so it is to coordinate if it can.
     pub is_store: bool,
+    /// The instance of the agent in this process, if that outlives the process.
+    pub agent: Option<u64>,
     /// The time for which agents wait for a coordinator.
     pub timeout: Duration,
     /// The time for which a machine may be silent.
@@ -58,6 +60,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         note,
         own,
         is_store,
+        agent,
         timeout,
         node_timeout,
         credentials,
@@ -76,6 +79,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         open,
         own,
         is_store,
+        agent,
         seed: fastrand::u64(..),
         timeout,
         node_timeout,

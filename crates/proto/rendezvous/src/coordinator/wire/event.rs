@@ -105,6 +105,10 @@ pub enum Event {
     },
 }
 
+/// Flags of [`Event::Attached`].
+const TAKES_VOTERS: u8 = 1;
+const IN_PROCESS: u8 = 2;
+
 /// Which coordinator it is, among those that follow one another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Authority {
@@ -116,6 +120,8 @@ pub struct Authority {
     pub timeout: Duration,
     /// Agents can be voters: they are to say whether they can be one.
     pub takes_voters: bool,
+    /// The coordinator is in the agent's own process, so neither need ask whether the other's machine is there.
+    pub in_process: bool,
 }
 
 /// Why an agent is not let in.
@@ -223,8 +229,14 @@ impl Event {
                 out.extend_from_slice(&authority.epoch.to_le_bytes());
                 out.extend_from_slice(&timeout.to_le_bytes());
                 // Agents of before do not look for it.
-                if authority.takes_voters {
-                    out.push(1);
+                let flags = [
+                    (authority.takes_voters, TAKES_VOTERS),
+                    (authority.in_process, IN_PROCESS),
+                ];
+                let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+                match flags.map(|(_, flag)| flag).sum() {
+                    0 => {}
+                    flags => out.push(flags),
                 }
             }
             Self::Voters {
@@ -309,15 +321,19 @@ impl Event {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
             },
-            10 => Self::Attached(Authority {
-                cluster: fields.u64("the cluster")?,
-                epoch: fields.u32("the epoch")?,
-                timeout: Duration::from_millis(fields.u64("the timeout")?),
-                takes_voters: match fields.0 {
-                    [] => false,
-                    _ => fields.u8("whether agents can be voters")? != 0,
-                },
-            }),
+            10 => {
+                let mut authority = Authority {
+                    cluster: fields.u64("the cluster")?,
+                    epoch: fields.u32("the epoch")?,
+                    timeout: Duration::from_millis(fields.u64("the timeout")?),
+                    ..Authority::default()
+                };
+                if let [flags, ..] = fields.0 {
+                    authority.takes_voters = flags & TAKES_VOTERS != 0;
+                    authority.in_process = flags & IN_PROCESS != 0;
+                }
+                Self::Attached(authority)
+            }
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,
                 host: match fields.0 {
@@ -480,13 +496,18 @@ mod tests {
                 cluster: 1 << 60,
                 epoch: 3,
                 timeout: Duration::from_secs(60),
-                takes_voters: false,
+                ..Authority::default()
             }),
             Event::Attached(Authority {
                 cluster: 1,
                 epoch: 2,
                 timeout: Duration::from_secs(1),
                 takes_voters: true,
+                in_process: false,
+            }),
+            Event::Attached(Authority {
+                in_process: true,
+                ..Authority::default()
             }),
             Event::Voters {
                 addresses: vec!["10.0.0.1:29400".to_owned(), "[fd00::1]:4000".to_owned()],

@@ -28,7 +28,7 @@
 //!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
-//!   0x29 lease      number: u64
+//!   0x29 lease      number: u64, then nothing or whether the answer may come late: u8
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |
@@ -46,7 +46,8 @@
 //!                   its program, nodes that have come: u32, whether the agent is in reserve: u8,
 //!                   hosts: u8 count of texts
 //!   9 status        closed: u8, waiting: u32
-//!   10 attached     cluster: u64, epoch: u32, timeout ms u64
+//!   10 attached     cluster: u64, epoch: u32, timeout ms u64, then nothing or flags: u8 (1: agents can be voters,
+//!                   2: the coordinator is in the agent's process)
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //!   13 backed       number: u64

@@ -73,6 +73,8 @@ pub enum Operation {
     Lease {
         /// The agent's number of the question.
         number: u64,
+        /// The answer may come with the next heartbeat among the voters.
+        may_wait: bool,
     },
 }
 
@@ -214,8 +216,12 @@ impl Operation {
             }
             Self::Reattach(reattach) => reattach.write(out),
             Self::Candidate { willing } => out.push(u8::from(*willing)),
-            Self::Succeeded { round: number } | Self::Lease { number } => {
+            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::Lease { number, may_wait } => {
                 out.extend_from_slice(&number.to_le_bytes());
+                if *may_wait {
+                    out.push(1);
+                }
             }
         }
     }
@@ -251,6 +257,7 @@ impl Operation {
             },
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
+                may_wait: matches!(fields.0, [flag, ..] if *flag != 0),
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -498,7 +505,10 @@ mod tests {
             },
             Operation::Status { run },
             Operation::Succeeded { round: 9 },
-            Operation::Lease { number: 3 },
+            Operation::Lease {
+                number: 3,
+                may_wait: false,
+            },
             Operation::Candidate { willing: true },
         ]
     }

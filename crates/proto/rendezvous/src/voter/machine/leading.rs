@@ -41,7 +41,13 @@ impl Voter {
             }
             match next.pop_front() {
                 Some(Then::Confirm(term)) => {
-                    group.consensus.handle(now, consensus::Input::Confirm(term));
+                    group.consensus.handle(
+                        now,
+                        consensus::Input::Confirm {
+                            token: term,
+                            at_once: true,
+                        },
+                    );
                 }
                 Some(Then::Snapshot) => {
                     let mut state = Vec::new();
@@ -225,6 +231,7 @@ impl Voter {
             epoch: u32::try_from(term).unwrap_or(u32::MAX),
             timeout: self.settings.timeout,
             takes_voters: self.open.is_some(),
+            in_process: false,
         };
         self.open_leads(now);
         self.write_note(Some(group));
@@ -248,6 +255,7 @@ impl Voter {
         let origin = match alone {
             Some((origin, _)) => origin,
             None => Origin {
+                agent: self.settings.agent,
                 forgotten: self.epoch,
                 electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
                 node_timeout: Some(self.settings.node_timeout),

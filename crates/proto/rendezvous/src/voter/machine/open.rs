@@ -215,6 +215,7 @@ impl Voter {
                 epoch: u32::try_from(memory.term).unwrap_or(u32::MAX),
                 timeout: self.settings.timeout,
                 takes_voters: true,
+                in_process: false,
             },
             is_partial: self.open.as_ref().is_some_and(|open| open.is_partial),
             voters: memory.others,
@@ -561,7 +562,13 @@ impl Voter {
         if let Some(open) = open.filter(|_| knows_none && theirs > 0) {
             open.begin_partial();
             self.step_down(term);
-            self.consent(now, consensus::Input::Confirm(term));
+            self.consent(
+                now,
+                consensus::Input::Confirm {
+                    token: term,
+                    at_once: true,
+                },
+            );
         }
     }
 
