@@ -31,12 +31,7 @@ pub enum Input<'a> {
     PeerDown(VoterId),
     /// Asks whether this member leads, as of now. [`Output::Confirmed`] with the token when a majority says so
     /// and everything that was committed before is applied; else [`Output::Unconfirmed`].
-    Confirm {
-        /// The number of the question, for its answer.
-        token: u64,
-        /// The others are asked now; else with the next heartbeat, which costs nothing more.
-        at_once: bool,
-    },
+    Confirm(u64),
     /// The members are to change.
     Change(&'a Change),
     /// Leadership goes to a voter; to the one with the newest log if none is named.

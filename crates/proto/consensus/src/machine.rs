@@ -513,19 +513,16 @@ impl Consensus {
     }
 
     fn send(&mut self, messages: Vec<Message>) {
-        let is_heartbeat = |it: &Message| it.msg_type == MessageType::MsgHeartbeat;
-        for (at, message) in messages.iter().enumerate() {
-            // One that asks takes the place of the one before it.
-            let mut later = messages[at + 1..].iter();
-            if is_heartbeat(message) && later.any(|it| is_heartbeat(it) && it.to == message.to) {
-                continue;
-            }
+        for message in messages {
             let silence = self.election.silence(self.now.mono);
             let Some(to) = VoterId::new(message.to) else {
                 continue;
             };
             let part = self.settings.snapshot_part.clamp(1, FRAME_BOUND / 2);
-            for frame in message::write(message, silence, part).into_iter().flatten() {
+            for frame in message::write(&message, silence, part)
+                .into_iter()
+                .flatten()
+            {
                 self.outbox.push(Output::Send { to, frame });
             }
         }
@@ -568,7 +565,7 @@ impl Machine for Consensus {
             } => self.received(from, opcode, payload),
             Input::PeerUp(peer) => self.peer_changed(peer, true),
             Input::PeerDown(peer) => self.peer_changed(peer, false),
-            Input::Confirm { token, at_once } => self.confirm(token, at_once),
+            Input::Confirm(token) => self.confirm(token),
             Input::Change(change) => self.change(change),
             Input::Transfer(to) => self.transfer(to),
             Input::Snapshot(state) => self.snapshot_given(state),

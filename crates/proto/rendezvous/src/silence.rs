@@ -6,6 +6,8 @@
 //!   kernel: it sends both again and again, and ends the connection if nothing is acknowledged for L/2
 //! ```
 //!
+//! An agent and the coordinator in its own process need none of that, and send each other a heartbeat every `keep_alive_interval`.
+//!
 //! Only the kernel says that a machine is silent: it has sent something, and the other kernel has acknowledged nothing for
 //! long. A process that is stopped, or gets no processor time, raises no alarm, because its kernel
 //! acknowledges for it; it is missed by its heartbeats, after `keep_alive_interval` times `keep_alive_max_attempt`.

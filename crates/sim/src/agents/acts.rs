@@ -37,14 +37,7 @@ impl World {
                     self.time.at(until, Event::Act(agent, act));
                     return Ok(());
                 }
-                self.agents[agent].doing = Doing::Nothing;
-                self.agents[agent].wanted = false;
-                let input = if act == Act::Close {
-                    Input::Close
-                } else {
-                    Input::Leave
-                };
-                return self.tell(agent, input);
+                return self.end(agent, act == Act::Close);
             }
             Act::Crash => {
                 self.crash(agent, false);
@@ -76,15 +69,18 @@ impl World {
             Act::Killed if running && agent == 0 && self.plan.hosted => self.kill_host(false),
             Act::Killed if running => self.kill_agent(agent, None),
             Act::Killed => {}
-            Act::NoteLost => self.kill_host(true),
+            Act::NoteLost => self.lose_note()?,
             Act::Moved => {
                 self.moves += 1;
-                self.kill_host(true);
+                self.lose_note()?;
             }
             Act::Recover => {
                 self.recovers = true;
                 // Without a note, spares may fill a round before anybody of the last one is heard of.
-                self.kill_host(!self.plan.has_spares());
+                match self.plan.has_spares() {
+                    true => self.kill_host(false),
+                    false => self.lose_note()?,
+                }
             }
             Act::HostDies(0) => self.kill_host(false),
             Act::HostDies(after) => self.host_dies_after = Some(after),
@@ -121,6 +117,28 @@ impl World {
             self.connect(agent);
         }
         self.tell(agent, Input::Join)
+    }
+
+    /// The coordinator is killed, and its note is lost. Those that were told that all have succeeded have gone, so that may be
+    /// forgotten.
+    fn lose_note(&mut self) -> Result<(), Violation> {
+        if self.ledger.succeeded {
+            self.ledger.is_forgotten = true;
+            self.end_history()?;
+        }
+        self.kill_host(true);
+        Ok(())
+    }
+
+    /// An agent leaves the others, or closes the run.
+    pub(super) fn end(&mut self, agent: usize, closes: bool) -> Result<(), Violation> {
+        self.agents[agent].doing = Doing::Nothing;
+        self.agents[agent].wanted = false;
+        let input = match closes {
+            true => Input::Close,
+            false => Input::Leave,
+        };
+        self.tell(agent, input)
     }
 
     /// The workers of an agent have succeeded; it waits for those of the others.

@@ -94,6 +94,11 @@ pub enum Action {
     Dropped,
     /// Its time to join was over.
     TimedOut,
+    /// Its workers have succeeded, and it need not wait for the others any more: all have, or the round is over. It ends.
+    Finish {
+        /// The run is over with it.
+        closes: bool,
+    },
 }
 
 /// One agent.
@@ -314,6 +319,10 @@ impl Agent {
                     actions,
                 );
             }
+            Output::Changed(Change::Membership { round, .. }) if self.has_succeeded(round) => {
+                self.heard.push(Event::IsOver(round));
+                actions.push(Action::Finish { closes: false });
+            }
             Output::Changed(Change::Membership { round, reason }) => {
                 self.heard.push(Event::IsOver(round));
                 self.stop_workers(actions);
@@ -327,7 +336,12 @@ impl Agent {
             }
             Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
             Output::Changed(Change::PeerFailed { .. }) => {}
-            Output::AllSucceeded(round) => self.heard.push(Event::AllSucceeded(round)),
+            Output::AllSucceeded(round) => {
+                self.heard.push(Event::AllSucceeded(round));
+                if self.has_succeeded(round) {
+                    actions.push(Action::Finish { closes: true });
+                }
+            }
             Output::NotClosed(_) => {
                 self.end();
                 actions.push(Action::Leave);
@@ -380,6 +394,11 @@ impl Agent {
     fn end(&mut self) {
         self.wanted = false;
         self.doing = Doing::Nothing;
+    }
+
+    /// Whether its workers have ended in this round, which it is in, because they have succeeded.
+    pub fn has_succeeded(&self, round: u64) -> bool {
+        self.doing == Doing::Working(round) && self.succeeded == Some(round)
     }
 
     fn stop_workers(&mut self, actions: &mut Vec<Action>) {

@@ -59,6 +59,10 @@ impl World {
                 }
             }
             Action::Leave => return self.tell(agent, Input::Leave),
+            Action::Finish { closes } => {
+                self.ledger.succeeded |= closes;
+                return self.end(agent, closes);
+            }
             Action::Lead(round) => {
                 let addr = self.agents[agent].me.addr.clone();
                 let port = (self.agents[agent].me.pid * 100 + 1) as u16;
@@ -96,7 +100,7 @@ impl World {
                 self.ledger.joined(&self.agents[agent].me, &joined)?;
                 if self.plan.place == Place::Restartable && !self.plan.has_gap() {
                     let working = self.agents.iter().filter_map(|agent| match agent.doing {
-                        Doing::Working(round) if agent.succeeded != Some(round) => {
+                        Doing::Working(round) if !agent.has_succeeded(round) => {
                             Some((&agent.me, round))
                         }
                         _ => None,

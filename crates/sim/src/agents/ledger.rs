@@ -22,6 +22,10 @@ pub struct Ledger {
     masters: BTreeMap<u64, (String, u16)>,
     /// The run is over.
     pub closed: bool,
+    /// All have succeeded, and the first that was told has closed the run.
+    pub succeeded: bool,
+    /// The note of that is lost: those that were told have gone, and nobody may know it any more.
+    pub is_forgotten: bool,
 }
 
 impl Ledger {
@@ -33,6 +37,8 @@ impl Ledger {
             sizes: BTreeMap::new(),
             masters: BTreeMap::new(),
             closed: false,
+            succeeded: false,
+            is_forgotten: false,
         }
     }
 
@@ -62,7 +68,7 @@ impl Ledger {
                 world_size,
                 assignment,
             } => {
-                if self.closed {
+                if self.closed && !self.is_forgotten {
                     return broken(format!("INV-R4: {node} is let into a closed run"));
                 }
                 if let Some(given) = *assignment {

@@ -7,6 +7,9 @@ impl World {
     /// Why not everybody is where they should be.
     pub(super) fn unsettled(&self) -> Option<String> {
         let working = |agent: &&Agent| matches!(agent.doing, Doing::Working(_));
+        if self.ledger.is_forgotten {
+            return None;
+        }
         if self.ledger.closed {
             let mut left = self
                 .agents

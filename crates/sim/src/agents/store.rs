@@ -149,7 +149,7 @@ impl World {
                     kept.adopt(authority);
                 }
             }
-            coordinator::Output::Confirm { .. } => {}
+            coordinator::Output::Confirm(_) => {}
             coordinator::Output::Read(key) => looks.push_back(key),
             coordinator::Output::Store { key, value } => self.put(key, Some(value)),
             coordinator::Output::Remove(key) => self.put(key, None),

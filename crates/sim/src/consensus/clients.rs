@@ -86,8 +86,7 @@ impl World {
         }
         if !current.adds {
             process.reads.insert(token, (client, sequence, current.key));
-            let at_once = !token.is_multiple_of(4);
-            return self.handle(number, Input::Confirm { token, at_once });
+            return self.handle(number, Input::Confirm(token));
         }
         let addition = Addition {
             client: client as u64,

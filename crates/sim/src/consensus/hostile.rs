@@ -59,18 +59,12 @@ pub fn run(seed: u64, steps: u32, mutant: Option<Mutant>) -> u64 {
                 token,
                 command: &[1; 40],
             },
-            10 => Input::Confirm {
-                token,
-                at_once: false,
-            },
+            10 => Input::Confirm(token),
             11 => Input::PeerDown(who),
             12 => Input::PeerUp(who),
             13 => Input::Transfer(Some(who)),
             14 | 15 => Input::Change(&change),
-            _ => Input::Confirm {
-                token,
-                at_once: true,
-            },
+            _ => Input::Confirm(token),
         };
         member.handle(now, input);
         refused += drain(at, member, now, &mut frames);

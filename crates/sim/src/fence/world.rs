@@ -147,7 +147,8 @@ impl World {
                 own,
                 // In half of the runs one of them takes every other one's place as coordinator.
                 is_store: own == 0 && seed.is_multiple_of(2),
-                agent: None,
+                // The first agent of the machine.
+                agent: Some(own as u64 + 1),
                 seed: time.random.u64(1..),
                 timeout: Duration::from_secs(120),
                 node_timeout: plan.node_timeout,

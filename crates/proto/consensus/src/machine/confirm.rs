@@ -12,32 +12,20 @@ use crate::is_broken;
 pub(super) struct Questions {
     /// The number of the last question that was sent.
     last: u64,
-    /// The tokens of each question that was sent.
-    sent: BTreeMap<u64, Vec<u64>>,
+    /// The token of each question that was sent.
+    sent: BTreeMap<u64, u64>,
     /// Tokens of questions that wait for the first commit of the term.
     waiting: VecDeque<u64>,
-    /// Tokens of questions that wait for the next heartbeat.
-    with_heartbeat: VecDeque<u64>,
-}
-
-impl Questions {
-    /// A heartbeat is sent.
-    pub(super) fn heartbeat(&mut self) {
-        self.waiting.append(&mut self.with_heartbeat);
-    }
 }
 
 impl Consensus {
-    pub(super) fn confirm(&mut self, token: u64, at_once: bool) {
+    pub(super) fn confirm(&mut self, token: u64) {
         if self.node.raft.state != StateRole::Leader {
             self.outbox.push(Output::Unconfirmed(token));
         } else if is_broken!(self.settings, ConfirmsAlone) {
             self.outbox.push(Output::Confirmed(token));
         } else {
-            match at_once {
-                true => self.questions.waiting.push_back(token),
-                false => self.questions.with_heartbeat.push_back(token),
-            }
+            self.questions.waiting.push_back(token);
         }
     }
 
@@ -45,19 +33,16 @@ impl Consensus {
     pub(super) fn ask(&mut self) {
         let questions = &mut self.questions;
         if self.node.raft.state != StateRole::Leader {
-            questions.heartbeat();
-            let sent = std::mem::take(&mut questions.sent).into_values().flatten();
+            let sent = std::mem::take(&mut questions.sent).into_values();
             for token in sent.chain(questions.waiting.drain(..)) {
                 self.outbox.push(Output::Unconfirmed(token));
             }
         } else if self.node.raft.commit_to_current_term() {
-            if questions.waiting.is_empty() {
-                return;
+            for token in questions.waiting.drain(..) {
+                questions.last += 1;
+                questions.sent.insert(questions.last, token);
+                self.node.read_index(questions.last.to_le_bytes().to_vec());
             }
-            questions.last += 1;
-            let waiting = questions.waiting.drain(..).collect();
-            questions.sent.insert(questions.last, waiting);
-            self.node.read_index(questions.last.to_le_bytes().to_vec());
         }
     }
 
@@ -66,10 +51,9 @@ impl Consensus {
             let Ok(number) = <[u8; 8]>::try_from(&answer.request_ctx[..]) else {
                 continue;
             };
-            // Whatever is committed is applied in the same turn.
-            debug_assert!(answer.index <= self.applied());
-            let tokens = self.questions.sent.remove(&u64::from_le_bytes(number));
-            for token in tokens.into_iter().flatten() {
+            if let Some(token) = self.questions.sent.remove(&u64::from_le_bytes(number)) {
+                // Whatever is committed is applied in the same turn.
+                debug_assert!(answer.index <= self.applied());
                 self.outbox.push(Output::Confirmed(token));
             }
         }

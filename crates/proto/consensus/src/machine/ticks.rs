@@ -87,10 +87,6 @@ impl Consensus {
     fn library_ticks(&mut self, count: u32) {
         for _ in 0..count {
             self.node.tick();
-            let raft = &self.node.raft;
-            if raft.state == StateRole::Leader && raft.heartbeat_elapsed() == 0 {
-                self.questions.heartbeat();
-            }
         }
         if count > 0 {
             self.send_lost_snapshots(count);

@@ -18,8 +18,6 @@ struct Group {
     cut: Vec<(VoterId, VoterId)>,
     /// Generations of frames that were delivered: half a round trip each.
     hops: u32,
-    /// The number of frames that were sent.
-    sent: u32,
 }
 
 fn id(number: u64) -> VoterId {
@@ -36,7 +34,6 @@ impl Group {
             outputs: Vec::new(),
             cut: Vec::new(),
             hops: 0,
-            sent: 0,
         };
         for one in &ids {
             let settings = Settings {
@@ -65,10 +62,7 @@ impl Group {
         let mut takes = false;
         while let Some(output) = member.poll_output() {
             match output {
-                Output::Send { to, frame } => {
-                    self.sent += 1;
-                    self.frames.push_back((it, to, frame));
-                }
+                Output::Send { to, frame } => self.frames.push_back((it, to, frame)),
                 Output::TakeSnapshot => takes = true,
                 other => self.outputs.push((it, other)),
             }
@@ -161,13 +155,7 @@ fn one_voter_commits_in_the_turn_in_which_it_proposes() {
         },
     );
     assert_eq!(group.applied(1), [b"a"]);
-    group.handle(
-        id(1),
-        Input::Confirm {
-            token: 7,
-            at_once: true,
-        },
-    );
+    group.handle(id(1), Input::Confirm(7));
     assert!(group.said(1, &Output::Confirmed(7)));
 }
 
@@ -387,27 +375,6 @@ fn a_closed_connection_that_was_no_end_disturbs_nobody() {
 }
 
 #[test]
-fn a_question_that_may_wait_is_asked_with_the_next_heartbeat_and_adds_no_message() {
-    let mut group = Group::of(3);
-    group.propose(1, b"a");
-    group.pass(Duration::from_secs(1));
-    let frames = |group: &mut Group, question: Option<u64>| {
-        let before = group.sent;
-        if let Some(token) = question {
-            let at_once = false;
-            group.handle(id(1), Input::Confirm { token, at_once });
-            assert!(!group.said(1, &Output::Confirmed(token)));
-        }
-        group.pass(Duration::from_millis(350));
-        group.sent - before
-    };
-    let usual = frames(&mut group, None);
-    assert_eq!(frames(&mut group, Some(5)), usual);
-    assert!(group.said(1, &Output::Confirmed(5)));
-    assert!(usual > 0);
-}
-
-#[test]
 fn a_leader_without_a_majority_confirms_nothing_and_steps_down() {
     let mut group = Group::of(3);
     group.propose(1, b"a");
@@ -415,13 +382,7 @@ fn a_leader_without_a_majority_confirms_nothing_and_steps_down() {
         .iter()
         .flat_map(|it| [(id(1), id(*it)), (id(*it), id(1))])
         .collect();
-    group.handle(
-        id(1),
-        Input::Confirm {
-            token: 3,
-            at_once: true,
-        },
-    );
+    group.handle(id(1), Input::Confirm(3));
     group.settle();
     assert!(!group.said(1, &Output::Confirmed(3)));
     group.pass(Duration::from_millis(1500));

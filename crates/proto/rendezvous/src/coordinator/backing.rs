@@ -1,19 +1,16 @@
-//! Agents that ask whether this coordinator has a majority, and the questions to the voters for all of them.
-
-use std::collections::BTreeMap;
+//! Agents that ask whether this coordinator has a majority, and the question to the voters for all of them.
 
 use rdzv_core::ident::ConnId;
 
-/// A question of an agent: its connection, and the agent's number of it.
-type Question = (ConnId, u64);
+/// Questions, as the connection and the agent's number of each.
+type Questions = Vec<(ConnId, u64)>;
 
-/// Only a question to the voters that begins after an agent's question has come may answer that. Those that cannot wait are asked
-/// together, and those that come meanwhile wait for the next one. Each of the others is passed on, to be asked with the next heartbeat.
+/// Only a question to the voters that begins after an agent's question has come may answer that; those that come
+/// meanwhile wait for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Backing {
-    waiting: Vec<Question>,
-    asked: Option<(u64, Vec<Question>)>,
-    with_heartbeat: BTreeMap<u64, Question>,
+    waiting: Questions,
+    asked: Option<(u64, Questions)>,
     /// The number of the last question to the voters.
     last: u64,
 }
@@ -27,16 +24,8 @@ impl Backing {
         }
     }
 
-    /// An agent asks, and cannot wait.
-    pub(super) fn ask(&mut self, question: Question) {
-        self.waiting.push(question);
-    }
-
-    /// An agent asks. Returns the question to the voters, which they are to be asked with the next heartbeat.
-    pub(super) fn ask_with_heartbeat(&mut self, question: Question) -> u64 {
-        self.last += 1;
-        self.with_heartbeat.insert(self.last, question);
-        self.last
+    pub(super) fn ask(&mut self, from: ConnId, number: u64) {
+        self.waiting.push((from, number));
     }
 
     /// The next question to the voters, if one is to be asked now.
@@ -49,46 +38,17 @@ impl Backing {
         Some(self.last)
     }
 
-    /// The voters have answered this question. Returns those that are answered by that.
-    pub(super) fn answered(&mut self, token: u64) -> Vec<Question> {
-        if let Some(question) = self.with_heartbeat.remove(&token) {
-            return vec![question];
-        }
+    /// The voters have answered this question. Returns those whose questions are answered by that.
+    pub(super) fn answered(&mut self, token: u64) -> Questions {
         let asked = self.asked.take_if(|(asked, _)| *asked == token);
         asked.map_or_else(Vec::new, |(_, questions)| questions)
     }
 
     /// A connection is gone; another one may have its number.
     pub(super) fn closed(&mut self, connection: ConnId) {
-        let stays = |(from, _): &Question| *from != connection;
-        self.waiting.retain(stays);
-        self.with_heartbeat.retain(|_, question| stays(question));
+        self.waiting.retain(|(from, _)| *from != connection);
         if let Some((_, questions)) = &mut self.asked {
-            questions.retain(stays);
+            questions.retain(|(from, _)| *from != connection);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn questions_that_cannot_wait_are_asked_together_and_do_not_wait_for_those_that_can() {
-        let mut backing = Backing::default();
-        let (a, b, c) = (ConnId(1), ConnId(2), ConnId(3));
-        assert_eq!(backing.ask_with_heartbeat((a, 10)), 1);
-        assert_eq!(backing.next(), None);
-        backing.ask((b, 20));
-        assert_eq!(backing.next(), Some(2));
-        backing.ask((b, 21));
-        backing.ask((c, 30));
-        assert_eq!(backing.next(), None, "the voters are being asked");
-        assert_eq!(backing.answered(2), [(b, 20)]);
-        assert_eq!(backing.next(), Some(3));
-        assert_eq!(backing.answered(1), [(a, 10)]);
-        assert_eq!(backing.answered(1), []);
-        backing.closed(b);
-        assert_eq!(backing.answered(3), [(c, 30)]);
     }
 }

@@ -169,12 +169,7 @@ pub enum Output {
     Adopt(Authority),
     /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
     /// behind it.
-    Confirm {
-        /// The number of the question, for its answer.
-        token: u64,
-        /// Now; else when they are asked for something anyway.
-        at_once: bool,
-    },
+    Confirm(u64),
     /// End a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
@@ -375,7 +370,7 @@ impl Coordinator {
                     hosted.sessions.says_end(from);
                 }
             }
-            Operation::Lease { number, may_wait } => self.lease(now, from, number, may_wait),
+            Operation::Lease { number } => self.lease(now, from, number),
             // Voters look after that.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
@@ -402,32 +397,19 @@ impl Coordinator {
     }
 
     /// An agent asks whether its lease is renewed. Without voters behind it, a coordinator does not answer.
-    fn lease(&mut self, now: Now, from: ConnId, number: u64, may_wait: bool) {
-        if self.heard(now, from).is_none() || self.origin.electors_heard.is_none() {
-            return;
-        }
-        match may_wait {
-            true => {
-                let token = self.backing.ask_with_heartbeat((from, number));
-                self.confirm(token, false);
-            }
-            false => {
-                self.backing.ask((from, number));
-                self.ask_voters();
-            }
+    fn lease(&mut self, now: Now, from: ConnId, number: u64) {
+        if self.heard(now, from).is_some() && self.origin.electors_heard.is_some() {
+            self.backing.ask(from, number);
+            self.ask_voters();
         }
     }
 
     fn ask_voters(&mut self) {
         if let Some(token) = self.backing.next() {
-            self.confirm(token, true);
-        }
-    }
-
-    fn confirm(&mut self, token: u64, at_once: bool) {
-        match is_broken(Mutant::BackedAlone) {
-            false => self.outbox.push(Output::Confirm { token, at_once }),
-            true => self.confirmed(token, true),
+            match is_broken(Mutant::BackedAlone) {
+                false => self.outbox.push(Output::Confirm(token)),
+                true => self.confirmed(token, true),
+            }
         }
     }
 

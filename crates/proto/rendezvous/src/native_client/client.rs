@@ -204,7 +204,7 @@ impl Machine for NativeClient {
         let link = match &self.link {
             Link::Up => {
                 let lease = self.lease.as_ref().and_then(Lease::deadline);
-                let quiet = self.asks_when_quiet().then(|| self.quiet.deadline());
+                let quiet = self.is_watching().then(|| self.quiet.deadline());
                 let due = [lease, quiet, Some(self.heartbeat_at)];
                 due.into_iter().flatten().min()
             }
@@ -614,11 +614,9 @@ impl NativeClient {
 
     fn renew_lease(&mut self, now: Mono) {
         let lease = self.lease.as_mut();
-        if let Some((number, may_wait)) =
-            lease.and_then(|lease| lease.question(now, self.in_process))
-        {
+        if let Some(number) = lease.and_then(|lease| lease.question(now)) {
             self.heartbeat_at = self.heartbeat_at.max(now + self.beats());
-            self.say(&Operation::Lease { number, may_wait });
+            self.say(&Operation::Lease { number });
         }
     }
 
@@ -874,12 +872,6 @@ impl NativeClient {
         takes_part && has_others && self.attachment.timeout().is_some()
     }
 
-    /// Whether a coordinator that says nothing is asked for a word. A question about a lease is one already.
-    fn asks_when_quiet(&self) -> bool {
-        let asks = self.lease.as_ref().is_some_and(Lease::asks);
-        self.is_watching() && !asks
-    }
-
     /// Time between two heartbeats.
     fn beats(&self) -> Duration {
         let settings = &self.join.settings;
@@ -891,7 +883,7 @@ impl NativeClient {
 
     fn tick_quiet(&mut self, now: Mono) {
         while self.link == Link::Up
-            && self.asks_when_quiet()
+            && self.is_watching()
             && let Some(step) = self.quiet.next(now, self.has_voters)
         {
             match step {

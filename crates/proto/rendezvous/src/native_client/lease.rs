@@ -6,17 +6,11 @@ use std::time::Duration;
 use crate::fence;
 use rdzv_core::time::Mono;
 
-/// Questions in the time of a lease: when a coordinator is lost, enough of it is left to find the next one.
+/// Questions in the time of a lease.
 const QUESTIONS: u32 = 4;
-
-/// The same where the coordinator is in the agent's own process, and is lost together with it.
-const QUESTIONS_IN_PROCESS: u32 = 2;
 
 /// Without an answer for this part of a lease, another coordinator is looked for.
 const UNANSWERED: u32 = 3;
-
-/// An answer that may come late comes with the next heartbeat among the voters, which is sent after so long.
-const HEARTBEAT: Duration = Duration::from_millis(350);
 
 /// The lease of an agent that has a fence.
 #[derive(Debug)]
@@ -71,11 +65,6 @@ impl Lease {
         self.due.is_some() && self.until.is_none_or(|until| until <= now)
     }
 
-    /// Whether it asks: the agent is in a round.
-    pub(super) fn asks(&self) -> bool {
-        self.due.is_some()
-    }
-
     /// When to call [`Lease::question`] or [`Lease::unanswered`] next.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let oldest = self.sent.front();
@@ -83,21 +72,13 @@ impl Lease {
         [self.due, search].into_iter().flatten().min()
     }
 
-    /// The number of the question to send now, if it is time to, and whether its answer may come late.
-    pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<(u64, bool)> {
+    /// The number of the question to send now, if it is time to.
+    pub(super) fn question(&mut self, now: Mono) -> Option<u64> {
         self.due.filter(|due| *due <= now)?;
-        let questions = match in_process {
-            true => QUESTIONS_IN_PROCESS,
-            false => QUESTIONS,
-        };
-        self.due = Some(now + self.length / questions);
+        self.due = Some(now + self.length / QUESTIONS);
         self.last += 1;
         self.sent.push_back((self.last, now));
-        let is_long = self.length / UNANSWERED >= 2 * HEARTBEAT;
-        let is_renewal = self
-            .until
-            .is_some_and(|until| now + self.length / 3 <= until);
-        Some((self.last, is_long && is_renewal))
+        Some(self.last)
     }
 
     /// For how long there was no answer, if that is too long.
@@ -127,8 +108,7 @@ mod tests {
         let at = |seconds| Mono::ZERO + Duration::from_secs(seconds);
         let mut lease = Lease::new(Duration::from_secs(3));
         lease.begin(at(10), 7, 2);
-        let (number, may_wait) = lease.question(at(10), false).unwrap();
-        assert!(!may_wait, "workers wait for it");
+        let number = lease.question(at(10)).unwrap();
         let length = fence::lease(Duration::from_secs(3), 2);
         assert_eq!(lease.answered(number), Some((7, at(10) + length)));
         assert_eq!(lease.answered(number), None, "answered twice");

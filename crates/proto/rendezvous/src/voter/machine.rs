@@ -55,8 +55,8 @@ pub struct Voter {
     agents: BTreeSet<ConnId>,
     /// Connections of those who wait until it is known where the coordinator is.
     asking: BTreeSet<ConnId>,
-    /// Questions of the coordinator to the group, each with whether it is to be asked at once, and answers for it.
-    questions: Vec<(u64, bool)>,
+    /// Questions of the coordinator to the group, and answers for it.
+    questions: Vec<u64>,
     answers: Vec<(u64, bool)>,
     /// When the coordinator here began, or had something decided last.
     decided: Mono,
@@ -333,9 +333,7 @@ impl Voter {
                     self.outbox.push(Output::Coordinator(output));
                 }
                 coordinator::Output::Adopt(authority) => adopted = Some(authority),
-                coordinator::Output::Confirm { token, at_once } => {
-                    self.questions.push((token, at_once))
-                }
+                coordinator::Output::Confirm(token) => self.questions.push(token),
                 output => self.gate.push(output),
             }
         }
@@ -347,9 +345,8 @@ impl Voter {
     /// Lets out what may leave, and has notes replicated.
     fn settle(&mut self, now: Now) {
         loop {
-            while let Some((token, at_once)) = self.questions.pop() {
-                let token = QUESTION | token;
-                self.consent(now, consensus::Input::Confirm { token, at_once });
+            while let Some(token) = self.questions.pop() {
+                self.consent(now, consensus::Input::Confirm(QUESTION | token));
             }
             while let Some((token, leads)) = self.answers.pop() {
                 self.coordinate(now, Input::Confirmed { token, leads });

@@ -46,10 +46,6 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn lease(number: u64, may_wait: bool) -> Operation {
-    Operation::Lease { number, may_wait }
-}
-
 fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str) -> Operation {
     Operation::Join(Box::new(Join {
         instance,
@@ -193,8 +189,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
             reattach(Some(held(u64::MAX, u32::MAX, None, false))),
         ),
         ("operation.succeeded", Operation::Succeeded { round: 9 }),
-        ("operation.lease", lease(5, false)),
-        ("operation.lease.may_wait", lease(5, true)),
+        ("operation.lease", Operation::Lease { number: 5 }),
         (
             "operation.candidate",
             Operation::Candidate { willing: true },
@@ -440,9 +435,9 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             Operation::Reattach(reattach) => Some(&reattach.join),
             _ => None,
         };
-        if ends_with.is_some_and(|join| join.replaces.is_empty()) || operation == lease(5, false) {
-            // The program of its workers, the number of the join, the agents that it replaces, and whether an answer may
-            // come late are the fields that may be missing.
+        if ends_with.is_some_and(|join| join.replaces.is_empty()) {
+            // The program of its workers, the number of the join, and the agents that it replaces are the fields
+            // that may be missing.
             continue;
         }
         let mut bytes = Vec::new();

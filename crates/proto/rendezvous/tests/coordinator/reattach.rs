@@ -386,6 +386,15 @@ fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
     assert_eq!(world.formed(1).0, 5 + 1000);
 }
 
+#[test]
+fn a_number_that_a_member_knows_which_has_left_the_round_is_not_used_again() {
+    let mut world = round_of(1, 1);
+    world.reattach_after(7, held(5, 1));
+    world.attempt = Some(2);
+    world.join(1);
+    assert_eq!(world.formed(1).0, 5 + 1000);
+}
+
 /// An agent that nobody knows comes with a round; the one that it is told is over.
 fn round_that_is_over_for(world: &mut World, number: u32) -> u64 {
     world.reattach(number, number, held(5, 1));

@@ -154,7 +154,7 @@ impl World {
                 Output::Recovering { recovering, .. } => self.recoveries.push(recovering),
                 Output::Adopt(authority) => self.note.as_mut().unwrap().adopt(authority),
                 Output::Note { run, note } => self.note.as_mut().unwrap().update(run, note),
-                Output::Confirm { .. } => panic!("no voters are behind this coordinator"),
+                Output::Confirm(_) => panic!("no voters are behind this coordinator"),
             }
         }
         reads

@@ -526,7 +526,7 @@ impl World {
             CoordinatorOutput::Close(id, _) => self.closing.push_back((place, Some(id))),
             CoordinatorOutput::Note { .. }
             | CoordinatorOutput::Adopt(_)
-            | CoordinatorOutput::Confirm { .. } => {
+            | CoordinatorOutput::Confirm(_) => {
                 panic!("a note has left the voter")
             }
             CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}

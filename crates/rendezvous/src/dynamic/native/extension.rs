@@ -337,10 +337,8 @@ fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Opti
         Output::Store { key, value } => reach.store(&key, &value),
         Output::Remove(key) => reach.remove(&key),
         Output::Close(id, why) => reach.close(id, why),
-        Output::Recovering { .. }
-        | Output::Note { .. }
-        | Output::Adopt(_)
-        | Output::Confirm { .. } => {}
+        Output::Recovering { .. } | Output::Note { .. } | Output::Adopt(_) | Output::Confirm(_) => {
+        }
     }
     None
 }

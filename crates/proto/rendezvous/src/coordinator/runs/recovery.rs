@@ -332,6 +332,7 @@ impl Run {
         }
         if let Some(left) = &left {
             self.has_left(&node, left);
+            self.skip_numbers(left.round);
         }
         let known = self.agents.get(&node);
         match (known.map(|agent| agent.phase), holds) {

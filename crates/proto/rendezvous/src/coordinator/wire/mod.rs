@@ -28,7 +28,7 @@
 //!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
-//!   0x29 lease      number: u64, then nothing or whether the answer may come late: u8
+//!   0x29 lease      number: u64
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |

@@ -73,8 +73,6 @@ pub enum Operation {
     Lease {
         /// The agent's number of the question.
         number: u64,
-        /// The answer may come with the next heartbeat among the voters.
-        may_wait: bool,
     },
 }
 
@@ -216,12 +214,8 @@ impl Operation {
             }
             Self::Reattach(reattach) => reattach.write(out),
             Self::Candidate { willing } => out.push(u8::from(*willing)),
-            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
-            Self::Lease { number, may_wait } => {
+            Self::Succeeded { round: number } | Self::Lease { number } => {
                 out.extend_from_slice(&number.to_le_bytes());
-                if *may_wait {
-                    out.push(1);
-                }
             }
         }
     }
@@ -257,7 +251,6 @@ impl Operation {
             },
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
-                may_wait: matches!(fields.0, [flag, ..] if *flag != 0),
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -505,10 +498,7 @@ mod tests {
             },
             Operation::Status { run },
             Operation::Succeeded { round: 9 },
-            Operation::Lease {
-                number: 3,
-                may_wait: false,
-            },
+            Operation::Lease { number: 3 },
             Operation::Candidate { willing: true },
         ]
     }

@@ -41,13 +41,7 @@ impl Voter {
             }
             match next.pop_front() {
                 Some(Then::Confirm(term)) => {
-                    group.consensus.handle(
-                        now,
-                        consensus::Input::Confirm {
-                            token: term,
-                            at_once: true,
-                        },
-                    );
+                    group.consensus.handle(now, consensus::Input::Confirm(term));
                 }
                 Some(Then::Snapshot) => {
                     let mut state = Vec::new();

@@ -562,13 +562,7 @@ impl Voter {
         if let Some(open) = open.filter(|_| knows_none && theirs > 0) {
             open.begin_partial();
             self.step_down(term);
-            self.consent(
-                now,
-                consensus::Input::Confirm {
-                    token: term,
-                    at_once: true,
-                },
-            );
+            self.consent(now, consensus::Input::Confirm(term));
         }
     }
 
