@@ -27,7 +27,7 @@ impl World {
                 self.agents[agent].wanted = true;
                 return self.start(agent);
             }
-            Act::Restart if matches!(self.agents[agent].doing, Doing::Working(_)) => {
+            Act::Restart if self.agents[agent].has_workers() => {
                 self.agents[agent].doing = Doing::Joining;
                 return self.tell(agent, Input::Join);
             }
@@ -147,7 +147,7 @@ impl World {
         let Doing::Working(round) = it.doing else {
             return Ok(());
         };
-        if it.is_stock() || !it.is_recoverable {
+        if it.is_stock() || !it.is_recoverable || it.finishes {
             return Ok(());
         }
         self.agents[agent].succeeded = Some(round);
@@ -157,7 +157,8 @@ impl World {
 
     /// The workers of an agent fail, because those of another one of its round have ended.
     pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result<(), Violation> {
-        if self.agents[agent].doing != Doing::Working(round) {
+        let it = &self.agents[agent];
+        if it.doing != Doing::Working(round) || it.finishes {
             return Ok(());
         }
         self.agents[agent].doing = Doing::Joining;

@@ -110,6 +110,8 @@ pub struct Agent {
     pub doing: Doing,
     /// The round in which its workers have ended, because they have succeeded.
     pub succeeded: Option<u64>,
+    /// It ends, whatever happens.
+    pub finishes: bool,
     /// Whether it shall take part.
     pub wanted: bool,
     /// Whether the round that it is in outlives its coordinator.
@@ -156,6 +158,7 @@ impl Agent {
             },
             doing: Doing::Nothing,
             succeeded: None,
+            finishes: false,
             wanted: false,
             is_recoverable: false,
             heard: Vec::new(),
@@ -181,6 +184,7 @@ impl Agent {
         self.process += 1;
         self.me.pid += 1;
         self.doing = Doing::Joining;
+        self.finishes = false;
         self.version = 0;
         let settings = plan.settings;
         self.machine = Some(match self.torchrun {
@@ -394,6 +398,11 @@ impl Agent {
     fn end(&mut self) {
         self.wanted = false;
         self.doing = Doing::Nothing;
+    }
+
+    /// Whether it has workers that may be started again.
+    pub fn has_workers(&self) -> bool {
+        matches!(self.doing, Doing::Working(_)) && !self.finishes
     }
 
     /// Whether its workers have ended in this round, which it is in, because they have succeeded.

@@ -22,6 +22,10 @@ pub struct Ledger {
     masters: BTreeMap<u64, (String, u16)>,
     /// The run is over.
     pub closed: bool,
+    /// Rounds of which somebody was told that they are over, before all had succeeded.
+    pub ends_of_rounds: BTreeSet<u64>,
+    /// Rounds of which somebody was told that all have succeeded.
+    successes: BTreeSet<u64>,
     /// All have succeeded, and the first that was told has closed the run.
     pub succeeded: bool,
     /// The note of that is lost: those that were told have gone, and nobody may know it any more.
@@ -37,6 +41,8 @@ impl Ledger {
             sizes: BTreeMap::new(),
             masters: BTreeMap::new(),
             closed: false,
+            ends_of_rounds: BTreeSet::new(),
+            successes: BTreeSet::new(),
             succeeded: false,
             is_forgotten: false,
         }
@@ -52,6 +58,8 @@ impl Ledger {
         self.ranks.clear();
         self.sizes.clear();
         self.masters.clear();
+        self.ends_of_rounds.clear();
+        self.successes.clear();
     }
 
     /// How many rounds were complete.
@@ -79,6 +87,16 @@ impl Ledger {
                     }
                 }
                 self.formed(node, *round, *rank, *world_size, false)
+            }
+            Event::AllSucceeded { round } => {
+                self.successes.insert(*round);
+                Ok(())
+            }
+            Event::Membership { round, .. } => {
+                if !self.successes.contains(round) {
+                    self.ends_of_rounds.insert(*round);
+                }
+                Ok(())
             }
             Event::Closed | Event::Refused(Refusal::Closed | Refusal::NotNeeded) => {
                 self.closed = true;

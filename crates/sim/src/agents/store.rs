@@ -166,6 +166,13 @@ impl World {
                     let node = link.node.clone();
                     self.time.log("host", || format!("► {node} {event:?}"));
                     self.ledger.announced(&node, &event)?;
+                    if let Announcement::AllSucceeded { round } = event
+                        && self.ledger.ends_of_rounds.contains(&round)
+                    {
+                        // Those that were told before the last one's word that the round is over leave, as they have
+                        // succeeded; the others are told that all have. No order of both is right.
+                        self.end_history()?;
+                    }
                     self.is_most_of_it(&event)?;
                     if let Announcement::Refused(Refusal::Unusable(why)) = &event {
                         return Err(Violation(format!("{node} is refused: {why}")));

@@ -34,6 +34,8 @@ pub(super) enum Event {
     Succeeds(usize),
     /// The workers of a round fail.
     WorkersFail(usize, u64, u64),
+    /// An agent whose workers have succeeded ends, and closes the run if those of all have.
+    Finishes(usize, u64, bool),
     Dialed(usize, u64),
     /// The next thing on the way to the coordinator, or back, arrives.
     AtHost(u32),
@@ -280,6 +282,14 @@ impl World {
                 Ok(())
             }
             Event::Succeeds(agent) => self.succeed(agent),
+            Event::Finishes(agent, process, closes) => {
+                let it = &self.agents[agent];
+                if it.process != process || !matches!(it.doing, Doing::Working(_)) {
+                    return Ok(());
+                }
+                self.ledger.succeeded |= closes;
+                self.end(agent, closes)
+            }
             Event::StartAgain(agent, process) => {
                 if self.agents[agent].process == process && self.agents[agent].wanted {
                     // One that could not begin yet still knows in whose place it was started.
@@ -342,6 +352,7 @@ impl World {
             | Event::Succeeds(agent)
             | Event::JoinAgain(agent, _)
             | Event::WorkersFail(agent, ..)
+            | Event::Finishes(agent, ..)
             | Event::Dialed(agent, _)
             | Event::Notice(agent, ..) => Some(*agent),
             Event::Answered(question, _) | Event::GivenUp(question) => Some(question.agent),
