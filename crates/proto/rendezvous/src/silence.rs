@@ -6,7 +6,7 @@
 //!   kernel: it sends both again and again, and ends the connection if nothing is acknowledged for L/2
 //! ```
 //!
-//! An agent and the coordinator in its own process need none of that, and send each other a heartbeat every `keep_alive_interval`.
+//! An agent and the coordinator in its own process need none of that: the agent sends a heartbeat every `keep_alive_interval`.
 //!
 //! Only the kernel says that a machine is silent: it has sent something, and the other kernel has acknowledged nothing for
 //! long. A process that is stopped, or gets no processor time, raises no alarm, because its kernel

@@ -176,10 +176,15 @@ impl Hosted {
         });
     }
 
-    /// Which coordinator the agent obeys from here on.
+    /// Whether this is the agent in this process.
+    fn is_in_process(&self, join: &Join) -> bool {
+        self.agent == Some(join.instance)
+    }
+
+    /// The coordinator that the agent obeys from here on.
     fn attached(&self, ours: Authority, join: &Join) -> Event {
         Event::Attached(Authority {
-            in_process: self.agent == Some(join.instance),
+            in_process: self.is_in_process(join),
             ..self.run.obeyed(ours)
         })
     }
@@ -211,7 +216,7 @@ impl Hosted {
         self.run.adopt_settings(join);
         let limits = self.limits();
         let place = join.from.as_deref();
-        let in_process = self.agent == Some(join.instance);
+        let in_process = self.is_in_process(join);
         let node = &join.node;
         let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
         if let Some(old) = old {

@@ -75,7 +75,7 @@ pub struct Settings {
     pub own: usize,
     /// No agent runs here: this process is only a voter.
     pub is_store: bool,
-    /// The instance of the agent that runs here, if it has one of its own.
+    /// The instance of the agent in this process, as its joins say it; none if it has no keeper, or there is no agent.
     pub agent: Option<u64>,
     /// Where the numbers come from by which this process, and a group that it founds, differ from all others; drawn at
     /// its start.

@@ -35,7 +35,7 @@ pub struct VoterOptions {
     pub own: usize,
     /// No agent runs in this process, so it is to coordinate if it can.
     pub is_store: bool,
-    /// The instance of the agent in this process, if that outlives the process.
+    /// The instance of the agent in this process, as its joins say it; none if it has no keeper, or there is no agent.
     pub agent: Option<u64>,
     /// The time for which agents wait for a coordinator.
     pub timeout: Duration,
