@@ -147,8 +147,8 @@ impl World {
                 own,
                 // In half of the runs one of them takes every other one's place as coordinator.
                 is_store: own == 0 && seed.is_multiple_of(2),
-                // The first agent of the machine.
-                agent: Some(own as u64 + 1),
+                // The first agent of the machine, beside a store in a process of its own.
+                agent: (own != 0 || !seed.is_multiple_of(2)).then_some(own as u64 + 1),
                 seed: time.random.u64(1..),
                 timeout: Duration::from_secs(120),
                 node_timeout: plan.node_timeout,

@@ -66,6 +66,24 @@ fn a_group_is_founded_when_every_place_is_there_and_not_before() {
 }
 
 #[test]
+fn a_coordinator_tells_the_agent_in_its_process_alone_that_it_is_there() {
+    let mut world = World::new(3, 1);
+    (0..3).for_each(|place| world.start(place));
+    world.pass(SECOND);
+    let place = world.coordinator().unwrap();
+    assert!(place < 2, "one of the two agents is there");
+    for agent in 0..2 {
+        world.join(place, agent, 1);
+        let events = world.take(agent);
+        let told = events.iter().find_map(|event| match event {
+            Event::Attached(authority) => Some(authority.in_process),
+            _ => None,
+        });
+        assert_eq!(told, Some(agent as usize == place), "{agent} at {place}");
+    }
+}
+
+#[test]
 fn a_coordinator_beside_an_agent_hands_over_to_a_store_when_nothing_was_decided_for_a_second() {
     let mut world = World::new(3, 1);
     world.start(0);

@@ -224,7 +224,8 @@ impl World {
             open,
             own,
             is_store: self.stores.contains(&place),
-            agent: None,
+            // The instance of the agent with the number of the place.
+            agent: (!self.stores.contains(&place)).then_some(place as u64 + 1),
             seed: self.seeds,
             timeout: SECONDS,
             node_timeout: Duration::from_secs(3),
