@@ -613,9 +613,13 @@ impl NativeClient {
     }
 
     fn renew_lease(&mut self, now: Mono) {
-        let lease = self.lease.as_mut();
-        if let Some(number) = lease.and_then(|lease| lease.question(now)) {
-            self.heartbeat_at = self.heartbeat_at.max(now + self.beats());
+        if let Some(lease) = &mut self.lease
+            && let Some(number) = lease.question(now)
+        {
+            // The next question comes before the next heartbeat, which it stands for.
+            self.heartbeat_at = lease
+                .due()
+                .map_or(self.heartbeat_at, |due| due.max(self.heartbeat_at));
             self.say(&Operation::Lease { number });
         }
     }

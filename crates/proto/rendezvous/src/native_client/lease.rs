@@ -72,6 +72,11 @@ impl Lease {
         [self.due, search].into_iter().flatten().min()
     }
 
+    /// When the next question is due.
+    pub(super) fn due(&self) -> Option<Mono> {
+        self.due
+    }
+
     /// The number of the question to send now, if it is time to.
     pub(super) fn question(&mut self, now: Mono) -> Option<u64> {
         self.due.filter(|due| *due <= now)?;

@@ -619,3 +619,55 @@ fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_as
         assert_eq!(asked.is_empty(), in_process, "{asked:?}");
     }
 }
+
+#[test]
+fn an_agent_that_asks_for_its_lease_sends_no_heartbeats_beside_that() {
+    let me = NodeDesc {
+        addr: "a".to_owned(),
+        pid: 1,
+        local_id: 0,
+    };
+    let settings = Settings {
+        fence: Some(Duration::from_secs(3)),
+        ..Settings::new(1, 2)
+    };
+    let client = NativeClient::new(Now::default(), 1, "run", me, settings);
+    let mut client = client.running(Some(Program::new("train.py", b"", true)));
+    tell(&mut client, JOIN);
+    hear(&mut client, &attached(3));
+    hear(
+        &mut client,
+        &Event::Recoverable {
+            round: 5,
+            host: None,
+        },
+    );
+    let formed = Event::Formed {
+        round: 5,
+        rank: 0,
+        world_size: 2,
+        assignment: None,
+    };
+    let mut said = vec![];
+    let mut seconds = 0.0;
+    let mut outputs = hear(&mut client, &formed);
+    while seconds < 4.0 {
+        for output in outputs {
+            let Output::Send(bytes) = output else {
+                continue;
+            };
+            let operation = Operation::read(bytes[0], &bytes[9..]).unwrap();
+            if let Operation::Lease { number } = operation {
+                let mut backed = Vec::new();
+                Event::Backed { number }.write(&mut backed);
+                at(&mut client, seconds, Input::Bytes(&backed));
+            }
+            said.push(operation);
+        }
+        seconds += 0.05;
+        outputs = at(&mut client, seconds, Input::Tick);
+    }
+    let is_lease = |operation: &Operation| matches!(operation, Operation::Lease { .. });
+    assert!(said.iter().all(is_lease), "{said:?}");
+    assert!((5..=6).contains(&said.len()), "{said:?}");
+}
