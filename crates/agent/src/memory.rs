@@ -19,9 +19,12 @@ use rustix::process::Signal;
 
 use crate::control_group::memory_directories;
 
-/// The files with the counters that count more than one worker.
+/// The counters that count more than one worker, as they were before an attempt.
 #[derive(Debug)]
-pub(crate) struct OutOfMemoryCounters(Vec<PathBuf>);
+pub(crate) struct OutOfMemoryCounters {
+    files: Vec<PathBuf>,
+    before: Vec<(PathBuf, u64)>,
+}
 
 impl OutOfMemoryCounters {
     /// Finds those of this process, the narrowest first.
@@ -36,18 +39,28 @@ impl OutOfMemoryCounters {
                 Version::V1 => "memory.oom_control",
             }))
         });
-        Self(own.chain(["/proc/vmstat".into()]).collect())
+        Self {
+            files: own.chain(["/proc/vmstat".into()]).collect(),
+            before: Vec::new(),
+        }
     }
 
-    /// Reads them; before them, those of one worker alone.
-    pub(crate) fn read(&self, worker: Option<PathBuf>) -> OutOfMemoryKills {
-        let kills = |file: PathBuf| {
-            let text = fs::read_to_string(&file).ok()?;
-            Some((file, counter(&text, "oom_kill")?))
-        };
-        let files = worker.into_iter().chain(self.0.iter().cloned());
-        OutOfMemoryKills(files.filter_map(kills).collect())
+    /// Reads them, before the first worker of an attempt: the one of the machine costs as much as a small process.
+    pub(crate) fn read(&mut self) {
+        let files = self.files.iter().cloned();
+        self.before = files.filter_map(kills).collect();
     }
+
+    /// Those that count a worker that is about to be started: before the ones that were read, its own.
+    pub(crate) fn of_worker(&self, own: Option<PathBuf>) -> OutOfMemoryKills {
+        let own = own.and_then(kills);
+        OutOfMemoryKills(own.into_iter().chain(self.before.iter().cloned()).collect())
+    }
+}
+
+fn kills(file: PathBuf) -> Option<(PathBuf, u64)> {
+    let count = counter(&fs::read_to_string(&file).ok()?, "oom_kill")?;
+    Some((file, count))
 }
 
 /// The counters as they were at some time.
@@ -65,8 +78,7 @@ impl OutOfMemoryKills {
 
     fn risen(&self) -> Option<String> {
         self.0.iter().find_map(|(file, before)| {
-            let text = fs::read_to_string(file).ok()?;
-            let kills = counter(&text, "oom_kill")?.checked_sub(*before)?;
+            let kills = kills(file.clone())?.1.checked_sub(*before)?;
             (kills > 0).then(|| {
                 format!(
                     "killed by the kernel (oom_kill rose by {kills} in {})",
@@ -91,7 +103,12 @@ mod tests {
         };
         let worker = write("worker", 0);
         let absent = directory.path().join("absent");
-        let before = OutOfMemoryCounters(vec![absent, write("job", 4)]).read(Some(worker));
+        let mut counters = OutOfMemoryCounters {
+            files: vec![absent, write("job", 4)],
+            before: Vec::new(),
+        };
+        counters.read();
+        let before = counters.of_worker(Some(worker));
         assert_eq!(before.0[1].1, 4);
         write("job", 6);
         let risen = before.risen().unwrap();
@@ -106,8 +123,9 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_counter() {
-        let kills = OutOfMemoryCounters::find().read(None);
-        let last = kills.0.last().unwrap();
+        let mut counters = OutOfMemoryCounters::find();
+        counters.read();
+        let last = counters.before.last().unwrap();
         assert_eq!(last.0.to_str(), Some("/proc/vmstat"));
     }
 }

@@ -14,10 +14,11 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
-    set_child_subreaper, waitid, waitpid,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
+    waitpid,
 };
 
 /// The processes that are reparented to us when their parents end.
@@ -46,10 +47,18 @@ impl Leftovers {
         self.session.is_some()
     }
 
-    /// Collects those that have ended; `ours` are collected elsewhere.
-    pub(crate) fn collect(&self, ours: &HashSet<Pid>) {
-        for child in self.adopted(ours) {
-            let _ = waitpid(Some(child), WaitOptions::NOHANG);
+    /// Collects those that have ended; `ours` are collected elsewhere. False if that has to be done first: one of
+    /// them has ended, and hides from the kernel's quick answer whether others have.
+    pub(crate) fn collect(&self, ours: &HashSet<Pid>) -> bool {
+        match ended_child() {
+            Some(child) if ours.contains(&child) => false,
+            Some(_) => {
+                for child in self.adopted(ours) {
+                    let _ = waitpid(Some(child), WaitOptions::NOHANG);
+                }
+                true
+            }
+            None => true,
         }
     }
 
@@ -162,8 +171,17 @@ pub(crate) fn is_stopped(process: Pid) -> bool {
 
 /// Whether there is any child at all: one system call, where reading the list takes many.
 fn has_children() -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    !matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
+    !matches!(look(), Err(Errno::ECHILD))
+}
+
+/// A child that has ended and was not collected.
+fn ended_child() -> Option<Pid> {
+    Pid::from_raw(look().ok()?.pid()?.as_raw())
+}
+
+fn look() -> nix::Result<WaitStatus> {
+    let without_collecting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, without_collecting)
 }
 
 /// Our children.

@@ -126,7 +126,10 @@ impl Attendant {
             }
             tokio::select! {
                 biased;
-                _ = self.children.recv() => self.leftovers.collect(&ours),
+                _ = self.children.recv() => {
+                    // If the child itself has ended, that is seen in the next turn.
+                    self.leftovers.collect(&ours);
+                }
                 () = self.stopped.stop_in_time(child) => {}
                 request = self.job_control.next() => match request {
                     JobRequest::Suspend => {

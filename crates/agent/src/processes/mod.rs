@@ -62,6 +62,8 @@ pub(crate) struct ProcessSupervisor {
     exits: Exits,
     children: unix::Signal,
     leftovers: Leftovers,
+    /// Whether orphans are to be collected once the ended workers are.
+    orphans_wait: bool,
     /// Whether leftovers are being killed.
     clearing: bool,
     logs: Logs,
@@ -108,6 +110,7 @@ impl ProcessSupervisor {
             exits,
             children,
             leftovers,
+            orphans_wait: false,
             clearing: false,
             logs: Logs::new(&config),
             stderr: StderrCapture::default(),
@@ -146,6 +149,7 @@ impl ProcessSupervisor {
         }
         if self.workers.is_empty() {
             self.logs.begin_attempt(restart_count)?;
+            self.oom_counters.read();
         }
         let mut streams = self.logs.streams(&place)?;
         if let Some(view) = &self.view {
@@ -161,7 +165,7 @@ impl ProcessSupervisor {
             .as_ref();
         let entrance = group.and_then(|group| group.entrance(local_rank));
         let counted = group.map(|group| group.memory_events(local_rank));
-        let oom_kills = self.oom_counters.read(counted);
+        let oom_kills = self.oom_counters.of_worker(counted);
         let spawned = spawn::spawn(&self.config, &place, environment, streams, entrance);
         drop(port);
         let spawned = spawned?;
@@ -203,7 +207,7 @@ impl ProcessSupervisor {
     fn collect_orphans(&mut self) -> Vec<WorkerEvent> {
         let running = self.watched_pids();
         if !self.clearing {
-            self.leftovers.collect(&running);
+            self.orphans_wait = !self.leftovers.collect(&running);
         } else if self.leftovers.kill(&running) {
             self.cleared();
             return vec![GroupInput::Cleared.into()];
@@ -421,7 +425,13 @@ impl Supervisor for ProcessSupervisor {
             };
             let now = clock.now();
             let events = match wakeup {
-                Wakeup::Exits(Ok(ends)) => return self.exited(now, ends),
+                Wakeup::Exits(Ok(ends)) => {
+                    let mut events = self.exited(now, ends);
+                    if self.orphans_wait {
+                        events.extend(self.collect_orphans());
+                    }
+                    return events;
+                }
                 Wakeup::Exits(Err(source)) => {
                     let error = system("wait for ended workers")(source);
                     return vec![WorkerEvent::Broken(error)];

@@ -1,34 +1,42 @@
-//! The code between fork and exec, and the state of descriptors before it.
+//! The code between a new process and its program, and the state of descriptors before it.
 //!
 //! The only `unsafe` code of the agent.
 //!
-//! Invariant: between fork and exec the child may be a copy of a process with several threads, one
-//! of which held the allocator's lock at that moment. Therefore the closure given to `pre_exec` makes
-//! system calls only: it does not allocate, take locks, log or panic. `rustix` makes these calls
+//! Invariant: before its program, a new process may be a copy of a process with several threads, one of which held
+//! the allocator's lock at that moment, or share its memory. Therefore the closures given to `pre_exec` and to
+//! `clone` make system calls only: they do not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
+//!
+//! A worker is made by `clone` with the memory of this process, as `posix_spawn` does it, which cannot set a death
+//! signal: a copy of the page tables and the faults after it cost more than all else of a start.
 //!
 //! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::ptr::null;
 
-use nix::sys::signal::SigSet;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::ForkResult;
 use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::env::RDZV_CALL;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
-    PTracer, Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit,
-    set_parent_process_death_signal, set_ptracer, setrlimit, setsid,
+    PTracer, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, getrlimit,
+    set_parent_process_death_signal, set_ptracer, setrlimit, setsid, waitid,
 };
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::Spawned;
+use super::program::Program;
 use crate::signals::{FOR_WORKERS, signal_set};
 
 /// Runs a closure that keeps the invariant at the top of this file between fork and exec.
@@ -92,12 +100,6 @@ pub(crate) fn detach_agent(command: &mut Command) {
     detach(command, Signal::TERM, signal_set(FOR_WORKERS));
 }
 
-/// Makes the command start a worker: see [`detach`]. It ends with the agent. No signal is blocked in
-/// it, whatever was when the agent was started.
-pub(crate) fn detach_worker(command: &mut Command) {
-    detach(command, Signal::KILL, SigSet::empty());
-}
-
 /// Makes the command start its process in a session and process group of its own, with these signals
 /// blocked, and receive `death_signal` when the calling thread ends.
 ///
@@ -130,51 +132,192 @@ fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets this process, and what it starts, trace the command's process, where Yama allows that to
-/// parents only (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
-pub(crate) fn let_trace(command: &mut Command) {
-    let tracer = PTracer::ProcessID(getpid());
-    let prepare = move || -> io::Result<()> {
-        // Without Yama there is nothing to allow, and the kernel says that this is no valid call.
-        let _ = set_ptracer(tracer);
-        Ok(())
-    };
-    before_exec(command, prepare);
+/// What a new process of a worker changes for itself before its program.
+#[derive(Debug, Default)]
+pub(super) struct Setup {
+    /// `None`: that of this process, here and in the next field.
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+    /// How many files it may open. Its children may raise it again.
+    pub(super) open_files: Option<u64>,
+    /// Lets this process, and what it starts, trace it where Yama allows that to parents only
+    /// (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
+    pub(super) traceable: bool,
+    /// The `cgroup.procs` of its control group. Where that is refused it stays outside, which is no error.
+    pub(super) control_group: Option<File>,
+    /// It runs on these processors only. It does not start if none of them can be used any more (taken offline, or
+    /// out of the cpuset).
+    pub(super) processors: Option<CpuSet>,
 }
 
-/// Lowers the number of files that the command's process may open. Its children may raise it again.
-pub(crate) fn limit_open_files(command: &mut Command, most: u64) {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let limit = move || Rlimit {
-        current: Some(most),
-        maximum,
-    };
-    before_exec(command, move || Ok(setrlimit(Resource::Nofile, limit())?));
-}
-
-/// Makes the command's process go into a control group before anything else of it runs, through the
-/// `cgroup.procs` of that group. Where that is refused it stays outside, which is no error.
-pub(crate) fn enter(command: &mut Command, entrance: File) {
-    let prepare = move || -> io::Result<()> {
-        // To the kernel, 0 is the writing process.
-        let _ = rustix::io::write(&entrance, b"0");
-        Ok(())
-    };
-    before_exec(command, prepare);
-}
-
-/// Makes the command's process run on these processors only, and all that it starts. Spawning fails
-/// if none of them can be used any more (taken offline, or out of the cpuset). Processors from 1,024
-/// on are left out: the set has no room for them.
-pub(crate) fn bind(command: &mut Command, processors: &CpuList) {
+/// The processors of a list. Those from 1,024 on are left out: the set has no room for them.
+pub(super) fn processors(list: &CpuList) -> CpuSet {
     let mut set = CpuSet::new();
-    let known = processors.iter().map(|processor| processor as usize);
+    let known = list.iter().map(|processor| processor as usize);
     for processor in known.filter(|processor| *processor < CpuSet::MAX_CPU) {
         set.set(processor);
     }
-    // The set is a plain array inside the closure: the child reads it, and the kernel copies it.
-    let prepare = move || -> io::Result<()> { Ok(sched_setaffinity(None::<Pid>, &set)?) };
-    before_exec(command, prepare);
+    set
+}
+
+impl Setup {
+    /// System calls only.
+    fn apply(&self, parent: Pid) -> io::Result<()> {
+        if let Some(stdout) = &self.stdout {
+            dup2_stdout(stdout)?;
+        }
+        if let Some(stderr) = &self.stderr {
+            dup2_stderr(stderr)?;
+        }
+        follow(parent, Signal::KILL)?;
+        if let Some(most) = self.open_files {
+            setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: Some(most),
+                    maximum: getrlimit(Resource::Nofile).maximum,
+                },
+            )?;
+        }
+        if self.traceable {
+            // Without Yama there is nothing to allow, and the kernel says that this is no valid call.
+            let _ = set_ptracer(PTracer::ProcessID(parent));
+        }
+        if let Some(entrance) = &self.control_group {
+            // To the kernel, 0 is the writing process.
+            let _ = rustix::io::write(entrance, b"0");
+        }
+        if let Some(set) = &self.processors {
+            sched_setaffinity(None::<Pid>, set)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of stack for what a process does before its program.
+const STACK: usize = 64 << 10;
+
+/// What a new process of a worker needs, and what it says.
+struct Start<'a> {
+    program: &'a Program,
+    setup: &'a Setup,
+    parent: Pid,
+    arguments: Vec<*const c_char>,
+    /// For each candidate those of a shell.
+    shells: Vec<Vec<*const c_char>>,
+    environment: Vec<*const c_char>,
+    /// Why the program was not executed.
+    failed: Option<i32>,
+}
+
+/// Starts a worker: in a session and process group of its own, without blocked signals whatever was when the agent
+/// was started, and killed when the calling thread ends. The kernel ties that to the *thread*, so this is to be
+/// called by one that lives as long as this process: the main thread.
+pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
+    let shells = program.candidates.iter();
+    let mut start = Start {
+        program,
+        setup,
+        parent: getpid(),
+        arguments: pointers(&program.arguments),
+        shells: shells
+            .map(|candidate| pointers(&candidate.shell_arguments))
+            .collect(),
+        environment: pointers(&program.environment),
+        failed: None,
+    };
+    // In units that are aligned as the stack has to be.
+    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+    let mut pidfd = -1;
+    // A handler of this process must not run in one that shares its memory.
+    let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    // SAFETY: this thread stands still until the new process has executed its program or ended (CLONE_VFORK), so
+    // `start`, all that it borrows and the stack outlive their use there. The stack grows down from its end, and
+    // less than a tenth of it is used. The new process writes to `start` and to the stack alone.
+    let made = Errno::result(unsafe {
+        libc::clone(
+            before_program,
+            stack.as_mut_ptr_range().end.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
+            (&raw mut start).cast(),
+            &raw mut pidfd,
+        )
+    });
+    blocked.thread_set_mask()?;
+    let child = made?;
+    // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    match (start.failed, Pid::from_raw(child)) {
+        (None, Some(pid)) => Ok(Spawned { pid, pidfd }),
+        (failed, _) => {
+            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            Err(io::Error::from_raw_os_error(failed.unwrap_or(0)))
+        }
+    }
+}
+
+/// The new process, until its program: system calls only.
+extern "C" fn before_program(start: *mut c_void) -> c_int {
+    // SAFETY: it is the address that the function above has given, and its thread stands still.
+    let start = unsafe { &mut *start.cast::<Start<'_>>() };
+    start.failed = Some(match start.setup.apply(start.parent) {
+        Err(error) => error.raw_os_error().unwrap_or(0),
+        Ok(()) => {
+            take_no_signals_of_the_agent();
+            execute(start) as i32
+        }
+    });
+    // Nobody looks at it.
+    127
+}
+
+/// The addresses of texts, and the null after them. They are good as long as the texts.
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    let addresses = texts.iter().map(|text| text.as_ptr());
+    addresses.chain([null()]).collect()
+}
+
+/// Gives each signal that this process handles its default effect, and SIGPIPE too, which it ignores; then takes all.
+fn take_no_signals_of_the_agent() {
+    for signal in nix::sys::signal::Signal::iterator() {
+        // SAFETY: an all-zero `sigaction` is a valid one: the default effect, with no flags.
+        let (default, mut current): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        // SAFETY: both point to a `sigaction` on this stack; without handlers, none can be wrong.
+        unsafe {
+            libc::sigaction(signal as i32, null(), &raw mut current);
+            let kept = [libc::SIG_DFL, libc::SIG_IGN].contains(&current.sa_sigaction);
+            if !kept || signal == nix::sys::signal::SIGPIPE {
+                libc::sigaction(signal as i32, &raw const default, std::ptr::null_mut());
+            }
+        }
+    }
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Executes the first candidate that can be, by the rules of `execvp`: returns only if none can.
+fn execute(start: &Start<'_>) -> Errno {
+    let environment = start.environment.as_ptr();
+    let mut failed = Errno::ENOENT;
+    for (candidate, shell) in start.program.candidates.iter().zip(&start.shells) {
+        // SAFETY: all are lists of pointers to texts that live in `program`, with a null at the end.
+        unsafe {
+            libc::execve(
+                candidate.file.as_ptr(),
+                start.arguments.as_ptr(),
+                environment,
+            );
+            if Errno::last() == Errno::ENOEXEC {
+                libc::execve(shell[0], shell.as_ptr(), environment);
+            }
+        }
+        match Errno::last() {
+            Errno::EACCES => failed = Errno::EACCES,
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ESTALE | Errno::ENODEV | Errno::ETIMEDOUT => {}
+            other => return other,
+        }
+    }
+    failed
 }
 
 /// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1

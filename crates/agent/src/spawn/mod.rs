@@ -4,24 +4,23 @@
 //! only), dies with the agent, and inherits working directory, stdin and descriptors 0 to 2.
 
 mod child;
+mod program;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 use rdzv_core::env;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
 pub(crate) use child::{
-    bind, detach_agent, detach_worker, enter, follow_parent, fork, inherited,
-    keep_descriptors_private, let_trace, limit_open_files, name_this_process,
+    detach_agent, follow_parent, fork, inherited, keep_descriptors_private, name_this_process,
 };
 
-use crate::error::system;
+use self::program::Program;
 use crate::logs::WorkerStreams;
 use crate::{AgentConfig, AgentError};
 
@@ -41,50 +40,41 @@ pub(crate) fn spawn(
     streams: WorkerStreams,
     control_group: Option<File>,
 ) -> Result<Spawned, AgentError> {
-    let mut command = Command::new(&launch.entrypoint.program);
-    command
-        .args(environment::arguments(
-            &launch.entrypoint.arguments,
-            ranks.local_rank,
-        ))
-        .env_clear()
-        .envs(&launch.environment)
-        .env_remove(env::RDZV_TOKEN_COPY)
-        .env_remove(env::RDZV_KEEPER)
-        .env_remove(env::RDZV_GUARD)
-        .env_remove(env::RDZV_KEPT)
-        .env_remove(env::RDZV_CALLER)
-        .envs(variables)
-        .env(
-            env::TORCHELASTIC_ERROR_FILE,
-            streams
-                .error_file
-                .map_or_else(OsString::new, OsString::from),
-        )
-        .stdin(Stdio::inherit());
-    if let Some(stdout) = streams.stdout {
-        command.stdout(stdout);
+    let name = &launch.entrypoint.program;
+    let mut environment = launch.environment.clone();
+    for absent in [
+        env::RDZV_TOKEN_COPY,
+        env::RDZV_KEEPER,
+        env::RDZV_GUARD,
+        env::RDZV_KEPT,
+        env::RDZV_CALLER,
+    ] {
+        environment.remove(OsStr::new(absent));
     }
-    if let Some(stderr) = streams.stderr {
-        command.stderr(stderr);
-    }
-    detach_worker(&mut command);
-    if let Some(most) = launch.open_files {
-        limit_open_files(&mut command, most);
-    }
-    if launch.hang.stack_tool.is_some() {
-        let_trace(&mut command);
-    }
-    if let Some(entrance) = control_group {
-        enter(&mut command, entrance);
-    }
-    if let Some(processors) = launch.processors.get(ranks.local_rank.0 as usize) {
-        bind(&mut command, processors);
-    }
-    let child = command.spawn().map_err(|source| {
-        let program = launch.entrypoint.program.to_string_lossy().into_owned();
+    let error_file = streams
+        .error_file
+        .map_or_else(OsString::new, OsString::from);
+    let own = variables
+        .into_iter()
+        .map(|(name, value)| (name, value.into()))
+        .chain([(env::TORCHELASTIC_ERROR_FILE, error_file)]);
+    environment.extend(own.map(|(name, value)| (name.into(), value)));
+    let arguments = environment::arguments(&launch.entrypoint.arguments, ranks.local_rank);
+    let processors = launch.processors.get(ranks.local_rank.0 as usize);
+    let setup = child::Setup {
+        stdout: streams.stdout,
+        stderr: streams.stderr,
+        open_files: launch.open_files,
+        traceable: launch.hang.stack_tool.is_some(),
+        control_group,
+        processors: processors.map(child::processors),
+    };
+    let started = Program::new(name, arguments, &environment)
+        .and_then(|program| child::start(&program, &setup));
+    started.map_err(|source| {
+        let program = name.to_string_lossy().into_owned();
         let absent = source.kind() == io::ErrorKind::NotFound;
-        let there = program.contains('/') && Path::new(&launch.entrypoint.program).exists();
+        let there = program.contains('/') && Path::new(name).exists();
         match (absent, there) {
             (true, false) => AgentError::ProgramNotFound { program },
             (true, true) => AgentError::Spawn {
@@ -102,10 +92,5 @@ pub(crate) fn spawn(
                 source,
             },
         }
-    })?;
-    // The handle is not needed: the process is waited for by its descriptor.
-    let pid = Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty());
-    let pidfd = pidfd.map_err(system("watch a worker (pidfd_open)"))?;
-    Ok(Spawned { pid, pidfd })
+    })
 }
