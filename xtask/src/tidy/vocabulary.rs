@@ -41,7 +41,7 @@ const EXEMPT: [&str; 1] = ["xtask/src/tidy/vocabulary.rs"];
 const HEADLESS: [&str; 5] = ["How ", "So ", "What ", "Who ", "Whoever "];
 
 /// Lines of documentation that begin so, in all crates. The number only falls.
-const HEADLESS_LINES: usize = 933;
+const HEADLESS_LINES: usize = 932;
 
 /// Words of a source that a name or a sentence must not have.
 pub(crate) fn check(source: &Source, tokens: Option<&Tokens>) -> Vec<Finding> {

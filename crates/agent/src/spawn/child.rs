@@ -132,13 +132,13 @@ fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// What a new process of a worker changes for itself before its program.
+/// The changes of a new process of a worker to itself before its program.
 #[derive(Debug, Default)]
 pub(super) struct Setup {
     /// `None`: that of this process, here and in the next field.
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
-    /// How many files it may open. Its children may raise it again.
+    /// The number of files that it may open. Its children may raise it again.
     pub(super) open_files: Option<u64>,
     /// Lets this process, and what it starts, trace it where Yama allows that to parents only
     /// (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
@@ -197,7 +197,7 @@ impl Setup {
 /// Bytes of stack for what a process does before its program.
 const STACK: usize = 64 << 10;
 
-/// What a new process of a worker needs, and what it says.
+/// The needs of a new process of a worker, and its answer.
 struct Start<'a> {
     program: &'a Program,
     setup: &'a Setup,

@@ -22,7 +22,7 @@ pub(super) struct Candidate {
 /// A program, its arguments and its whole environment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
-    /// What to try to execute, one after the other.
+    /// The files to try, one after the other.
     pub(super) candidates: Vec<Candidate>,
     pub(super) arguments: Vec<CString>,
     pub(super) environment: Vec<CString>,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Waits that are shorter are not spoken of.
-const FIRST: Duration = Duration::from_secs(3);
+/// Waits that are shorter are not spoken of. It leaves time until the line is on the screen, within 3 s.
+const FIRST: Duration = Duration::from_millis(2500);
 
 const SECOND: Duration = Duration::from_secs(30);
 
@@ -13,7 +13,7 @@ const EACH: Duration = Duration::from_secs(300);
 /// Target of the log events that say what is awaited. Those about nodes have a field `left`, in seconds.
 pub const TARGET: &str = "rdzv::waiting";
 
-/// When to say what is awaited: after 3 s, after 30 s, and then every 5 minutes.
+/// When to say what is awaited: after 2.5 s, after 30 s and then every 5 minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reminder {
     passed: u32,
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_spoken_of_after_3_and_30_s_and_every_5_minutes() {
+    fn a_wait_is_spoken_of_after_2_5_and_30_s_and_every_5_minutes() {
         let mut reminder = Reminder::default();
-        let due: Vec<u64> = (0..1000)
-            .filter(|second| reminder.is_due(Duration::from_secs(*second)))
+        let due: Vec<u64> = (0..2000)
+            .filter(|half| reminder.is_due(Duration::from_millis(500 * half)))
             .collect();
-        assert_eq!(due, [3, 30, 300, 600, 900]);
+        assert_eq!(due, [5, 60, 600, 1200, 1800]);
     }
 
     #[test]

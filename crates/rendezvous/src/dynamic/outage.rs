@@ -1,7 +1,7 @@
 //! Notices about a shared state that does not answer, and that answers again.
 //!
 //! The thread of the rendezvous waits inside of its request meanwhile, so another one looks at the
-//! time. An outage has a line after 3 s, after 30 s and then every 5 minutes, and one at its end; if it ends with
+//! time. An outage has a line after 2.5 s, after 30 s and then every 5 minutes, and one at its end; if it ends with
 //! an error, that error.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -139,7 +139,7 @@ impl Shared {
         format!(
             "{place} has not answered for {} s; meanwhile {goes_on}; it is asked again; {} s left; then the run ends \
              here",
-            elapsed.as_secs(),
+            elapsed.as_secs_f64().round(),
             left.as_secs_f64().ceil(),
         )
     }
@@ -177,16 +177,16 @@ mod tests {
         let began = Instant::now();
         let request = watch.request(true);
         let line = heard.recv_timeout(LONG).unwrap();
-        assert!(began.elapsed() >= Duration::from_secs(3));
+        assert!(began.elapsed() >= Duration::from_millis(2500));
         assert_eq!(
             line,
             "the store h:1 has not answered for 3 s; meanwhile the workers of this node go on, but no \
-             other node can join or leave; it is asked again; 57 s left; then the run ends here"
+             other node can join or leave; it is asked again; 58 s left; then the run ends here"
         );
         request.end(true);
         let line = heard.recv_timeout(LONG).unwrap();
         assert!(
-            line.starts_with("the store h:1 answers again, after 3."),
+            line.starts_with("the store h:1 answers again, after 2.5"),
             "{line}"
         );
         drop(watch);

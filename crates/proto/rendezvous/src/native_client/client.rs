@@ -614,7 +614,7 @@ impl NativeClient {
 
     fn renew_lease(&mut self, now: Mono) {
         if let Some(lease) = &mut self.lease
-            && let Some(number) = lease.question(now)
+            && let Some(number) = lease.question(now, self.in_process)
         {
             // The next question comes before the next heartbeat, which it stands for.
             self.heartbeat_at = lease

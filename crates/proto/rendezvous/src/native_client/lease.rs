@@ -9,6 +9,10 @@ use rdzv_core::time::Mono;
 /// Questions in the time of a lease.
 const QUESTIONS: u32 = 4;
 
+/// The same where the coordinator is in the process of its agent. No question and no answer is lost there, and a
+/// coordinator that goes takes its agent with it.
+const QUESTIONS_IN_PROCESS: u32 = 2;
+
 /// Without an answer for this part of a lease, another coordinator is looked for.
 const UNANSWERED: u32 = 3;
 
@@ -77,10 +81,14 @@ impl Lease {
         self.due
     }
 
-    /// The number of the question to send now, if it is time to.
-    pub(super) fn question(&mut self, now: Mono) -> Option<u64> {
+    /// The number of the question to send now, if it is time to; `in_process`: to a coordinator in this process.
+    pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<u64> {
         self.due.filter(|due| *due <= now)?;
-        self.due = Some(now + self.length / QUESTIONS);
+        let questions = match in_process {
+            true => QUESTIONS_IN_PROCESS,
+            false => QUESTIONS,
+        };
+        self.due = Some(now + self.length / questions);
         self.last += 1;
         self.sent.push_back((self.last, now));
         Some(self.last)
@@ -113,7 +121,7 @@ mod tests {
         let at = |seconds| Mono::ZERO + Duration::from_secs(seconds);
         let mut lease = Lease::new(Duration::from_secs(3));
         lease.begin(at(10), 7, 2);
-        let number = lease.question(at(10)).unwrap();
+        let number = lease.question(at(10), false).unwrap();
         let length = fence::lease(Duration::from_secs(3), 2);
         assert_eq!(lease.answered(number), Some((7, at(10) + length)));
         assert_eq!(lease.answered(number), None, "answered twice");

@@ -14,7 +14,7 @@
 //! A coordinator that has a round of its own in the run waits for nobody: there are two clusters then, and members of
 //! the other one are told that their round is over. Nor do voters wait, whose note is replicated.
 
-use super::recovery::Recovery;
+use super::recovery::{Recovery, SAY_AFTER};
 use super::{Effect, Run};
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
 use crate::mutant::{Mutant, is_broken};
@@ -85,7 +85,7 @@ impl Run {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
             if recovery.elsewhere.take_if(ended).is_some() {
                 recovery.began = now.mono;
-                recovery.at = now.mono;
+                (recovery.at, recovery.say_at) = (now.mono, now.mono + SAY_AFTER);
             }
         }
     }

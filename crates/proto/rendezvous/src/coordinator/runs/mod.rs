@@ -43,7 +43,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Agents that have waited for less are not told who has come: most rounds are complete before.
-const TELL_AFTER: Duration = Duration::from_secs(3);
+const TELL_AFTER: Duration = Duration::from_millis(2500);
 
 /// Changes of who has come within this time are told as one, so that many arrivals cost little.
 const TELL_WITHIN: Duration = Duration::from_millis(250);

@@ -51,6 +51,9 @@ const UNNOTED_STEP: u64 = 1000;
 /// More of it for each participant, so that a storm of connections loses nobody.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
 
+/// The time until people are told who is missing: so that it is on the screen within 3 s of what has happened.
+pub(super) const SAY_AFTER: Duration = Duration::from_millis(2500);
+
 /// Time between two messages about who is missing.
 const REMIND: Duration = Duration::from_secs(10);
 
@@ -70,6 +73,8 @@ pub(super) struct Recovery {
     pub(super) window_ends: Option<Mono>,
     /// When to look at it next.
     pub(super) at: Mono,
+    /// When people are told who is missing.
+    pub(super) say_at: Mono,
     /// Why the round is over, if it is: sentences about participants that hold it no more.
     pub(super) over: Vec<String>,
     /// The round is over, and nothing is heard of any of its participants.
@@ -114,7 +119,8 @@ impl Run {
             self.recovery = Some(Recovery {
                 began: now.mono,
                 window_ends: Some(window_ends),
-                at: window_ends,
+                at: window_ends.min(now.mono + SAY_AFTER),
+                say_at: now.mono + SAY_AFTER,
                 over: Vec::new(),
                 is_silent: false,
                 elsewhere: None,
@@ -186,6 +192,7 @@ impl Run {
                 None => self.not_before.unwrap_or(now.mono).max(now.mono),
                 Some(_) => now.mono + SAY_UNDECIDED_AFTER,
             },
+            say_at: now.mono + SAY_AFTER,
             over: Vec::new(),
             is_silent: false,
             elsewhere: elsewhere.cloned(),
@@ -536,13 +543,16 @@ impl Run {
         let elapsed = now.mono.since(recovery.began);
         if !enough {
             if recovery.at <= now.mono {
-                let is_first = recovery.is_unnoted() && now.mono < recovery.began + WINDOW;
-                recovery.at = if is_first {
-                    recovery.began + WINDOW
-                } else {
-                    now.mono + REMIND
+                let says = recovery.say_at <= now.mono;
+                if says {
+                    recovery.say_at = now.mono + REMIND;
+                }
+                let decides_at = recovery.window_ends.unwrap_or(recovery.began + WINDOW);
+                recovery.at = match decides_at > now.mono {
+                    true => decides_at.min(recovery.say_at),
+                    false => recovery.say_at,
                 };
-                if is_first && !self.missing.is_empty() {
+                if !says {
                     return;
                 }
                 let missing = self.missing.keys().copied().collect();

@@ -121,6 +121,7 @@ impl Run {
             began: now.mono,
             window_ends: Some(now.mono),
             at: now.mono + SAY_AFTER,
+            say_at: now.mono + SAY_AFTER,
             over: Vec::new(),
             is_silent: true,
             elsewhere: None,
