@@ -233,15 +233,19 @@ impl Reader {
             .filter(|(_, stream)| wanted(stream))
             .filter_map(|(id, stream)| Some((*id, stream.reader.as_ref()?)))
             .collect();
-        let timeout = full.then(|| STALL.saturating_sub(self.progress.elapsed()));
+        let timeout = full.then(|| STALL.saturating_sub(self.progress.elapsed()).min(STALL / 2));
         let mut polled = vec![PollFd::new(&self.agent, events)];
         polled.extend(
             readers
                 .iter()
                 .map(|(_, reader)| PollFd::new(*reader, PollFlags::IN)),
         );
+        let began = Instant::now();
         // Nothing can be done about an error, but it must not become a busy loop.
         poll(&mut polled, timeout).map_err(|_| Gone)?;
+        // If this process stood still, the agent may have done so too (a machine that was suspended, or that has too
+        // little time for all), and has not had its time to take something.
+        self.progress += began.elapsed().saturating_sub(STALL / 2);
         let command = polled[0]
             .revents()
             .intersects(PollFlags::IN | PollFlags::HUP);

@@ -16,7 +16,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -29,8 +29,9 @@ use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::env::RDZV_CALL;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
-    PTracer, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid, getrlimit,
-    set_parent_process_death_signal, set_ptracer, setrlimit, setsid, waitid,
+    PTracer, Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid,
+    getrlimit, kill_process, pidfd_open, set_parent_process_death_signal, set_ptracer, setrlimit,
+    setsid, waitid,
 };
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -244,16 +245,23 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
         )
     });
     blocked.thread_set_mask()?;
-    let child = made?;
-    // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    match (start.failed, Pid::from_raw(child)) {
-        (None, Some(pid)) => Ok(Spawned { pid, pidfd }),
-        (failed, _) => {
-            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
-            Err(io::Error::from_raw_os_error(failed.unwrap_or(0)))
+    let pid = Pid::from_raw(made?).ok_or(io::ErrorKind::InvalidData)?;
+    let pidfd = match pidfd {
+        // A kernel that does not know the flag.
+        ..0 => pidfd_open(pid, PidfdFlags::empty()),
+        // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
+        pidfd => Ok(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+    };
+    let error = match (start.failed, pidfd) {
+        (None, Ok(pidfd)) => return Ok(Spawned { pid, pidfd }),
+        (Some(failed), _) => io::Error::from_raw_os_error(failed),
+        (None, Err(error)) => {
+            let _ = kill_process(pid, Signal::KILL);
+            error.into()
         }
-    }
+    };
+    let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+    Err(error)
 }
 
 /// The new process, until its program: system calls only.

@@ -485,6 +485,27 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     parsed.collect()
 }
 
+/// The settings about voters that have no effect with this endpoint.
+pub(super) fn without_effect(parameters: &RendezvousParameters) -> Vec<&'static str> {
+    let config = &parameters.config;
+    let is_c10d = parameters.backend == C10dRendezvous::NAME;
+    let is_list = parameters.endpoint.contains(',') && config.get("voters") != Some("1");
+    let asks_for_fence = config.get("fence") == Some("auto");
+    let mut warnings = Vec::new();
+    if is_c10d && asks_for_fence && !is_list {
+        warnings.push(
+            "--rdzv-conf: fence=auto has no effect with one voter, or voters by themselves; give a list of three \
+             endpoints (--rdzv-endpoint a:29400,b,c)",
+        );
+    }
+    if is_c10d && is_list && !parameters.known_voters.is_empty() {
+        warnings.push(
+            "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are",
+        );
+    }
+    warnings
+}
+
 fn value_error(flag: &str, error: &RendezvousError) -> Raised {
     Raised::value_error(error.to_string()).about(flag)
 }

@@ -14,7 +14,7 @@ use super::context::{Context, Environment, Machine, Note};
 use super::entrypoint::Called;
 use super::flags::RunArgs;
 use super::observers::Observers;
-use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, known_voters};
+use super::rendezvous_choice::{RendezvousChoice, RendezvousReasons, known_voters, without_effect};
 use super::worker_count::{Nodes, WorkerCount, check_virtual_local_rank, numa_binding};
 use crate::exit::{Raised, Refusal};
 use crate::scheduler::Scheduled;
@@ -172,6 +172,9 @@ pub(crate) fn resolve(
         parameters.torch_clients = trust.torch_clients;
         if let Some(places) = environment.filled(env::RDZV_CONTACT_POINTS) {
             parameters.known_voters = known_voters(&places)?;
+        }
+        for warning in without_effect(parameters) {
+            context.warn(warning);
         }
     }
     let plan = AgentConfig {

@@ -157,6 +157,32 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 }
 
 #[test]
+fn settings_about_voters_that_have_no_effect_are_warned_of() {
+    let voters_alone = "--rdzv-conf: fence=auto has no effect with one voter, or voters by themselves; give a list of \
+                        three endpoints (--rdzv-endpoint a:29400,b,c)";
+    let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are";
+    for (endpoint, options, expected) in [
+        ("h:1", "fence=auto", Some(voters_alone)),
+        ("h:1", "fence=off", None),
+        ("a:1,b:1,c:1", "fence=auto,voters=1", Some(voters_alone)),
+        ("a:1,b:1,c:1", "fence=auto", Some(list)),
+    ] {
+        let line = [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint",
+            endpoint,
+            "--rdzv-conf",
+            options,
+            "s.py",
+        ];
+        let launch = case(&line).with("RDZV_CONTACT_POINTS", "a:2").launch();
+        let about_voters = |warning: &&str| [voters_alone, list].contains(warning);
+        let warned = warnings(&launch).into_iter().find(about_voters);
+        assert_eq!(warned, expected, "{endpoint} {options}");
+    }
+}
+
+#[test]
 fn known_voters_have_ports() {
     let line = ["--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "s.py"];
     let with = |value| case(&line).with("RDZV_CONTACT_POINTS", value);
