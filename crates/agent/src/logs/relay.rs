@@ -35,7 +35,7 @@ const MOST_WAITING: usize = 64 << 10;
 const MOST_KEPT: usize = 256 << 10;
 
 /// Time without progress of the agent after which output is dropped instead of waiting for it.
-const STALL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(5);
 
 /// Largest payload of a packet.
 const PACKET: usize = 32 << 10;
@@ -243,9 +243,7 @@ impl Reader {
         let began = Instant::now();
         // Nothing can be done about an error, but it must not become a busy loop.
         poll(&mut polled, timeout).map_err(|_| Gone)?;
-        // If this process stood still, the agent may have done so too (a machine that was suspended, or that has too
-        // little time for all), and has not had its time to take something.
-        self.progress += began.elapsed().saturating_sub(STALL / 2);
+        let waited = began.elapsed();
         let command = polled[0]
             .revents()
             .intersects(PollFlags::IN | PollFlags::HUP);
@@ -256,6 +254,7 @@ impl Reader {
             .map(|((id, _), _)| *id)
             .collect();
         drop(polled);
+        self.has_waited(waited);
         for id in ready {
             self.read(id, TURN);
         }
@@ -264,6 +263,12 @@ impl Reader {
             self.receive()?;
         }
         Ok(())
+    }
+
+    /// Counts the time of a wait. If this process stood still, the agent may have done so too (a machine that was
+    /// suspended, or that has too little time for all), and has not had its time to take something.
+    fn has_waited(&mut self, time: Duration) {
+        self.progress += time.saturating_sub(STALL / 2);
     }
 
     /// Takes what there is of a stream, up to about `most` bytes.
@@ -467,6 +472,19 @@ mod tests {
         assert_eq!(seen, [(1, b"a".to_vec()), (2, b"b".to_vec())]);
         drop(one);
         receive(&relay, |packet| packet == Packet::Ended(1));
+    }
+
+    #[test]
+    fn a_standstill_of_the_relay_is_no_stall_of_the_agent() {
+        let (_relay, RelayEnd(agent)) = Relay::pair().unwrap();
+        let mut reader = Reader::new(agent);
+        let hour = Duration::from_secs(3600);
+        reader.progress -= STALL / 4 + hour;
+        reader.has_waited(hour);
+        assert!(reader.progress.elapsed() < STALL);
+        reader.progress -= STALL / 2;
+        reader.has_waited(STALL / 2);
+        assert!(reader.progress.elapsed() >= STALL);
     }
 
     #[test]
