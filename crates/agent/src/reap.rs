@@ -50,16 +50,16 @@ impl Leftovers {
     /// Collects those that have ended; `ours` are collected elsewhere. False if that has to be done first: one of
     /// them has ended, and hides from the kernel's quick answer whether others have.
     pub(crate) fn collect(&self, ours: &HashSet<Pid>) -> bool {
-        match ended_child() {
-            Some(child) if ours.contains(&child) => false,
-            Some(_) => {
-                for child in self.adopted(ours) {
-                    let _ = waitpid(Some(child), WaitOptions::NOHANG);
-                }
-                true
-            }
-            None => true,
+        match look() {
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return true,
+            Ok(ended) if ended.pid().is_some_and(|pid| is_one(pid, ours)) => return false,
+            // Also where the status has no name, as after a real-time signal.
+            _ => {}
         }
+        for child in self.adopted(ours) {
+            let _ = waitpid(Some(child), WaitOptions::NOHANG);
+        }
+        true
     }
 
     /// Kills all that are there except `spared`, and collects those that have ended. True if none
@@ -174,11 +174,11 @@ fn has_children() -> bool {
     !matches!(look(), Err(Errno::ECHILD))
 }
 
-/// A child that has ended and was not collected.
-fn ended_child() -> Option<Pid> {
-    Pid::from_raw(look().ok()?.pid()?.as_raw())
+fn is_one(pid: nix::unistd::Pid, of: &HashSet<Pid>) -> bool {
+    Pid::from_raw(pid.as_raw()).is_some_and(|pid| of.contains(&pid))
 }
 
+/// A child that has ended and was not collected, if there is one.
 fn look() -> nix::Result<WaitStatus> {
     let without_collecting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, without_collecting)
