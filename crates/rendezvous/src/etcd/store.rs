@@ -131,17 +131,16 @@ impl EtcdStore {
         }
     }
 
-    /// Waits for `keys`, which are a batch of `all`.
+    /// Waits for `keys`, which are a batch of `all`, until `limit` after the beginning of the call.
     fn wait_for(
         &self,
         operation: &'static str,
         keys: &[&str],
-        limit: Duration,
+        (started, limit): (Instant, Duration),
         all: &[&str],
     ) -> Result<(), StoreError> {
         let owned = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect();
-        let started = Instant::now();
-        let mut retry = Retry::within(limit);
+        let mut retry = Retry::within(limit.saturating_sub(started.elapsed()));
         loop {
             let (missing, revision) = self.folder.missing(operation, keys)?;
             let Some(first) = missing.first() else {
@@ -218,8 +217,7 @@ impl Store for EtcdStore {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         let started = Instant::now();
         for batch in keys.chunks(self.folder.batch()) {
-            let left = limit.saturating_sub(started.elapsed());
-            self.wait_for("wait for", batch, left, keys)?;
+            self.wait_for("wait for", batch, (started, limit), keys)?;
         }
         Ok(())
     }
@@ -247,8 +245,7 @@ impl Store for EtcdStore {
                     Some(values) if values.len() == batch.len() => break values,
                     _ => {}
                 }
-                let left = limit.saturating_sub(started.elapsed());
-                self.wait_for("get", batch, left, batch)?;
+                self.wait_for("get", batch, (started, limit), batch)?;
             };
             found.extend(values);
         }

@@ -504,7 +504,7 @@ cat go";
     node.stderr.await_text(" s left; then they are killed", 1);
     std::fs::write(go, "").unwrap();
     node.stderr
-        .await_text("waiting before the next attempt, as asked for; 1 s left", 1);
+        .await_text("waiting before the next attempt, as asked for; 2 s left", 1);
     node.wait().expect(0);
 }
 
