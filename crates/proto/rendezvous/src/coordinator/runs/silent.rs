@@ -35,7 +35,7 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 /// Time until people are told: agents that were only killed are started again sooner.
-const SAY_AFTER: Duration = Duration::from_millis(500);
+const SAY_AFTER: Duration = Duration::from_millis(400);
 
 /// A participant of which nothing is heard.
 #[derive(Debug, Clone)]
