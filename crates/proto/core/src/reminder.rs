@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Waits that are shorter are not spoken of. It leaves time until the line is on the screen, within 3 s.
-const FIRST: Duration = Duration::from_millis(2500);
+/// Waits that are shorter are not spoken of. That leaves time until the line is on the screen, within 3 s.
+pub const FIRST: Duration = Duration::from_millis(2500);
 
 const SECOND: Duration = Duration::from_secs(30);
 

@@ -241,26 +241,52 @@ fn a_complete_round_without_a_word_of_rank_0_is_spoken_of_after_2_5_and_30_s() {
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn attached(epoch: u32) -> Event {
-    Event::Attached(Authority {
+fn authority(epoch: u32) -> Authority {
+    Authority {
         cluster: 7,
         epoch,
         timeout: TIMEOUT,
         takes_voters: false,
         in_process: false,
-    })
+    }
 }
 
-/// A client, with rank 0, that has joined at a coordinator which is started again.
-fn attached_client() -> NativeClient {
+fn attached(epoch: u32) -> Event {
+    Event::Attached(authority(epoch))
+}
+
+/// A client that joins at a coordinator which is started again.
+fn joining_client(settings: Settings) -> NativeClient {
     let me = NodeDesc {
         addr: "a".to_owned(),
         pid: 1,
         local_id: 0,
     };
-    let client = NativeClient::new(Now::default(), 1, "run", me, Settings::new(1, 2));
+    let client = NativeClient::new(Now::default(), 1, "run", me, settings);
     let mut client = client.running(Some(Program::new("train.py", b"", true)));
     tell(&mut client, JOIN);
+    client
+}
+
+/// Round 5 is complete, with this client as rank 0.
+fn form(client: &mut NativeClient) -> Vec<Output> {
+    let recoverable = Event::Recoverable {
+        round: 5,
+        host: None,
+    };
+    hear(client, &recoverable);
+    let formed = Event::Formed {
+        round: 5,
+        rank: 0,
+        world_size: 2,
+        assignment: None,
+    };
+    hear(client, &formed)
+}
+
+/// A client, with rank 0, that has joined at a coordinator which is started again.
+fn attached_client() -> NativeClient {
+    let mut client = joining_client(Settings::new(1, 2));
     let watch = Output::Watch(Duration::from_millis(1500));
     assert_eq!(hear(&mut client, &attached(3)), [watch]);
     client
@@ -269,20 +295,7 @@ fn attached_client() -> NativeClient {
 /// The same, in round 5, about which nobody has said yet where the workers meet.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
-    hear(
-        &mut client,
-        &Event::Recoverable {
-            round: 5,
-            host: None,
-        },
-    );
-    let formed = Event::Formed {
-        round: 5,
-        rank: 0,
-        world_size: 2,
-        assignment: None,
-    };
-    assert_eq!(hear(&mut client, &formed), [Output::Lead { round: 5 }]);
+    assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);
     client
 }
 
@@ -588,12 +601,9 @@ fn an_agent_that_says_where_it_is_from_says_that_it_hangs_up() {
 fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_asked_for_a_word() {
     for (in_process, beats, quiet) in [(true, [0.75, 5.75], 10.0), (false, [0.75, 1.5], 2.5)] {
         let mut client = formed_client();
-        let Event::Attached(authority) = attached(3) else {
-            panic!("it is that event");
-        };
         let authority = Authority {
             in_process,
-            ..authority
+            ..authority(3)
         };
         hear(&mut client, &Event::Attached(authority));
         let master = Event::Master {
@@ -633,42 +643,18 @@ fn an_agent_that_asks_for_its_lease_sends_no_heartbeats_beside_that() {
 
 /// The words of an agent with a fence in a round of such a length.
 fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
-    let me = NodeDesc {
-        addr: "a".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
-    let settings = Settings {
+    let mut client = joining_client(Settings {
         fence: Some(Duration::from_secs(3)),
         ..Settings::new(1, 2)
-    };
-    let client = NativeClient::new(Now::default(), 1, "run", me, settings);
-    let mut client = client.running(Some(Program::new("train.py", b"", true)));
-    tell(&mut client, JOIN);
-    let Event::Attached(authority) = attached(3) else {
-        panic!("it is that event");
-    };
+    });
     let authority = Authority {
         in_process,
-        ..authority
+        ..authority(3)
     };
     hear(&mut client, &Event::Attached(authority));
-    hear(
-        &mut client,
-        &Event::Recoverable {
-            round: 5,
-            host: None,
-        },
-    );
-    let formed = Event::Formed {
-        round: 5,
-        rank: 0,
-        world_size: 2,
-        assignment: None,
-    };
     let mut said = vec![];
     let mut seconds = 0.0;
-    let mut outputs = hear(&mut client, &formed);
+    let mut outputs = form(&mut client);
     while seconds < length {
         for output in outputs {
             let Output::Send(bytes) = output else {

@@ -14,11 +14,12 @@
 //! A coordinator that has a round of its own in the run waits for nobody: there are two clusters then, and members of
 //! the other one are told that their round is over. Nor do voters wait, whose note is replicated.
 
-use super::recovery::{Recovery, SAY_AFTER};
+use super::recovery::Recovery;
 use super::{Effect, Run};
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
 use crate::mutant::{Mutant, is_broken};
 use rdzv_core::machine::Outbox;
+use rdzv_core::reminder;
 use rdzv_core::time::Now;
 
 impl Run {
@@ -85,7 +86,7 @@ impl Run {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
             if recovery.elsewhere.take_if(ended).is_some() {
                 recovery.began = now.mono;
-                (recovery.at, recovery.say_at) = (now.mono, now.mono + SAY_AFTER);
+                (recovery.at, recovery.say_at) = (now.mono, now.mono + reminder::FIRST);
             }
         }
     }

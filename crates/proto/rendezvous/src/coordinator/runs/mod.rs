@@ -37,13 +37,14 @@ use crate::recovering::Recovering;
 use crate::waiting::Arrived;
 use crate::{NodeDesc, RendezvousState, Settings, silence};
 use rdzv_core::machine::Outbox;
+use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// Longest time of any setting; more is a mistake, and would not fit where times are added up.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Agents that have waited for less are not told who has come: most rounds are complete before.
-const TELL_AFTER: Duration = Duration::from_millis(2500);
+const TELL_AFTER: Duration = reminder::FIRST;
 
 /// Changes of who has come within this time are told as one, so that many arrivals cost little.
 const TELL_WITHIN: Duration = Duration::from_millis(250);

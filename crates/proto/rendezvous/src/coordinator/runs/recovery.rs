@@ -36,6 +36,7 @@ use crate::mutant::{Mutant, is_broken};
 use crate::{NodeDesc, fence, recovering::Recovering, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
+use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now};
 
 /// The time that participants have before they are lost, if more than half are back.
@@ -50,9 +51,6 @@ const UNNOTED_STEP: u64 = 1000;
 
 /// More of it for each participant, so that a storm of connections loses nobody.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
-
-/// The time until people are told who is missing: so that it is on the screen within 3 s of what has happened.
-pub(super) const SAY_AFTER: Duration = Duration::from_millis(2500);
 
 /// Time between two messages about who is missing.
 const REMIND: Duration = Duration::from_secs(10);
@@ -119,8 +117,8 @@ impl Run {
             self.recovery = Some(Recovery {
                 began: now.mono,
                 window_ends: Some(window_ends),
-                at: window_ends.min(now.mono + SAY_AFTER),
-                say_at: now.mono + SAY_AFTER,
+                at: window_ends.min(now.mono + reminder::FIRST),
+                say_at: now.mono + reminder::FIRST,
                 over: Vec::new(),
                 is_silent: false,
                 elsewhere: None,
@@ -192,7 +190,7 @@ impl Run {
                 None => self.not_before.unwrap_or(now.mono).max(now.mono),
                 Some(_) => now.mono + SAY_UNDECIDED_AFTER,
             },
-            say_at: now.mono + SAY_AFTER,
+            say_at: now.mono + reminder::FIRST,
             over: Vec::new(),
             is_silent: false,
             elsewhere: elsewhere.cloned(),
