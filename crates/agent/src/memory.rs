@@ -45,7 +45,8 @@ impl OutOfMemoryCounters {
         }
     }
 
-    /// Reads them, before the first worker of an attempt: the one of the machine costs as much as a small process.
+    /// Reads them, before the first worker of an attempt: for each worker it would take long, since the kernel makes up
+    /// the whole `/proc/vmstat` for one line of it.
     pub(crate) fn read(&mut self) {
         let files = self.files.iter().cloned();
         self.before = files.filter_map(kills).collect();

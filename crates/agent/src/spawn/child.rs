@@ -7,8 +7,8 @@
 //! `clone` make system calls only: they do not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
 //!
-//! A worker is made by `clone` with the memory of this process, as `posix_spawn` does it, which cannot set a death
-//! signal: a copy of the page tables and the faults after it cost more than all else of a start.
+//! A worker is made by `clone` with the memory of this process, which spares a copy of the page tables and the faults
+//! after it. `posix_spawn` does the same, but cannot set a death signal.
 //!
 //! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
 #![allow(unsafe_code)]
@@ -39,17 +39,6 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::Spawned;
 use super::program::Program;
 use crate::signals::{FOR_WORKERS, signal_set};
-
-/// Runs a closure that keeps the invariant at the top of this file between fork and exec.
-fn before_exec(
-    command: &mut Command,
-    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
-) {
-    // SAFETY: all callers are in this file, and their closures keep the invariant at its top.
-    unsafe {
-        command.pre_exec(prepare);
-    }
-}
 
 /// Splits this process in two: `None` in the new one. Refused if this process has other threads, whose
 /// locks nobody would release in the new one.
@@ -95,24 +84,22 @@ fn overwrite_arguments(name: &[u8]) -> io::Result<()> {
     memory.write_all_at(&arguments, start)
 }
 
-/// Makes the command start the agent: see [`detach`]. It ends with the guard until it watches it.
-/// The signals that are for the workers wait until it handles them.
-pub(crate) fn detach_agent(command: &mut Command) {
-    detach(command, Signal::TERM, signal_set(FOR_WORKERS));
-}
-
-/// Makes the command start its process in a session and process group of its own, with these signals
-/// blocked, and receive `death_signal` when the calling thread ends.
+/// Makes the command start the agent: in a session and process group of its own, and ended by SIGTERM with the guard,
+/// until it watches that. The signals that are for the workers wait until it handles them.
 ///
 /// The kernel ties the death signal to the *thread* that forks, so the command has to be spawned by
 /// a thread that lives as long as this process: the main thread.
-fn detach(command: &mut Command, death_signal: Signal, blocked: SigSet) {
+pub(crate) fn detach_agent(command: &mut Command) {
     let parent = getpid();
+    let blocked = signal_set(FOR_WORKERS);
     let prepare = move || -> io::Result<()> {
         blocked.thread_set_mask()?;
-        follow(parent, death_signal)
+        follow(parent, Signal::TERM)
     };
-    before_exec(command, prepare);
+    // SAFETY: the closure makes system calls only, as the top of this file asks.
+    unsafe {
+        command.pre_exec(prepare);
+    }
 }
 
 /// Gives this process a session and process group of its own, and has it killed when the thread that
@@ -237,7 +224,7 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     // less than a tenth of it is used. The new process writes to `start` and to the stack alone.
     let made = Errno::result(unsafe {
         libc::clone(
-            before_program,
+            child_main,
             stack.as_mut_ptr_range().end.cast(),
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
             (&raw mut start).cast(),
@@ -265,13 +252,13 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
 }
 
 /// The new process, until its program: system calls only.
-extern "C" fn before_program(start: *mut c_void) -> c_int {
+extern "C" fn child_main(start: *mut c_void) -> c_int {
     // SAFETY: it is the address that the function above has given, and its thread stands still.
     let start = unsafe { &mut *start.cast::<Start<'_>>() };
     start.failed = Some(match start.setup.apply(start.parent) {
         Err(error) => error.raw_os_error().unwrap_or(0),
         Ok(()) => {
-            take_no_signals_of_the_agent();
+            reset_signals();
             execute(start) as i32
         }
     });
@@ -286,7 +273,7 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Gives each signal that this process handles its default effect, and SIGPIPE too, which it ignores; then takes all.
-fn take_no_signals_of_the_agent() {
+fn reset_signals() {
     for signal in nix::sys::signal::Signal::iterator() {
         // SAFETY: an all-zero `sigaction` is a valid one: the default effect, with no flags.
         let (default, mut current): (libc::sigaction, libc::sigaction) =
