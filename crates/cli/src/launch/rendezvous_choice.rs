@@ -487,10 +487,9 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
 
 /// The settings about voters that have no effect with this endpoint.
 pub(super) fn without_effect(parameters: &RendezvousParameters) -> Vec<&'static str> {
-    let config = &parameters.config;
     let is_c10d = parameters.backend == C10dRendezvous::NAME;
-    let is_list = parameters.endpoint.contains(',') && config.get("voters") != Some("1");
-    let asks_for_fence = config.get("fence") == Some("auto");
+    let is_list = C10dRendezvous::places(parameters).is_ok_and(|places| places.len() > 1);
+    let asks_for_fence = parameters.config.get("fence") == Some("auto");
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && !is_list {
         warnings.push(
