@@ -51,7 +51,7 @@ impl Hosted {
         let host = coordinator.origin.host();
         let unnoted_since = coordinator.unnoted_since;
         let mut run = Run::new(id, authority.is_some())
-            .hosted(host, unnoted_since, recover)
+            .hosted(host, unnoted_since, recover, coordinator.draw)
             .fencing(electors_heard, node_timeout);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);

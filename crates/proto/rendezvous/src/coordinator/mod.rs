@@ -189,6 +189,8 @@ pub struct Coordinator {
     origin: Origin,
     /// When it began, if another one follows; what was before, it knows from the note alone.
     unnoted_since: Option<Mono>,
+    /// Without a note, a number that no other coordinator has drawn: that of the cluster that it would begin.
+    draw: u64,
     /// Whether any run stood in that.
     has_note: bool,
     /// It has taken over from a coordinator that has left no note.
@@ -291,6 +293,7 @@ impl Coordinator {
             backing: Backing::of_epoch(note.authority.epoch),
             origin,
             unnoted_since: Some(now.mono),
+            draw: note.authority.cluster,
             has_note: !note.runs.is_empty(),
             has_taken_over: note.is_partial,
             noted: note.runs,

@@ -383,7 +383,7 @@ fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
     assert_eq!(round_that_is_over_for(&mut world, 7), 5);
     world.attempt = Some(2);
     world.join(1);
-    assert_eq!(world.formed(1).0, 5 + 1000);
+    assert_eq!(world.formed(1).0, 5 + 1000 + 7, "it has drawn 7");
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn a_number_that_a_member_knows_which_has_left_the_round_is_not_used_again() {
     world.reattach_after(7, held(5, 1));
     world.attempt = Some(2);
     world.join(1);
-    assert_eq!(world.formed(1).0, 5 + 1000);
+    assert_eq!(world.formed(1).0, 5 + 1000 + 7, "it has drawn 7");
 }
 
 /// An agent that nobody knows comes with a round; the one that it is told is over.
@@ -713,7 +713,30 @@ fn without_a_note_the_agent_of_the_coordinator_has_ended() {
     world.attempt = Some(2);
     world.join(2);
     world.join(3);
-    assert_eq!(world.formed(4).0, 1000);
+    assert_eq!(world.formed(4).0, 1000 + 8, "which it has drawn");
+}
+
+#[test]
+fn two_coordinators_without_a_note_give_out_different_numbers() {
+    let word = || Origin {
+        recover: true,
+        ..Origin::default()
+    };
+    let mut world = round_of(2, 2);
+    let numbers = [3 << 40 | 17, 5 << 40 | 1018].map(|draw| {
+        world.start_unnoted_with(draw, word());
+        // It was in contact with neither while the round before formed.
+        world.attempt = Some(1);
+        world.reattach(1, 1, held(0, 0));
+        world.pass(RECOVERY_WINDOW);
+        membership_after_attached(&mut world, 1);
+        world.attempt = Some(2);
+        world.join(1);
+        world.join(3);
+        world.formed(1).0
+    });
+    assert!(numbers.iter().all(|number| (1000..2000).contains(number)));
+    assert_ne!(numbers[0], numbers[1]);
 }
 
 #[test]
@@ -800,10 +823,11 @@ fn a_number_that_no_round_can_have_does_no_harm() {
     world.attempt = Some(2);
     world.join(1);
     world.pass(UNNOTED);
-    assert_eq!(world.formed(1).0, (1 << 48) + 1000);
+    // It has drawn 7.
+    assert_eq!(world.formed(1).0, (1 << 48) + 1007);
     world.attempt = Some(3);
     world.join(1);
-    assert_eq!(world.formed(1).0, (1 << 48) + 1001);
+    assert_eq!(world.formed(1).0, (1 << 48) + 1008);
 }
 
 #[test]

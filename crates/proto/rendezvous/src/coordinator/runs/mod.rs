@@ -147,6 +147,8 @@ pub(super) struct Run {
     node_timeout: Option<Duration>,
     /// The distance to the number of the next round; 1 if it is 0.
     step: u64,
+    /// A number that no other coordinator has drawn.
+    draw: u64,
     /// Participants of the announced round whose workers have succeeded.
     succeeded: BTreeSet<NodeDesc>,
 }
@@ -265,15 +267,16 @@ impl Run {
         }
     }
 
-    /// Says in which agent's process the coordinator is; when it began, if it knows nothing of rounds before; and
-    /// whether people have said that those who are missing have ended.
+    /// Says in which agent's process the coordinator is; when it began, if it knows nothing of rounds before; whether
+    /// people have said that those who are missing have ended; and what it has drawn.
     pub(super) fn hosted(
         mut self,
         host: Option<u64>,
         unnoted_since: Option<Mono>,
         recovers: bool,
+        draw: u64,
     ) -> Self {
-        (self.host, self.recovers) = (host, recovers);
+        (self.host, self.recovers, self.draw) = (host, recovers, draw);
         self.not_before = unnoted_since.map(|began| began + recovery::UNNOTED);
         self
     }

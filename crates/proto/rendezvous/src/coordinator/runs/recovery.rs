@@ -46,7 +46,8 @@ pub const WINDOW: Duration = Duration::from_secs(3);
 /// at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
-/// The next number of a round, after the last one that anybody in contact knows of.
+/// The next number of a round is at least so much higher than the last one that anybody in contact knows of, and less than
+/// twice that: a later one may have been given out, of which nobody in contact knows.
 const UNNOTED_STEP: u64 = 1000;
 
 /// More of it for each participant, so that a storm of connections loses nobody.
@@ -586,10 +587,7 @@ impl Run {
         if is_unnoted {
             out.push(Effect::Note(self.note.clone()));
             // A number that was given out meanwhile is never used twice.
-            self.step = match is_broken(Mutant::NoJump) {
-                false => UNNOTED_STEP,
-                true => 1,
-            };
+            self.step = self.unnoted_step();
         }
         out.push(Effect::Recovering(Recovering {
             round: self.note.round,
@@ -768,11 +766,19 @@ impl Run {
     /// Somebody knows a round that this coordinator has never heard of: the number of a round is never used twice, also
     /// where there is no note of it.
     fn skip_numbers(&mut self, known: u64) {
-        let (round, next) = (self.state.round, known.min(HIGHEST) + UNNOTED_STEP);
+        let (round, next) = (self.state.round, known.min(HIGHEST) + self.unnoted_step());
         match self.state.complete {
             true if round < known => self.step = self.step.max(next.saturating_sub(round)),
             false if round <= known => self.state.round = round.max(next),
             _ => {}
+        }
+    }
+
+    /// Each coordinator has another one: of two that go on from the same round, the second need not know of the first.
+    fn unnoted_step(&self) -> u64 {
+        match is_broken(Mutant::NoJump) {
+            false => UNNOTED_STEP + self.draw % UNNOTED_STEP,
+            true => 1,
         }
     }
 
