@@ -7,7 +7,9 @@
 //! | `arrivals.rs` | joining and leaving, and who is notified |
 //! | `round.rs` | when a round is complete, and what follows |
 //! | `master.rs` | the address of the workers' store |
+//! | `noted.rs` | what its note says, and the numbers of its rounds |
 //! | `recovery.rs` | what is learned from members after the death of a coordinator |
+//! | `reattach.rs` | agents that come back, or were started in place of others |
 //! | `elsewhere.rs` | members of a round whose coordinator may live |
 //! | `silent.rs` | rounds of which all participants are silent |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
@@ -15,6 +17,8 @@
 mod arrivals;
 mod elsewhere;
 mod master;
+mod noted;
+mod reattach;
 mod recovery;
 mod round;
 mod silent;

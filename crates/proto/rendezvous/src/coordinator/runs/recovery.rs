@@ -28,14 +28,14 @@
 
 use std::time::Duration;
 
-use super::{Agent, Effect, Phase, Run};
+use super::noted::HIGHEST;
+use super::{Effect, Phase, Run};
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::note::RunNote;
-use crate::coordinator::wire::{Event, HeldRound, Join, LastCoordinator, Reattach};
+use crate::coordinator::wire::{HeldRound, LastCoordinator};
 use crate::mutant::{Mutant, is_broken};
 use crate::{NodeDesc, fence, recovering::Recovering, silence};
 use rdzv_core::machine::Outbox;
-use rdzv_core::rank::assign;
 use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now};
 
@@ -46,10 +46,6 @@ pub const WINDOW: Duration = Duration::from_secs(3);
 /// at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
-/// The next number of a round is at least so much higher than the last one that anybody in contact knows of, and less than
-/// twice that: a later one may have been given out, of which nobody in contact knows.
-const UNNOTED_STEP: u64 = 1000;
-
 /// More of it for each participant, so that a storm of connections loses nobody.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
 
@@ -59,9 +55,7 @@ const REMIND: Duration = Duration::from_secs(10);
 /// The time until people are told that a coordinator may live elsewhere: more of the members have come then.
 const SAY_UNDECIDED_AFTER: Duration = Duration::from_millis(500);
 
-/// The highest number of a round that is believed where there is no note; any more of them follow. The same for
-/// the number of its participants.
-const HIGHEST: u64 = 1 << 48;
+/// The highest number of participants that is believed where there is no note.
 const MOST: u32 = 1 << 20;
 
 /// A recovery under way.
@@ -84,7 +78,7 @@ pub(super) struct Recovery {
 
 impl Recovery {
     /// Whether there is no note of the round.
-    fn is_unnoted(&self) -> bool {
+    pub(super) fn is_unnoted(&self) -> bool {
         self.window_ends.is_none()
     }
 
@@ -246,248 +240,6 @@ impl Run {
             recovery.over.push(why());
             self.end_recovery_if_due(now, out);
         }
-    }
-
-    /// An agent has certainly ended: another one was started in place of it.
-    pub(in crate::coordinator) fn ended(
-        &mut self,
-        now: Now,
-        instance: u64,
-        successor: &NodeDesc,
-        out: &mut Outbox<Effect>,
-    ) {
-        if is_broken(Mutant::IgnoresSuccessors) {
-            return;
-        }
-        self.speaks(instance);
-        let mut agents = self.agents.iter();
-        let known = agents.find(|(node, agent)| {
-            agent.instance == instance && instance != 0 && *node != successor
-        });
-        let known = known.map(|(node, _)| node.clone());
-        let takes_its_place = match (&known, self.missing_rank(instance)) {
-            (Some(node), _) => {
-                let was_former = self.former.contains(node);
-                self.leaves_round(node);
-                self.remove_agent(node, out);
-                self.depart(now, node, "was killed, and is started again", out);
-                was_former
-            }
-            (None, Some(rank)) if self.recovery.is_some() && instance != 0 => {
-                self.account(rank, || format!("node {successor} was started again"));
-                self.note_departure(instance, out);
-                true
-            }
-            _ => false,
-        };
-        // It comes before nodes that were not in the round.
-        if takes_its_place {
-            self.former.insert(successor.clone());
-        }
-    }
-
-    /// An agent leaves that has said so before, over a connection that broke: the coordinator that was told may have been killed
-    /// before it took note.
-    pub(in crate::coordinator) fn leaves(
-        &mut self,
-        now: Now,
-        join: &Join,
-        out: &mut Outbox<Effect>,
-    ) {
-        let node = &join.node;
-        self.speaks(join.instance);
-        let known = self.agents.get(node);
-        if known.is_some_and(|agent| agent.instance == join.instance) {
-            self.leave(now, node, out);
-        } else if let Some(rank) = self.missing_rank(join.instance)
-            && join.instance != 0
-        {
-            self.account(rank, || format!("node {node} has left"));
-            self.note_departure(join.instance, out);
-            self.end_recovery_if_due(now, out);
-        }
-    }
-
-    /// An agent goes on over a new connection.
-    pub(in crate::coordinator) fn reattach(
-        &mut self,
-        now: Now,
-        reattach: Reattach,
-        out: &mut Outbox<Effect>,
-    ) {
-        let Reattach {
-            join, holds, left, ..
-        } = reattach;
-        let node = join.node.clone();
-        // Others may have been told, and have gone: that all have succeeded is never taken back.
-        if let Some(held) = &holds
-            && held.succeeded
-            && self.has_succeeded(held.round)
-            && !is_broken(Mutant::SuccessIsTakenBack)
-        {
-            let round = held.round;
-            out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
-        }
-        if let Some(left) = &left
-            && left.round == self.note.round
-            && let Some(recovery) = &self.recovery
-            && recovery.is_unnoted()
-        {
-            self.account(left.rank, || format!("node {node} joins again"));
-            self.former.insert(node.clone());
-        }
-        if let Some(left) = &left {
-            self.has_left(&node, left);
-            self.skip_numbers(left.round);
-        }
-        let known = self.agents.get(&node);
-        match (known.map(|agent| agent.phase), holds) {
-            (Some(Phase::Joining | Phase::Member), None) if self.is_repeated(&join) => {
-                self.repeat(now, &node, out);
-            }
-            (_, None) => self.join(now, Box::new(join), out),
-            (Some(Phase::Member), Some(held)) if self.announced == Some(held.round) => {
-                self.resume(now, &node, held, out);
-            }
-            (None, Some(held)) => self.regain(now, join, held, out),
-            (Some(_), Some(held)) => self.dismiss(&node, held.round, out),
-        }
-    }
-
-    /// Whether a join has been taken in already.
-    pub(super) fn is_repeated(&self, join: &Join) -> bool {
-        let known = self.agents.get(&join.node);
-        known.is_some_and(|agent| {
-            let is_last = agent.attempt.is_some() && agent.attempt == join.attempt;
-            self.restartable && is_last && agent.instance == join.instance
-        })
-    }
-
-    /// Repeats the events that an agent which has joined before has not heard.
-    pub(super) fn repeat(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let is_member = self.agents.get(node).map(|agent| agent.phase) == Some(Phase::Member);
-        let Some(rank) = self
-            .state
-            .participants
-            .get(node)
-            .copied()
-            .filter(|_| is_member)
-        else {
-            return;
-        };
-        if self.change_announced {
-            // It has never heard of the round, which does not hold any more: it waits for the next one.
-            if let Some(agent) = self.agents.get_mut(node) {
-                agent.phase = Phase::Joining;
-            }
-            self.restart_join_timer(now, node);
-            return self.arrive(now, node, out);
-        }
-        let infos = self.infos();
-        let assignments = infos.as_ref().map(|infos| assign(infos));
-        let notify = |event| Effect::Notify(node.clone(), event);
-        let round = self.state.round;
-        if self.is_recoverable() {
-            let host = self.host_rank();
-            out.push(notify(Event::Recoverable { round, host }));
-        }
-        out.push(notify(Event::Formed {
-            round,
-            rank,
-            world_size: self.state.participants.len() as u32,
-            assignment: assignments.and_then(|all| all.get(rank as usize).copied()),
-        }));
-        let held = HeldRound {
-            round,
-            rank,
-            master: None,
-            succeeded: false,
-            size: 0,
-            host: None,
-        };
-        self.resume(now, node, held, out);
-    }
-
-    /// A participant goes on where it was.
-    fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound, out: &mut Outbox<Effect>) {
-        let round = held.round;
-        match (held.master, self.masters.current()) {
-            (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
-            // The one that has said it need not have heard that it was taken in.
-            (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
-                let event = Event::Master { round, addr, port };
-                out.push(Effect::Notify(node.clone(), event));
-            }
-            _ => {}
-        }
-        if self.change_announced {
-            self.dismiss(node, round, out);
-        }
-        if held.succeeded {
-            self.succeeded(now, node, round, out);
-        }
-    }
-
-    /// The round of an agent does not hold any more.
-    fn dismiss(&self, node: &NodeDesc, round: u64, out: &mut Outbox<Effect>) {
-        if self.is_undecided() {
-            return;
-        }
-        let recovery = self.recovery.as_ref();
-        let reason = match recovery.is_some_and(|recovery| recovery.is_silent) {
-            true => "nothing was heard of any of its nodes",
-            false => "the others went on while this node had no connection",
-        };
-        let event = Event::Membership {
-            round,
-            waiting: self.state.wait_list.len() as u32,
-            reason: reason.to_owned(),
-        };
-        out.push(Effect::Notify(node.clone(), event));
-    }
-
-    /// An agent that this coordinator does not know holds a round.
-    fn regain(&mut self, now: Now, join: Join, held: HeldRound, out: &mut Outbox<Effect>) {
-        let node = join.node.clone();
-        let expected = self.missing.get(&held.rank).copied();
-        let is_unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
-        let is_member = is_unnoted.is_some_and(|is_unnoted| {
-            let is_it = expected == Some(join.instance) || is_unnoted && expected == Some(0);
-            (is_it || self.was_silent(&held)) && self.note.round == held.round
-        });
-        let phase = if is_member {
-            Phase::Member
-        } else {
-            Phase::Dropped
-        };
-        if is_member {
-            self.missing.remove(&held.rank);
-            if let Some(member) = self.note.members.get_mut(held.rank as usize) {
-                *member = join.instance;
-            }
-        } else if let Some(rank) = self.missing_rank(join.instance) {
-            // It holds another round, or says another rank than it has.
-            self.account(rank, || format!("node {node} holds another round"));
-        }
-        self.agents
-            .insert(node.clone(), Agent::new(now, join, phase));
-        if !is_member {
-            self.skip_numbers(held.round);
-            self.dismiss(&node, held.round, out);
-            return self.end_recovery_if_due(now, out);
-        }
-        self.state.participants.insert(node.clone(), held.rank);
-        if let Some((addr, port)) = held.master {
-            self.masters.set(addr, port);
-        }
-        // Somebody who had come back is gone again, of which the others were told then.
-        if self.change_announced {
-            self.dismiss(&node, held.round, out);
-        }
-        if held.succeeded {
-            self.succeeded.insert(node);
-        }
-        self.end_recovery_if_due(now, out);
     }
 
     /// An agent that holds no round has come while state is recovered.
@@ -656,167 +408,5 @@ impl Run {
             });
         }
         self.announce_master(addr, port, out);
-    }
-
-    /// The workers of a participant have succeeded.
-    pub(in crate::coordinator) fn succeeded(
-        &mut self,
-        now: Now,
-        node: &NodeDesc,
-        round: u64,
-        out: &mut Outbox<Effect>,
-    ) {
-        let takes_part = self.state.complete && self.state.participants.contains_key(node);
-        if takes_part && self.announced == Some(round) {
-            self.succeeded.insert(node.clone());
-            self.end_recovery_if_due(now, out);
-            self.announce_success(out);
-        }
-    }
-
-    /// Tells everybody if the workers of all participants have succeeded.
-    fn announce_success(&mut self, out: &mut Outbox<Effect>) {
-        let mut participants = self.state.participants.keys();
-        let is_whole = self.recovery.is_none()
-            && self.is_recoverable()
-            && self.state.participants.len() == self.note.members.len();
-        let all = self.note.succeeded || participants.all(|node| self.succeeded.contains(node));
-        if !is_whole || !all {
-            return;
-        }
-        if !self.note.succeeded {
-            self.note.succeeded = true;
-            out.push(Effect::Note(self.note.clone()));
-        }
-        for node in &self.succeeded {
-            let round = self.state.round;
-            let event = Event::AllSucceeded { round };
-            out.push(Effect::Notify(node.clone(), event));
-        }
-    }
-
-    /// Whether a coordinator that is started again can recover the last round.
-    pub(super) fn is_recoverable(&self) -> bool {
-        self.restartable && !self.note.members.is_empty()
-    }
-
-    /// Whether an agent whose connection broke may come back over another one.
-    pub(in crate::coordinator) fn may_reattach(&self, node: &NodeDesc) -> bool {
-        let Some(agent) = self.agents.get(node).filter(|_| self.restartable) else {
-            return false;
-        };
-        let holds = agent.phase != Phase::Member || self.is_recoverable();
-        agent.attempt.is_some() && holds
-    }
-
-    /// A round is about to be announced: it is noted before.
-    pub(super) fn note_round(&mut self, out: &mut Outbox<Effect>) {
-        let mut members = vec![0; self.state.participants.len()];
-        for (node, rank) in &self.state.participants {
-            let agent = self
-                .agents
-                .get(node)
-                .filter(|agent| agent.attempt.is_some());
-            let Some(agent) = agent else {
-                members.clear();
-                break;
-            };
-            if let Some(member) = members.get_mut(*rank as usize) {
-                *member = agent.instance;
-            }
-        }
-        self.succeeded.clear();
-        self.note = RunNote {
-            round: self.state.round,
-            lease: match members.is_empty() {
-                true => Duration::ZERO,
-                false => self.lease(),
-            },
-            members,
-            ..RunNote::default()
-        };
-        out.push(Effect::Note(self.note.clone()));
-        if !self.is_recoverable() {
-            return;
-        }
-        let (round, host) = (self.state.round, self.host_rank());
-        for node in self.state.participants.keys() {
-            let event = Event::Recoverable { round, host };
-            out.push(Effect::Notify(node.clone(), event));
-        }
-    }
-
-    /// The longest lease of the participants.
-    fn lease(&self) -> Duration {
-        let agents = self.state.participants.keys();
-        let agents = agents.filter_map(|node| self.agents.get(node));
-        let longest = agents.filter_map(|agent| agent.fence).max();
-        let size = self.state.participants.len() as u32;
-        longest.map_or(Duration::ZERO, |longest| fence::lease(longest, size))
-    }
-
-    /// The rank of the participant in whose process this coordinator is.
-    fn host_rank(&self) -> Option<u32> {
-        let host = self.host.filter(|host| *host != 0)?;
-        let mut members = self.note.members.iter();
-        let rank = members.position(|member| *member == host)?;
-        u32::try_from(rank).ok()
-    }
-
-    /// Somebody knows a round that this coordinator has never heard of: the number of a round is never used twice, also
-    /// where there is no note of it.
-    fn skip_numbers(&mut self, known: u64) {
-        let (round, next) = (self.state.round, known.min(HIGHEST) + self.unnoted_step());
-        match self.state.complete {
-            true if round < known => self.step = self.step.max(next.saturating_sub(round)),
-            false if round <= known => self.state.round = round.max(next),
-            _ => {}
-        }
-    }
-
-    /// Each coordinator has another one: of two that go on from the same round, the second need not know of the first.
-    fn unnoted_step(&self) -> u64 {
-        match is_broken(Mutant::NoJump) {
-            false => UNNOTED_STEP + self.draw % UNNOTED_STEP,
-            true => 1,
-        }
-    }
-
-    /// The next round has a number that no round had.
-    pub(super) fn number_next_round(&mut self) {
-        self.state.round += std::mem::replace(&mut self.step, 1).max(1);
-    }
-
-    /// An agent has left the run, or is lost: nobody is to wait for it in a recovery.
-    pub(super) fn note_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
-        if instance == 0 || self.is_undecided() {
-            return;
-        }
-        let mut members = self.note.members.iter_mut();
-        if let Some(member) = members.find(|member| **member == instance) {
-            *member = 0;
-            out.push(Effect::Note(self.note.clone()));
-        }
-    }
-
-    /// The note that a recovery under way began with.
-    pub(in crate::coordinator) fn note_of_recovery(&self) -> Option<RunNote> {
-        let recovery = self.recovery.as_ref()?;
-        (!recovery.is_unnoted()).then(|| self.note.clone())
-    }
-
-    /// The note of a run that nobody takes part in.
-    pub(in crate::coordinator) fn final_note(&self) -> Option<RunNote> {
-        // Agents that came after everybody had left need not have been in a round of this life.
-        let last = match self.state.complete {
-            true => Some(self.state.round),
-            false => self.state.round.checked_sub(1),
-        };
-        let is_known = self.announced.is_some() || self.state.closed || last.is_some();
-        is_known.then(|| RunNote {
-            round: self.note.round.max(last.unwrap_or(0)),
-            closed: self.state.closed && !is_broken(Mutant::EndIsNotNoted),
-            ..RunNote::default()
-        })
     }
 }
