@@ -12,9 +12,8 @@
 //! containers) process groups and the adoption of orphans do the same less directly; so nothing here
 //! is needed, nothing here fails, and what does not work is logged at level DEBUG.
 //!
-//! A worker goes into its group by itself, before it executes its program, so that it has no child
-//! outside. The first such move of a run takes the kernel up to some 10 ms. The root group of a
-//! machine is not divided: it belongs to the system.
+//! A worker begins in its group, so that it has no child outside. The root group of a machine is not
+//! divided: it belongs to the system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -74,19 +73,16 @@ impl ControlGroup {
         }
     }
 
-    /// The file through which a worker goes into its own group.
+    /// The directory of the group that a worker begins in: a new one, where nothing is left in the one of the last attempt, so
+    /// that the kernel does not take it for one that is being killed.
     pub(crate) fn entrance(&self, worker: LocalRank) -> Option<File> {
         let directory = self.of_worker(worker);
+        let _ = fs::remove_dir(&directory);
         let made = match fs::create_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             made => made,
         };
-        let entrance = made.and_then(|()| {
-            OpenOptions::new()
-                .write(true)
-                .open(directory.join("cgroup.procs"))
-        });
-        entrance
+        made.and_then(|()| File::open(&directory))
             .inspect_err(|error| debug!("no control group {}: {error}", directory.display()))
             .ok()
     }
@@ -168,10 +164,8 @@ mod tests {
         let directory = own.path().join("rdzv-agent-77");
         assert!(directory.is_dir());
         group_files(&directory);
-        // A directory of ours has no `cgroup.procs`, where a group has one from the beginning.
-        assert!(group.entrance(LocalRank(1)).is_none());
-        group_files(&directory.join("worker-1"));
         assert!(group.entrance(LocalRank(1)).is_some());
+        group_files(&directory.join("worker-1"));
         group.kill_worker(LocalRank(1));
         let killed = |file: &str| fs::read_to_string(directory.join(file)).unwrap();
         assert_eq!(killed("worker-1/cgroup.kill"), "1");

@@ -49,7 +49,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 Output::Stop => {
                     self.supervisor.suspend();
                     self.signal_others(Signal::STOP);
-                    self.stands_since = Some(self.clock.now().mono);
+                    self.stands_since = self.fence.stands_since();
                     let message =
                         "workers stand still: no coordinator with a majority was heard of in time";
                     self.say_of_fence(message.to_owned(), GroupEvent::Fenced);
@@ -106,7 +106,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// This process goes on. If it was stopped, the guard may have stopped its workers.
     pub(super) fn continued(&mut self) {
         if self.fence.lease_until().is_some() {
-            self.fence(Input::Tick);
+            self.fence(Input::Continued);
             if !self.fence.is_closed() {
                 self.supervisor.resume();
                 self.signal_others(Signal::CONT);
@@ -125,7 +125,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// Their grace is over: the others go on without them.
     fn kill_fenced(&mut self) {
         if let Some(since) = self.stands_since.take() {
-            let stood = self.clock.now().mono.since(since);
+            let stood = fence::now().mono.since(since);
             let message = format!(
                 "workers that stood still for {:.1} s are killed: their round is over",
                 stood.as_secs_f64()

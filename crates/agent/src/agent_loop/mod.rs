@@ -258,7 +258,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.clock.was_stopped_since(since);
         warn!("[{role}] continued");
         // The lease may have ended meanwhile.
-        self.fence(fence::Input::Tick);
+        self.fence(fence::Input::Continued);
         if !self.fence.is_closed() {
             self.supervisor.resume();
         }

@@ -1,13 +1,13 @@
 //! The code between a new process and its program, and the state of descriptors before it.
 //!
-//! The only `unsafe` code of the agent.
+//! With `clone.rs`, the only `unsafe` code of the agent.
 //!
 //! Invariant: before its program, a new process may be a copy of a process with several threads, one of which held
 //! the allocator's lock at that moment, or share its memory. Therefore the closures given to `pre_exec` and to
 //! `clone` make system calls only: they do not allocate, take locks, log or panic. `rustix` makes these calls
 //! directly, and an error number becomes an `io::Error` without allocation.
 //!
-//! A worker is made by `clone` with the memory of this process, which spares a copy of the page tables and the faults
+//! A worker is made (`clone.rs`) with the memory of this process, which spares a copy of the page tables and the faults
 //! after it. `posix_spawn` does the same, but cannot set a death signal.
 //!
 //! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
@@ -16,7 +16,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -27,6 +27,7 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::ForkResult;
 use rdzv_agent_proto::topology::CpuList;
 use rdzv_core::env::RDZV_CALL;
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{
     PTracer, Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getpid, getppid,
@@ -37,6 +38,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Spawned;
+use super::clone::{Made, clone};
 use super::program::Program;
 use crate::signals::{FOR_WORKERS, signal_set};
 
@@ -131,7 +133,7 @@ pub(super) struct Setup {
     /// Lets this process, and what it starts, trace it where Yama allows that to parents only
     /// (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
     pub(super) traceable: bool,
-    /// The `cgroup.procs` of its control group. Where that is refused it stays outside, which is no error.
+    /// The directory of its control group. Where that is refused it stays outside, which is no error.
     pub(super) control_group: Option<File>,
     /// It runs on these processors only. It does not start if none of them can be used any more (taken offline, or
     /// out of the cpuset).
@@ -149,8 +151,8 @@ pub(super) fn processors(list: &CpuList) -> CpuSet {
 }
 
 impl Setup {
-    /// System calls only.
-    fn apply(&self, parent: Pid) -> io::Result<()> {
+    /// System calls only. With `is_outside`, the process has yet to go into its control group.
+    fn apply(&self, parent: Pid, is_outside: bool) -> io::Result<()> {
         if let Some(stdout) = &self.stdout {
             dup2_stdout(stdout)?;
         }
@@ -171,9 +173,11 @@ impl Setup {
             // Without Yama there is nothing to allow, and the kernel says that this is no valid call.
             let _ = set_ptracer(PTracer::ProcessID(parent));
         }
-        if let Some(entrance) = &self.control_group {
+        if let Some(group) = self.control_group.as_ref().filter(|_| is_outside) {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             // To the kernel, 0 is the writing process.
-            let _ = rustix::io::write(entrance, b"0");
+            let _ = openat(group, c"cgroup.procs", flags, Mode::empty())
+                .and_then(|entrance| rustix::io::write(entrance, b"0"));
         }
         if let Some(set) = &self.processors {
             sched_setaffinity(None::<Pid>, set)?;
@@ -181,9 +185,6 @@ impl Setup {
         Ok(())
     }
 }
-
-/// Bytes of stack for what a process does before its program.
-const STACK: usize = 64 << 10;
 
 /// The needs of a new process of a worker, and its answer.
 struct Start<'a> {
@@ -194,6 +195,10 @@ struct Start<'a> {
     /// For each candidate those of a shell.
     shells: Vec<Vec<*const c_char>>,
     environment: Vec<*const c_char>,
+    /// The process has not begun in its control group.
+    is_outside: bool,
+    /// It has got as far as the code here.
+    has_begun: bool,
     /// Why the program was not executed.
     failed: Option<i32>,
 }
@@ -212,33 +217,28 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
             .map(|candidate| pointers(&candidate.shell_arguments))
             .collect(),
         environment: pointers(&program.environment),
+        is_outside: false,
+        has_begun: false,
         failed: None,
     };
-    // In units that are aligned as the stack has to be.
-    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
-    let mut pidfd = -1;
     // A handler of this process must not run in one that shares its memory.
     let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: this thread stands still until the new process has executed its program or ended (CLONE_VFORK), so
-    // `start`, all that it borrows and the stack outlive their use there. The stack grows down from its end, and
-    // less than a tenth of it is used. The new process writes to `start` and to the stack alone.
-    let made = Errno::result(unsafe {
-        libc::clone(
-            child_main,
-            stack.as_mut_ptr_range().end.cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD,
-            (&raw mut start).cast(),
-            &raw mut pidfd,
-        )
-    });
-    blocked.thread_set_mask()?;
-    let pid = Pid::from_raw(made?).ok_or(io::ErrorKind::InvalidData)?;
-    let pidfd = match pidfd {
-        // A kernel that does not know the flag.
-        ..0 => pidfd_open(pid, PidfdFlags::empty()),
-        // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
-        pidfd => Ok(unsafe { OwnedFd::from_raw_fd(pidfd) }),
+    let group = setup.control_group.as_ref().map(AsFd::as_fd);
+    let inside = group.and_then(|group| make(&mut start, Some(group)).ok());
+    let made = match inside {
+        Some(made) if start.has_begun => Ok(made),
+        // Of an older kernel, or refused: it goes in by itself. Newer ones (6.18, say) kill a process at once that begins in a group
+        // which was ever killed (`cgroup.kill`) another number of times than the group of this one.
+        killed => {
+            if let Some((pid, _)) = killed {
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+            }
+            make(&mut start, None)
+        }
     };
+    blocked.thread_set_mask()?;
+    let (pid, pidfd) = made?;
+    let pidfd = pidfd.map_or_else(|| pidfd_open(pid, PidfdFlags::empty()), Ok);
     let error = match (start.failed, pidfd) {
         (None, Ok(pidfd)) => return Ok(Spawned { pid, pidfd }),
         (Some(failed), _) => io::Error::from_raw_os_error(failed),
@@ -251,11 +251,20 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     Err(error)
 }
 
+/// Makes the new process, in its control group or outside. Signals have to be blocked.
+fn make(start: &mut Start<'_>, group: Option<BorrowedFd<'_>>) -> io::Result<Made> {
+    start.is_outside = group.is_none();
+    // SAFETY: `child_main` makes system calls only, and `start` and all that it borrows outlive this call. The new process
+    // writes to `start` and to its stack alone.
+    unsafe { clone(child_main, (&raw mut *start).cast(), group) }
+}
+
 /// The new process, until its program: system calls only.
 extern "C" fn child_main(start: *mut c_void) -> c_int {
     // SAFETY: it is the address that the function above has given, and its thread stands still.
     let start = unsafe { &mut *start.cast::<Start<'_>>() };
-    start.failed = Some(match start.setup.apply(start.parent) {
+    start.has_begun = true;
+    start.failed = Some(match start.setup.apply(start.parent, start.is_outside) {
         Err(error) => error.raw_os_error().unwrap_or(0),
         Ok(()) => {
             reset_signals();

@@ -4,6 +4,7 @@
 //! only), dies with the agent, and inherits working directory, stdin and descriptors 0 to 2.
 
 mod child;
+mod clone;
 mod program;
 
 use std::ffi::{OsStr, OsString};

@@ -108,6 +108,21 @@ fn groups_are_used_again_by_the_next_attempt() {
 }
 
 #[test]
+fn a_group_that_was_killed_before_starts_workers_too() {
+    let Some(group) = Group::make("killed") else {
+        return;
+    };
+    // As a service that is started again in the group in which it was killed.
+    fs::write(group.0.join("cgroup.kill"), "1").unwrap();
+    let ended = group
+        .start(&["restarts=1"], &format!("{FAMILY}; exit 3"))
+        .end();
+    assert_eq!(ended.stdout.matches("/worker-0\n").count(), 2);
+    ended.assert_nothing_left(ended.pids().len());
+    assert!(group.groups_inside().is_empty());
+}
+
+#[test]
 fn whoever_is_killed_the_groups_go() {
     for kill_keeper in [true, false] {
         let Some(group) = Group::make(if kill_keeper { "keeper" } else { "agent" }) else {

@@ -5,11 +5,6 @@ use rdzv_agent_proto::group::Failure;
 /// Words in the text of a failure, all lower case, and the advice. The first row that fits counts.
 const ADVICE: &[(&[&str], &str)] = &[
     (
-        &["memoryerror", "cannot allocate memory", "bad_alloc"],
-        "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
-         container or job",
-    ),
-    (
         &[
             "cuda out of memory",
             "hip out of memory",
@@ -18,6 +13,12 @@ const ADVICE: &[(&[&str], &str)] = &[
         ],
         "a smaller batch or gradient checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against \
          fragmentation; nvidia-smi shows other users of the device",
+    ),
+    // After the row before: torch.OutOfMemoryError is the device's.
+    (
+        &["memoryerror", "cannot allocate memory", "bad_alloc"],
+        "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
+         container or job",
     ),
     (
         &["eaddrinuse", "address already in use"],
@@ -204,7 +205,12 @@ mod tests {
             (
                 exception("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
                 1,
-                "smaller batch",
+                "expandable_segments",
+            ),
+            (
+                exception("MemoryError: Unable to allocate 8 GiB"),
+                1,
+                "data loader",
             ),
             (
                 exception(

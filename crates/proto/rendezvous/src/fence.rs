@@ -62,6 +62,8 @@ pub enum Input {
     Lifted,
     /// The deadline has come.
     Tick,
+    /// This process was stopped and goes on: where the lease has ended meanwhile, others have stopped the workers then.
+    Continued,
 }
 
 /// An action of a [`Fence`], for all workers of the node.
@@ -86,8 +88,10 @@ pub struct Fence {
     /// The last round whose workers are gone.
     left: Option<u64>,
     until: Option<Mono>,
-    /// Since when they stand still.
+    /// Since when they may not run, as far as this process knows.
     stopped: Option<Mono>,
+    /// Since when they have stood still then.
+    since: Mono,
     is_over: bool,
     outbox: Outbox<Output>,
 }
@@ -101,6 +105,7 @@ impl Fence {
             left: None,
             until: None,
             stopped: None,
+            since: Mono::ZERO,
             is_over: false,
             outbox: Outbox::default(),
         }
@@ -109,6 +114,11 @@ impl Fence {
     /// Whether the workers stand still, and must not be continued by anybody else.
     pub fn is_closed(&self) -> bool {
         self.stopped.is_some()
+    }
+
+    /// Since when the workers have stood still, if they do.
+    pub fn stands_since(&self) -> Option<Mono> {
+        self.stopped.map(|_| self.since)
     }
 
     /// The end of the lease of the workers that are there.
@@ -131,11 +141,8 @@ impl Fence {
 
     fn open_if_backed(&mut self, now: Mono) {
         let is_backed = self.until.is_some_and(|until| until > now);
-        if is_backed
-            && !self.is_over
-            && let Some(since) = self.stopped.take()
-        {
-            self.outbox.push(Output::Continue(now.since(since)));
+        if is_backed && !self.is_over && self.stopped.take().is_some() {
+            self.outbox.push(Output::Continue(now.since(self.since)));
         }
     }
 
@@ -149,7 +156,7 @@ impl Fence {
     fn tick(&mut self, now: Mono) {
         match self.stopped {
             None if self.until.is_some_and(|until| until <= now) => {
-                self.stopped = Some(now);
+                (self.stopped, self.since) = (Some(now), now);
                 self.outbox.push(match self.is_over {
                     true => Output::Kill,
                     false => Output::Stop,
@@ -160,9 +167,9 @@ impl Fence {
                 self.stopped = None;
                 self.outbox.push(Output::Continue(now.since(since)));
             }
-            Some(since) if !self.is_over && since + self.kill_after <= now => {
+            Some(stopped) if !self.is_over && stopped + self.kill_after <= now => {
                 self.is_over = true;
-                self.outbox.push(Output::GiveUp(now.since(since)));
+                self.outbox.push(Output::GiveUp(now.since(self.since)));
             }
             _ => {}
         }
@@ -190,6 +197,13 @@ impl Machine for Fence {
                 }
             }
             Input::Tick => self.tick(now),
+            Input::Continued => {
+                let was_open = self.stopped.is_none();
+                self.tick(now);
+                if let Some(until) = self.until.filter(|_| was_open && self.stopped.is_some()) {
+                    self.since = until;
+                }
+            }
         }
     }
 
@@ -263,6 +277,20 @@ mod tests {
             tell(&mut fence, 3100, lease(6000)),
             [Output::Stop, continued]
         );
+    }
+
+    #[test]
+    fn workers_of_a_process_that_was_stopped_have_stood_still_since_the_end_of_the_lease() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        assert_eq!(tell(&mut fence, 2000, Input::Continued), []);
+        assert_eq!(tell(&mut fence, 15_000, Input::Continued), [Output::Stop]);
+        assert_eq!(fence.stands_since(), Some(at(3000).mono));
+        // They are not given up at once: the coordinator may have waited for this node.
+        assert_eq!(fence.deadline(), Some(at(75_000).mono));
+        let continued = [Output::Continue(Duration::from_millis(12_200))];
+        assert_eq!(tell(&mut fence, 15_200, lease(18_000)), continued);
+        assert_eq!(fence.stands_since(), None);
     }
 
     #[test]

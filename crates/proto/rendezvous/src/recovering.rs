@@ -20,6 +20,10 @@ pub struct Recovering {
     pub missing: Vec<u32>,
     /// Since the coordinator was started again; or since nothing was heard of anybody, if that is why it waits.
     pub elapsed: Duration,
+    /// The time until those who are missing are lost, if they will be.
+    pub left: Option<Duration>,
+    /// Whether there is a note of the round: otherwise nobody may be missing.
+    pub is_noted: bool,
     /// Whether all participants are silent, and no coordinator has died: the hosts that are known, by rank.
     pub silent: Option<BTreeMap<u32, String>>,
     /// Where the coordinator was that has announced the round, if that is another address than this one's.
@@ -33,6 +37,8 @@ impl fmt::Display for Recovering {
             size,
             missing,
             elapsed,
+            left,
+            is_noted,
             silent,
             elsewhere,
         } = self;
@@ -64,13 +70,17 @@ impl fmt::Display for Recovering {
             more => format!(" and {more} more"),
         };
         let back = (*size as usize).saturating_sub(missing.len());
-        let few = match missing.len() * 2 < *size as usize {
-            true => "and without a note all have to be",
-            false => "which is not more than half",
+        let (few, wait) = match (left, is_noted) {
+            (Some(left), _) => ("", format!("waiting {:.1} s more for", left.as_secs_f64())),
+            (None, true) => (", which is not more than half", "waiting for".to_owned()),
+            (None, false) => (
+                ", and without a note all have to be",
+                "waiting for".to_owned(),
+            ),
         };
         write!(
             formatter,
-            "recovering round {round} for {:.0} s: {back} of {size} nodes are accounted for, {few}; waiting for the agents of group ranks {}{more}",
+            "recovering round {round} for {:.0} s: {back} of {size} nodes are accounted for{few}; {wait} the agents of group ranks {}{more}",
             elapsed.as_secs_f64(),
             named.join(", ")
         )
@@ -140,14 +150,27 @@ mod tests {
             size: 40,
             missing: (20..40).collect(),
             elapsed: Duration::from_millis(3008),
+            left: None,
+            is_noted: true,
             silent: None,
             elsewhere: None,
         };
         let text = recovering.to_string();
-        assert!(text.starts_with("recovering round 7 for 3 s: 20 of 40 nodes"));
+        assert!(text.starts_with(
+            "recovering round 7 for 3 s: 20 of 40 nodes are accounted for, which is not more than half; waiting for the"
+        ));
         assert!(text.ends_with(
             "20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35 and 4 more"
         ));
+        recovering.missing = vec![3];
+        recovering.left = Some(Duration::from_millis(540));
+        assert_eq!(
+            recovering.to_string(),
+            "recovering round 7 for 3 s: 39 of 40 nodes are accounted for; waiting 0.5 s more for the agents of group ranks 3"
+        );
+        (recovering.left, recovering.is_noted) = (None, false);
+        let text = recovering.to_string();
+        assert!(text.contains("accounted for, and without a note all have to be; waiting for"));
         recovering.missing.clear();
         assert_eq!(
             recovering.to_string(),
@@ -162,6 +185,8 @@ mod tests {
             size: 2,
             missing: vec![0, 1],
             elapsed: Duration::from_millis(500),
+            left: None,
+            is_noted: true,
             silent: Some([(0, "node-a".to_owned())].into()),
             elsewhere: None,
         };
@@ -185,6 +210,8 @@ mod tests {
             size: 3,
             missing: vec![2],
             elapsed: Duration::from_millis(10_500),
+            left: None,
+            is_noted: false,
             silent: None,
             elsewhere: Some("10.0.0.1:29400".to_owned()),
         };

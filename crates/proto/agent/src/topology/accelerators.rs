@@ -101,18 +101,19 @@ impl Accelerators {
 /// Restricts devices as the driver's library does: the list counts up to its first entry that is no
 /// device, and one that names a device twice is worth nothing.
 ///
-/// An entry is an index or the beginning of a UUID. Without a list all devices are visible.
+/// An entry is an index, as far as it has digits (`0;1` is 0, as for PyTorch), or the beginning of a UUID. Without a list all
+/// devices are visible.
 pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();
     };
     let mut seen = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let found = match entry.parse::<usize>() {
-            Ok(index) => devices.get(index).map(Visible::Device),
-            Err(_) if entry.starts_with("MIG-") => Some(Visible::Unresolved),
-            Err(_) if entry.starts_with("GPU-") => by_uuid(devices, entry),
-            Err(_) => None,
+        let found = match index(entry) {
+            Some(index) => devices.get(index).map(Visible::Device),
+            None if entry.starts_with("MIG-") => Some(Visible::Unresolved),
+            None if entry.starts_with("GPU-") => by_uuid(devices, entry),
+            None => None,
         };
         let Some(found) = found else { break };
         if matches!(found, Visible::Device(_)) && seen.contains(&found) {
@@ -123,6 +124,13 @@ pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>
     // Entries that nobody can check do not become more devices than there are.
     seen.truncate(devices.len());
     seen
+}
+
+/// The number that an entry begins with.
+fn index(entry: &str) -> Option<usize> {
+    let number = entry.strip_prefix('+').unwrap_or(entry);
+    let end = number.find(|character: char| !character.is_ascii_digit());
+    number[..end.unwrap_or(number.len())].parse().ok()
 }
 
 fn by_uuid<'d>(devices: &'d [Device], beginning: &str) -> Option<Visible<'d>> {
@@ -164,7 +172,7 @@ mod tests {
     #[test]
     fn a_list_chooses_and_orders_devices() {
         let four = devices(&[Some("GPU-aa1"), Some("GPU-aa2"), Some("GPU-b"), None]);
-        let cases: [(Option<&str>, &[&str]); 12] = [
+        let cases: [(Option<&str>, &[&str]); 14] = [
             (None, &["00", "01", "02", "03"]),
             (Some(""), &[]),
             (Some("2, 0"), &["02", "00"]),
@@ -177,6 +185,8 @@ mod tests {
             (Some("GPU-zz,0"), &["?", "00"]),
             (Some("MIG-x,1"), &["?", "01"]),
             (Some("nonsense"), &[]),
+            (Some("+2,0x1"), &["02", "00"]),
+            (Some("1;2,3a"), &["01", "03"]),
         ];
         for (list, expected) in cases {
             assert_eq!(seen(&four, list), expected, "{list:?}");

@@ -324,7 +324,7 @@ impl Coordinator {
     /// For what it waits; of several runs, the first that does.
     pub fn waits(&self, now: Now) -> Option<Wait> {
         self.runs.iter().find_map(|(id, hosted)| {
-            let recovering = hosted.run.recovering(now)?;
+            let recovering = hosted.run.recovering(now).filter(|it| !it.is_over())?;
             Some(Wait::of_recovery(id, &recovering))
         })
     }

@@ -749,11 +749,7 @@ impl NativeClient {
                     self.outbox.push(connection_broke(round, &outage.why));
                 }
                 if attached.is_some() && self.attachment.is_to_tell(elapsed) {
-                    self.outbox.push(Output::Missing(Missing {
-                        what: Some(why),
-                        elapsed,
-                        left: timeout.saturating_sub(elapsed),
-                    }));
+                    self.miss(Some(why), elapsed, timeout.saturating_sub(elapsed));
                 }
                 outage
             }
@@ -765,11 +761,7 @@ impl NativeClient {
                     && self.phase != Phase::Idle
                     && self.attachment.is_to_tell(elapsed)
                 {
-                    self.outbox.push(Output::Missing(Missing {
-                        what: Some(why.clone()),
-                        elapsed,
-                        left: timeout.max(RECONNECT),
-                    }));
+                    self.miss(Some(why.clone()), elapsed, timeout.max(RECONNECT));
                 }
                 Outage {
                     since: now,
@@ -896,14 +888,25 @@ impl NativeClient {
                 Step::Tell(elapsed) => {
                     let lost_after = self.join.settings.lost_after();
                     let timeout = self.attachment.timeout().unwrap_or_default();
-                    self.outbox.push(Output::Missing(Missing {
-                        what: None,
+                    self.miss(
+                        None,
                         elapsed,
-                        left: (lost_after + timeout).saturating_sub(elapsed),
-                    }));
+                        (lost_after + timeout).saturating_sub(elapsed),
+                    );
                 }
             }
         }
+    }
+
+    /// There is no coordinator: people are told.
+    fn miss(&mut self, what: Option<String>, elapsed: Duration, left: Duration) {
+        let lease = self.lease.as_ref();
+        self.outbox.push(Output::Missing(Missing {
+            what,
+            elapsed,
+            left,
+            is_fenced: lease.is_some_and(Lease::is_of_round),
+        }));
     }
 
     fn beat(&mut self, now: Mono) {

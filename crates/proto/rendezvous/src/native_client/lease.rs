@@ -52,6 +52,11 @@ impl Lease {
         self.due = Some(now);
     }
 
+    /// Whether the workers of a round have this lease.
+    pub(super) fn is_of_round(&self) -> bool {
+        self.due.is_some()
+    }
+
     /// The agent is in no round any more.
     pub(super) fn end(&mut self) {
         self.sent.clear();

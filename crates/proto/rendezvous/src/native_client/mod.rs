@@ -187,6 +187,8 @@ pub struct Missing {
     pub elapsed: Duration,
     /// For how long it will be.
     pub left: Duration,
+    /// Whether the workers have a fence: without a coordinator they stand still, and are killed later.
+    pub is_fenced: bool,
 }
 
 /// Why a request failed.

@@ -534,6 +534,7 @@ fn the_loss_of_a_silent_machine_is_said_before_another_attempt_to_reach_it() {
         (missing.elapsed.as_millis(), missing.left.as_secs()),
         (2500, 60)
     );
+    assert!(!missing.is_fenced);
     // A voter is asked at once, and another one coordinates as a rule.
     let mut client = member().among_voters();
     assert_eq!(at(&mut client, 2.5, broke()), []);
@@ -641,8 +642,23 @@ fn an_agent_that_asks_for_its_lease_sends_no_heartbeats_beside_that() {
     }
 }
 
-/// The words of an agent with a fence in a round of such a length.
-fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
+#[test]
+fn workers_with_a_fence_are_not_said_to_be_left_alone() {
+    let (mut client, _) = member_with_a_fence(false);
+    let broke = Input::Disconnected("connection timed out".to_owned());
+    let outputs = at(&mut client, 2.5, broke);
+    let missing = outputs.iter().find_map(|output| match output {
+        Output::Missing(missing) => Some(missing),
+        _ => None,
+    });
+    assert!(
+        missing.is_some_and(|missing| missing.is_fenced),
+        "{outputs:?}"
+    );
+}
+
+/// An agent with a fence, and what it says when it is in a round.
+fn member_with_a_fence(in_process: bool) -> (NativeClient, Vec<Output>) {
     let mut client = joining_client(Settings {
         fence: Some(Duration::from_secs(3)),
         ..Settings::new(1, 2)
@@ -652,9 +668,15 @@ fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
         ..authority(3)
     };
     hear(&mut client, &Event::Attached(authority));
+    let outputs = form(&mut client);
+    (client, outputs)
+}
+
+/// The words of an agent with a fence in a round of such a length.
+fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
+    let (mut client, mut outputs) = member_with_a_fence(in_process);
     let mut said = vec![];
     let mut seconds = 0.0;
-    let mut outputs = form(&mut client);
     while seconds < length {
         for output in outputs {
             let Output::Send(bytes) = output else {

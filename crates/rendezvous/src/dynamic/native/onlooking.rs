@@ -130,12 +130,15 @@ impl Onlooking {
     pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
         let (run, silent) = (escape(run), "it is connected and says nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
+        let workers = match missing.is_fenced {
+            false => "the workers are not touched",
+            true => "the workers are fenced",
+        };
         let began = Instant::now();
         let sentence = move || {
             let since = began.elapsed();
             format!(
-                "no coordinator at {place} for {:.0} s ({what}); the workers are not touched, and it is waited for \
-                 {:.0} s more",
+                "no coordinator at {place} for {:.0} s ({what}); {workers}, and it is waited for {:.0} s more",
                 (missing.elapsed + since).as_secs_f64(),
                 missing.left.saturating_sub(since).as_secs_f64(),
             )

@@ -14,7 +14,6 @@
 //! A coordinator that has a round of its own in the run waits for nobody: there are two clusters then, and members of
 //! the other one are told that their round is over. Nor do voters wait, whose note is replicated.
 
-use super::recovery::Recovery;
 use super::{Effect, Run};
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
 use crate::mutant::{Mutant, is_broken};
@@ -92,19 +91,14 @@ impl Run {
     }
 
     /// People are told, here and where the members are.
-    pub(super) fn say_undecided(&self, recovery: &Recovery, now: Now, out: &mut Outbox<Effect>) {
-        let Some(last) = &recovery.elsewhere else {
+    pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
+        let Some(recovering) = self.recovering(now) else {
             return;
         };
-        let address = last.address.clone();
-        out.push(Effect::Recovering(super::Recovering {
-            round: self.note.round,
-            size: self.note.members.len() as u32,
-            missing: self.missing.keys().copied().collect(),
-            elapsed: now.mono.since(recovery.began),
-            silent: None,
-            elsewhere: Some(address.clone()),
-        }));
+        let Some(address) = recovering.elsewhere.clone() else {
+            return;
+        };
+        out.push(Effect::Recovering(recovering));
         for node in self.state.participants.keys() {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.says_from) {

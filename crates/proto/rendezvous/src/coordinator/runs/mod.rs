@@ -349,21 +349,6 @@ impl Run {
         self.recovery.is_some()
     }
 
-    /// The state of its recovery, if somebody is missing.
-    pub(super) fn recovering(&self, now: Now) -> Option<Recovering> {
-        let recovery = self.recovery.as_ref();
-        let waits = |it: &&Recovery| !self.missing.is_empty() || it.elsewhere.is_some();
-        let recovery = recovery.filter(waits)?;
-        Some(Recovering {
-            round: self.note.round,
-            size: self.note.members.len() as u32,
-            missing: self.missing.keys().copied().collect(),
-            elapsed: now.mono.since(recovery.began),
-            silent: self.silent_hosts(),
-            elsewhere: recovery.elsewhere.as_ref().map(|last| last.address.clone()),
-        })
-    }
-
     /// Whether it waits for one of its own agents, about which people have said nothing yet.
     pub(super) fn waits_for_word(&self) -> bool {
         let recovery = self.recovery.as_ref();

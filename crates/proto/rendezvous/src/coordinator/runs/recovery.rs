@@ -256,68 +256,18 @@ impl Run {
     /// Ends recovery if enough is known, and goes on with what it has brought.
     pub(super) fn end_recovery_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.is_undecided() {
-            if let Some(mut recovery) = self.recovery.take_if(|it| it.at <= now.mono) {
-                self.say_undecided(&recovery, now, out);
+            if let Some(recovery) = self.recovery.as_mut().filter(|it| it.at <= now.mono) {
                 recovery.at = now.mono + REMIND;
-                self.recovery = Some(recovery);
+                self.say_undecided(now, out);
             }
             return;
+        }
+        if !self.is_decided(now.mono) {
+            return self.say_missing(now, out);
         }
         let Some(recovery) = &mut self.recovery else {
             return;
         };
-        let size = self.note.members.len();
-        let enough = match recovery.window_ends {
-            Some(_) if recovery.is_silent => {
-                let is_heard = !self.state.participants.is_empty();
-                is_heard || !recovery.over.is_empty() || self.recovers
-            }
-            Some(ends) if ends <= now.mono || is_broken(Mutant::NoWindow) => {
-                let is_half = self.missing.len() * 2 == size && is_broken(Mutant::HalfRestores);
-                let is_most = self.missing.len() * 2 < size || is_half;
-                // Of voters, a majority has elected this coordinator: those who are missing are cut off, or gone. If all
-                // are, their workers stand still only where they have a fence.
-                let is_fenced = !self.note.lease.is_zero();
-                let is_elected =
-                    self.electors_heard.is_some() && (self.missing.len() < size || is_fenced);
-                is_most || is_elected || !recovery.over.is_empty() || self.recovers
-            }
-            Some(_) => self.missing.is_empty(),
-            // Until then, somebody may come who knows of a later round.
-            None => {
-                let is_early = self.not_before.is_some_and(|at| now.mono < at);
-                let is_assured = self.recovers && recovery.began + WINDOW <= now.mono;
-                let is_assured = is_assured || is_broken(Mutant::MissingAreLost);
-                !is_early && (self.missing.is_empty() || is_assured)
-            }
-        };
-        let elapsed = now.mono.since(recovery.began);
-        if !enough {
-            if recovery.at <= now.mono {
-                let says = recovery.say_at <= now.mono;
-                if says {
-                    recovery.say_at = now.mono + REMIND;
-                }
-                let decides_at = recovery.window_ends.unwrap_or(recovery.began + WINDOW);
-                recovery.at = match decides_at > now.mono {
-                    true => decides_at.min(recovery.say_at),
-                    false => recovery.say_at,
-                };
-                if !says {
-                    return;
-                }
-                let missing = self.missing.keys().copied().collect();
-                out.push(Effect::Recovering(Recovering {
-                    round: self.note.round,
-                    size: size as u32,
-                    missing,
-                    elapsed,
-                    silent: self.silent_hosts(),
-                    elsewhere: None,
-                }));
-            }
-            return;
-        }
         let over = std::mem::take(&mut recovery.over);
         let (is_unnoted, is_silent) = (recovery.is_unnoted(), recovery.is_silent);
         let lost = std::mem::take(&mut self.missing);
@@ -325,7 +275,7 @@ impl Run {
             self.note_silence(out);
             return self.await_word(now);
         }
-        let silent = self.silent_hosts();
+        let ended = self.recovering(now);
         self.recovery = None;
         if is_silent {
             self.note.silent = false;
@@ -341,14 +291,10 @@ impl Run {
             // A number that was given out meanwhile is never used twice.
             self.step = self.unnoted_step();
         }
-        out.push(Effect::Recovering(Recovering {
-            round: self.note.round,
-            size: size as u32,
-            missing: Vec::new(),
-            elapsed,
-            silent,
-            elsewhere: None,
-        }));
+        if let Some(ended) = ended {
+            out.push(Effect::Recovering(ended));
+        }
+        let size = self.note.members.len();
         let reason = match (over.into_iter().next(), lost.len()) {
             _ if !is_silent && self.state.participants.len() == size => None,
             (Some(reason), _) => Some(reason),
@@ -359,6 +305,84 @@ impl Run {
             )),
         };
         self.restore(now, reason, out);
+    }
+
+    /// Whether enough is known, if state is being recovered.
+    fn is_decided(&self, now: Mono) -> bool {
+        let Some(recovery) = &self.recovery else {
+            return false;
+        };
+        let has_come = self.missing.is_empty();
+        let is_lost = self.lost_at(recovery).is_some_and(|at| at <= now);
+        match recovery.window_ends {
+            Some(_) if recovery.is_silent => {
+                let is_heard = !self.state.participants.is_empty();
+                is_heard || !recovery.over.is_empty() || self.recovers
+            }
+            Some(_) => has_come || is_lost,
+            // Until then, somebody may come who knows of a later round.
+            None => {
+                let is_early = self.not_before.is_some_and(|at| now < at);
+                !is_early && (has_come || is_lost)
+            }
+        }
+    }
+
+    /// When those who are missing are lost, if they will be.
+    fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
+        let size = self.note.members.len();
+        let Some(ends) = recovery.window_ends else {
+            return match is_broken(Mutant::MissingAreLost) {
+                false => self.recovers.then_some(recovery.began + WINDOW),
+                true => Some(recovery.began),
+            };
+        };
+        let is_half = self.missing.len() * 2 == size && is_broken(Mutant::HalfRestores);
+        let is_most = self.missing.len() * 2 < size || is_half;
+        // Of voters, a majority has elected this coordinator: those who are missing are cut off, or gone. If all
+        // are, their workers stand still only where they have a fence.
+        let is_fenced = !self.note.lease.is_zero();
+        let is_elected = self.electors_heard.is_some() && (self.missing.len() < size || is_fenced);
+        let are_lost = is_most || is_elected || !recovery.over.is_empty() || self.recovers;
+        are_lost.then_some(match is_broken(Mutant::NoWindow) {
+            false => ends,
+            true => recovery.began,
+        })
+    }
+
+    /// Says who is missing, if it is time to.
+    fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let Some(recovery) = self.recovery.as_mut().filter(|it| it.at <= now.mono) else {
+            return;
+        };
+        let says = recovery.say_at <= now.mono;
+        if says {
+            recovery.say_at = now.mono + REMIND;
+        }
+        let decides_at = recovery.window_ends.unwrap_or(recovery.began + WINDOW);
+        recovery.at = match decides_at > now.mono {
+            true => decides_at.min(recovery.say_at),
+            false => recovery.say_at,
+        };
+        if says && let Some(recovering) = self.recovering(now) {
+            out.push(Effect::Recovering(recovering));
+        }
+    }
+
+    /// The state of the recovery under way, if there is one.
+    pub(in crate::coordinator) fn recovering(&self, now: Now) -> Option<Recovering> {
+        let recovery = self.recovery.as_ref()?;
+        let lost_at = self.lost_at(recovery).filter(|_| !recovery.is_silent);
+        Some(Recovering {
+            round: self.note.round,
+            size: self.note.members.len() as u32,
+            missing: self.missing.keys().copied().collect(),
+            elapsed: now.mono.since(recovery.began),
+            left: lost_at.map(|at| at.since(now.mono)),
+            is_noted: !recovery.is_unnoted(),
+            silent: self.silent_hosts(),
+            elsewhere: recovery.elsewhere.as_ref().map(|last| last.address.clone()),
+        })
     }
 
     /// The round of the note, with those who hold it.
