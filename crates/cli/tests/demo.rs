@@ -10,9 +10,14 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
+/// SIGINT has its default effect, also where these tests run in the background of a shell, which ignores it: what is
+/// ignored at the start stays ignored.
 fn demo(arguments: &[&str], temporary: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rdzv"));
-    command.arg("demo").args(arguments).env("TMPDIR", temporary);
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT", env!("CARGO_BIN_EXE_rdzv"), "demo"])
+        .args(arguments)
+        .env("TMPDIR", temporary);
     command
 }
 

@@ -44,7 +44,8 @@ mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
         let Some((_, line)) = line.split_once("line ") else {
             continue;
         };
-        let (number, rank) = line.split_once(" of ").unwrap();
+        let whole = line.split_once(" of ");
+        let (number, rank) = whole.unwrap_or_else(|| panic!("a part of a line: {line:?}"));
         let rank: usize = rank.parse().unwrap();
         assert_eq!(number.parse(), Ok(next[rank]), "{line}");
         next[rank] += 1;
