@@ -123,11 +123,11 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
     made as c_int
 }
 
-/// As for the other processor.
+/// The number of the new process, or a negative error number.
 ///
 /// # Safety
 ///
-/// As there.
+/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is aligned to 16 bytes.
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
@@ -155,7 +155,7 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
     made as c_int
 }
 
-/// Elsewhere nobody has written it.
+/// On other processors the call is refused, so that the process goes into its group by itself.
 ///
 /// # Safety
 ///
@@ -210,8 +210,13 @@ mod tests {
         let group = std::fs::File::open(std::path::Path::new(mount).join(own)).unwrap();
         match exit_code(Some(group.as_fd())) {
             Ok(code) => assert_eq!(code, Some(41)),
-            // Not ours to add to; the kernel has looked for the permission, so it has read the arguments.
-            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
+            // Not ours to add to, or a container whose filter of system calls knows no `clone3`.
+            Err(error) => {
+                let refused = [libc::EACCES, libc::EPERM, libc::EROFS, libc::ENOSYS];
+                let number = error.raw_os_error().unwrap();
+                assert!(refused.contains(&number), "{error}");
+                eprintln!("NOT TESTED: no process may begin in a control group here: {error}");
+            }
         }
     }
 }

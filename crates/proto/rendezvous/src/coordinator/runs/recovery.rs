@@ -379,7 +379,7 @@ impl Run {
             missing: self.missing.keys().copied().collect(),
             elapsed: now.mono.since(recovery.began),
             left: lost_at.map(|at| at.since(now.mono)),
-            is_noted: !recovery.is_unnoted(),
+            is_noted: recovery.is_noted(),
             silent: self.silent_hosts(),
             elsewhere: recovery.elsewhere.as_ref().map(|last| last.address.clone()),
         })
