@@ -9,22 +9,30 @@ use tempfile::TempDir;
 
 use super::voters::{CONF, job_of, kill_machine, start};
 use super::{Place, first_agent, printed};
-use crate::harness::{Running, kill};
+use crate::harness::{Job, Running, kill};
 
-/// A node whose worker says where it is, and ends when it is told to.
+/// A node on the machine of the endpoint, whose worker says where it is, and ends when it is told to.
 fn node(place: &Place, go: &Path, nnodes: &str) -> Running {
     let flags = ["--nnodes", nnodes, "--rdzv-conf", CONF, "--max-restarts=1"];
     start(place, go, &flags)
 }
 
-/// Nodes in one round, the first of them with the coordinator.
+/// The same on another machine.
+fn node_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Running {
+    job_elsewhere(place, go, nnodes).start()
+}
+
+fn job_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Job {
+    let conf = format!("{CONF},is_host=false");
+    let flags = ["--nnodes", nnodes, "--rdzv-conf", &conf, "--max-restarts=1"];
+    job_of(place, go, &flags)
+}
+
+/// Nodes in one round, the first of them with the coordinator, each on a machine of its own.
 fn nodes(place: &Place, go: &Path, nnodes: &str, count: usize) -> Vec<Running> {
-    let mut nodes = Vec::new();
-    for _ in 0..count {
-        nodes.push(node(place, go, nnodes));
-        // The one whose port is the endpoint's is the first of them.
-        nodes[0].stderr.await_text("hosts the TCP store", 1);
-    }
+    let mut nodes = vec![node(place, go, nnodes)];
+    nodes[0].stderr.await_text("hosts the TCP store", 1);
+    nodes.extend((1..count).map(|_| node_elsewhere(place, go, nnodes)));
     for node in &nodes {
         node.stdout.await_text(&format!("/{count} at"), 1);
     }
@@ -83,9 +91,7 @@ fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_a
     for node in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
-    let conf = format!("{CONF},is_host=false");
-    let flags = ["--nnodes", "2:3", "--rdzv-conf", &conf, "--max-restarts=1"];
-    let new = job_of(&place, &go, &flags).env("RDZV_CONTACT_POINTS", &known_voters);
+    let new = job_elsewhere(&place, &go, "2:3").env("RDZV_CONTACT_POINTS", &known_voters);
     nodes.push(new.start());
     nodes[2].stdout.await_text("/3 at", 1);
     expect_success(nodes, &go);
@@ -179,7 +185,23 @@ fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while
     for node in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
+    nodes.push(node_elsewhere(&place, &go, "2:3"));
+    nodes[2].stdout.await_text("/3 at", 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn a_new_node_finds_the_group_by_an_agent_that_shares_the_machine_of_the_endpoint() {
+    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
+    let go = folder.path().join("go");
+    let mut nodes = nodes(&place, &go, "2:3", 2);
     nodes.push(node(&place, &go, "2:3"));
+    nodes[0].stderr.await_text("3 voters: ", 1);
+    kill_machine(nodes.remove(0));
+    nodes[1]
+        .stderr
+        .await_text("this node tells new ones there", 1);
+    nodes.push(node_elsewhere(&place, &go, "2:3"));
     nodes[2].stdout.await_text("/3 at", 1);
     expect_success(nodes, &go);
 }

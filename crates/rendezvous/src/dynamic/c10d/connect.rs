@@ -40,7 +40,7 @@ pub(super) fn at_tcp(
         .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     let site = (endpoint, options, onlookers);
     if let Some(left) = left {
-        return open_group::return_to(site, left);
+        return open_group::return_to(site, is_host, left);
     }
     if let Some(connection) = open_group::find_elsewhere(site, is_host)? {
         return Ok(connection);

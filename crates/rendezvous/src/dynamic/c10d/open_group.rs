@@ -20,7 +20,7 @@ use super::options::Options;
 use super::voters::{become_voter, start_voter, take_place};
 use crate::bind::loopback;
 use crate::dynamic::native::{
-    self, Candidate, NoteFile, Origin, OwnVoter, Search, StartVoter, VoterOptions,
+    self, Candidate, NoteFile, Origin, OwnVoter, Redirect, Search, StartVoter, VoterOptions,
 };
 use crate::dynamic::node;
 use crate::{Kept, Onlookers, RendezvousError};
@@ -82,6 +82,7 @@ fn note_file(kept: &Kept, options: &Options) -> std::io::Result<NoteFile> {
 /// is.
 pub(super) fn return_to(
     (endpoint, options, onlookers): Site<'_>,
+    is_host: Option<bool>,
     left: Left,
 ) -> Result<Connection, RendezvousError> {
     let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
@@ -111,7 +112,8 @@ pub(super) fn return_to(
     };
     let search = Search::of_open_group(endpoint.clone(), &members);
     let site = (endpoint, options, onlookers);
-    let is_here = node::is_this_machine(&endpoint.host, options.read_timeout);
+    let timeout = options.read_timeout;
+    let is_here = is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
     let candidate = |own| Some(candidate(site, voter.clone(), Some(own), is_here));
     let native = await_coordinator(search, candidate, options, onlookers)?;
     Ok(Connection {
@@ -207,8 +209,10 @@ pub(super) fn candidate(
     let kept = options.kept.as_ref().filter(|_| !is_voter);
     let note = kept.and_then(|kept| note_file(kept, options).ok());
     let (place, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
+    let redirects = is_here && address.is_some();
     Candidate {
         endpoint: endpoint.clone(),
+        redirect: redirects.then(|| Redirect::new(endpoint.clone(), options.policy.clone())),
         start: address.map(|address| -> StartVoter {
             Box::new(move |members| {
                 let site = (&place, &options, &onlookers);

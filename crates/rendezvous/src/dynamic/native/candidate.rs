@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::{StoreError, TcpStoreServer};
 
-use super::{NoteFile, Search};
+use super::{NoteFile, Redirect, Search};
 
 /// The server of an agent that is a voter. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +52,8 @@ pub struct Candidate {
     pub voter: OwnVoter,
     /// The note for the next agent here.
     pub note: Option<NoteFile>,
+    /// Answers at the endpoint, if that is this machine.
+    pub redirect: Option<Redirect>,
 }
 
 impl fmt::Debug for Candidate {
@@ -88,6 +90,13 @@ impl Candidate {
                 *search = Some(Search::of_open_group(self.endpoint.clone(), members));
             }
             None => {}
+        }
+        if let Some(redirect) = &mut self.redirect {
+            match invites {
+                // It may listen at the endpoint.
+                true => redirect.stop(),
+                false => redirect.members_changed(members),
+            }
         }
         let mut voter = self.voter.lock();
         let Some(start) = self.start.as_ref().filter(|_| voter.is_none()) else {

@@ -12,6 +12,7 @@
 //! | `voter.rs`, `voter_link.rs` | [`voter()`]: what makes a store server a voter; its connections to the others |
 //! | `search.rs` | [`Search`]: finding the coordinator among the voters |
 //! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
+//! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection_thread.rs`, `onlooking.rs` | the thread of the connection; what it tells those who look on |
 //! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
@@ -23,6 +24,7 @@ mod link;
 mod note;
 mod onlooking;
 mod probe;
+mod redirect;
 mod search;
 mod voter;
 mod voter_link;
@@ -57,6 +59,7 @@ use link::Link;
 pub use note::NoteFile;
 use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
+pub use redirect::Redirect;
 pub use search::{Located, Search};
 pub use voter::{VoterOptions, voter};
 

@@ -34,6 +34,8 @@ pub struct Search {
     refused: BTreeMap<usize, String>,
     /// Agents may join the group, so voters may name other places.
     is_open: bool,
+    /// A member of the group may be at the endpoint. If none is, the process there knows no more than other agents do.
+    has_endpoint: bool,
 }
 
 /// The coordinator.
@@ -55,6 +57,7 @@ impl Search {
             order,
             refused: BTreeMap::new(),
             is_open: false,
+            has_endpoint: true,
         }
     }
 
@@ -80,6 +83,9 @@ impl Search {
     /// These are the other members of the group from here on.
     pub fn know(&mut self, members: &[String]) {
         self.places.truncate(1);
+        let endpoint = self.places.first().map(Endpoint::to_string);
+        self.has_endpoint =
+            members.is_empty() || endpoint.is_some_and(|endpoint| members.contains(&endpoint));
         for member in members {
             if let Ok(place) = Endpoint::parse(member, 0)
                 && !self.places.contains(&place)
@@ -183,7 +189,8 @@ impl Search {
     /// needed for the question.
     pub fn has_moved(&mut self, credentials: &Credentials) -> bool {
         for place in self.order.others() {
-            let Some(endpoint) = self.places.get(place) else {
+            let is_member = place > 0 || self.has_endpoint;
+            let Some(endpoint) = self.places.get(place).filter(|_| is_member) else {
                 continue;
             };
             match ask(endpoint, credentials, ATTEMPT) {
