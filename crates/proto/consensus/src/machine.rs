@@ -514,7 +514,11 @@ impl Consensus {
 
     fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
-            let silence = self.election.silence(self.now.mono);
+            // One that grants its vote against itself has led until now.
+            let silence = match self.role.leads {
+                true => Some(Duration::ZERO),
+                false => self.election.silence(self.now.mono),
+            };
             let Some(to) = VoterId::new(message.to) else {
                 continue;
             };

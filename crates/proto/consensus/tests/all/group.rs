@@ -334,6 +334,21 @@ fn a_leader_hands_over_without_a_timeout_and_says_which_commands_were_not_begun(
 }
 
 #[test]
+fn a_leader_that_is_succeeded_with_its_own_vote_was_heard_until_then() {
+    let mut group = Group::of(3);
+    group.propose(1, b"a");
+    let before = group.now.mono;
+    group.now.mono = before + Duration::from_millis(40);
+    // With the third one, it may have confirmed anything until now.
+    group.cut = vec![(id(3), id(2)), (id(2), id(3))];
+    group.handle(id(1), Input::Transfer(Some(id(2))));
+    group.settle();
+    let role = group.members[&id(2)].role();
+    assert!(role.leads);
+    assert_eq!(role.heard, Some(group.now.mono), "not {before:?}");
+}
+
+#[test]
 fn followers_whose_connection_to_the_leader_closes_elect_another_one_within_20_ms() {
     let mut group = Group::of(3);
     group.propose(1, b"a");

@@ -713,20 +713,21 @@ fn without_a_note_the_agent_of_the_coordinator_has_ended() {
     world.attempt = Some(2);
     world.join(2);
     world.join(3);
-    assert_eq!(world.formed(4).0, 1000 + 8, "which it has drawn");
+    let of_second = 1 << 16;
+    assert_eq!(world.formed(4).0, of_second + 1000 + 8, "8 is drawn");
 }
 
-#[test]
-fn two_coordinators_without_a_note_give_out_different_numbers() {
-    let word = || Origin {
-        recover: true,
-        ..Origin::default()
-    };
+/// The numbers that two coordinators without a note give out after round 0, each with what it has drawn and the epoch of the
+/// one before it. Nobody who comes to the second was in contact with the first.
+fn unnoted_numbers(coordinators: [(u64, u32); 2]) -> [u64; 2] {
     let mut world = round_of(2, 2);
-    let numbers = [3 << 40 | 17, 5 << 40 | 1018].map(|draw| {
-        world.start_unnoted_with(draw, word());
-        // It was in contact with neither while the round before formed.
-        world.attempt = Some(1);
+    coordinators.map(|(draw, obeyed)| {
+        let word = Origin {
+            recover: true,
+            ..Origin::default()
+        };
+        world.start_unnoted_with(draw, word);
+        (world.attempt, world.obeyed) = (Some(1), obeyed);
         world.reattach(1, 1, held(0, 0));
         world.pass(RECOVERY_WINDOW);
         membership_after_attached(&mut world, 1);
@@ -734,9 +735,21 @@ fn two_coordinators_without_a_note_give_out_different_numbers() {
         world.join(1);
         world.join(3);
         world.formed(1).0
-    });
-    assert!(numbers.iter().all(|number| (1000..2000).contains(number)));
-    assert_ne!(numbers[0], numbers[1]);
+    })
+}
+
+#[test]
+fn two_coordinators_without_a_note_give_out_different_numbers() {
+    let numbers = unnoted_numbers([(17, 0), (1018, 0)]);
+    let of_second = (1 << 16) + 1000;
+    assert_eq!(numbers, [of_second + 17, of_second + 18]);
+}
+
+#[test]
+fn of_two_coordinators_without_a_note_the_one_that_knows_of_the_other_gives_out_the_higher_number()
+{
+    let numbers = unnoted_numbers([(999, 0), (0, 1)]);
+    assert_eq!(numbers, [(1 << 16) + 1999, (2 << 16) + 1000]);
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(crate) struct World {
     pub(crate) program: Option<Program>,
     /// Which join of theirs it is, if they say so.
     pub(crate) attempt: Option<u32>,
+    /// The epoch of the last coordinator of agents that come back.
+    pub(crate) obeyed: u32,
     /// The instances that those who join next replace.
     pub(crate) replaces: Vec<u64>,
     /// Where the agents that reattach next have reached their coordinator.
@@ -87,6 +89,7 @@ impl World {
             settings: Settings::new(min, max),
             program: None,
             attempt: None,
+            obeyed: 0,
             replaces: Vec::new(),
             reached: ADDRESS.to_owned(),
             says_from: false,
@@ -211,7 +214,7 @@ impl World {
     fn last(&self) -> LastCoordinator {
         LastCoordinator {
             cluster: 7,
-            epoch: 0,
+            epoch: self.obeyed,
             address: self.reached.clone(),
         }
     }

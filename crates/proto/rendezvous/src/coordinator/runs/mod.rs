@@ -153,6 +153,8 @@ pub(super) struct Run {
     step: u64,
     /// A number that no other coordinator has drawn.
     draw: u64,
+    /// Coordinators before this one have given out lower numbers of rounds, as far as it knows how many there were.
+    least_number: u64,
     /// Participants of the announced round whose workers have succeeded.
     succeeded: BTreeSet<NodeDesc>,
 }
@@ -334,8 +336,9 @@ impl Run {
     /// of the last round, the next one has a number that none of them has given out.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
         self.had_coordinator = true;
+        self.least_number = self.least_number.max(u64::from(epoch) << ROUNDS_OF_EPOCH);
         if self.announced.is_none() {
-            self.state.round = self.state.round.max(u64::from(epoch) << ROUNDS_OF_EPOCH);
+            self.state.round = self.state.round.max(self.least_number);
         }
     }
 

@@ -117,7 +117,7 @@ impl Run {
     /// Somebody knows a round that this coordinator has never heard of: the number of a round is never used twice, also
     /// where there is no note of it.
     pub(super) fn skip_numbers(&mut self, known: u64) {
-        let (round, next) = (self.state.round, known.min(HIGHEST) + self.unnoted_step());
+        let (round, next) = (self.state.round, self.unnoted_number(known.min(HIGHEST)));
         match self.state.complete {
             true if round < known => self.step = self.step.max(next.saturating_sub(round)),
             false if round <= known => self.state.round = round.max(next),
@@ -125,11 +125,13 @@ impl Run {
         }
     }
 
-    /// Each coordinator has another one: of two that go on from the same round, the second need not know of the first.
-    pub(super) fn unnoted_step(&self) -> u64 {
+    /// The number of the next round, where a coordinator without a note hears of this one. Each coordinator has another one,
+    /// higher than those of the coordinators before it as far as it knows how many there were: of two that go on from the same
+    /// round, the second need not know of the first.
+    pub(super) fn unnoted_number(&self, known: u64) -> u64 {
         match is_broken(Mutant::NoJump) {
-            false => UNNOTED_STEP + self.draw % UNNOTED_STEP,
-            true => 1,
+            false => known.max(self.least_number) + UNNOTED_STEP + self.draw % UNNOTED_STEP,
+            true => known + 1,
         }
     }
 

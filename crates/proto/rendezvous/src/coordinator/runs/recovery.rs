@@ -289,7 +289,7 @@ impl Run {
         if is_unnoted {
             out.push(Effect::Note(self.note.clone()));
             // A number that was given out meanwhile is never used twice.
-            self.step = self.unnoted_step();
+            self.step = self.unnoted_number(self.state.round) - self.state.round;
         }
         if let Some(ended) = ended {
             out.push(Effect::Recovering(ended));
