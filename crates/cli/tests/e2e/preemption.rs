@@ -7,9 +7,10 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, free_port, kill, run_shell};
 
-/// A worker that tells what it gets, and ends 0.3 s after the first notice.
-const CHECKPOINTS: &str = "trap 'echo got USR1; noticed=1' USR1; trap 'echo got TERM; exit 0' TERM; echo ready; \
-                           while [ -z \"$noticed\" ]; do sleep 60 & wait $!; done; \
+/// A worker that tells what it gets, and ends 0.3 s after the first notice. The notice ends what it waits for, so that it may come
+/// before the wait.
+const CHECKPOINTS: &str = "sleep 60 & waits=$!; trap 'echo got USR1; kill $waits 2> /dev/null' USR1; \
+                           trap 'echo got TERM; exit 0' TERM; echo ready; wait $waits; \
                            sleep 0.3; test -s \"$RDZV_PREEMPT\" && echo the file is there; exit 0";
 
 /// Two nodes with two workers each, which meet at `c10d`, or by fixed ranks.

@@ -13,7 +13,8 @@
 //! The sharp edges of the library, and where they are dealt with:
 //!
 //! * Its only randomness is the election timeout. Each member has a *place*, which no other member has, and
-//!   waits exactly `16 + place` ticks, and longer after split votes ([`Configuration`], `machine/election.rs`).
+//!   waits exactly `16 + place` ticks, and longer after split votes ([`Configuration`], `machine/election.rs`). Where the
+//!   leader's connection has closed, members stand at once, 30 ms apart in the order of places.
 //! * It ends the process on inconsistent messages. `guard.rs` compares each message with the log before the
 //!   library sees it; a message that fails closes its connection.
 //! * It has messages in the form of protobuf. Peers speak the fixed form of [`wire`], and nothing that a peer

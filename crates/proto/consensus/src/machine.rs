@@ -147,7 +147,7 @@ impl Consensus {
         let mut consensus = Self::new(now, settings, id, place, log, configuration);
         consensus.clock.restore(at);
         if voters.first() == Some(&id) {
-            consensus.election.begin(now.mono, 0);
+            consensus.election.begin(now.mono, Vec::new());
         }
         consensus
     }
@@ -347,6 +347,9 @@ impl Consensus {
             let silence = silence.filter(|_| !ignores);
             self.election.granted(self.now.mono, message.term, silence);
         }
+        if message.msg_type == MessageType::MsgRequestPreVote {
+            self.withdraw(from, &message);
+        }
         let leads = matches!(
             message.msg_type,
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
@@ -386,13 +389,28 @@ impl Consensus {
     fn forget_leader(&mut self, leader: VoterId) {
         let term = self.node.raft.term;
         self.node.raft.become_follower(term, raft::INVALID_ID);
-        let succession = self.configuration().succession(leader);
-        let before = succession.iter().take_while(|member| **member != self.id);
+        let configuration = self.configuration();
+        let succession = configuration.succession(leader).into_iter();
+        let before = succession
+            .take_while(|member| *member != self.id)
+            .filter(|member| configuration.is_voter(*member));
         let before = match is_broken!(self.settings, EqualPlaces) {
-            true => 0,
-            false => before.count() as u8,
+            true => Vec::new(),
+            false => before.collect(),
         };
         self.election.begin(self.now.mono, before);
+    }
+
+    /// A member that stands for election ends that if one that stands before it asks for its vote, and would get it: the votes of
+    /// two that stand at the same moment would be split.
+    fn withdraw(&mut self, asks: VoterId, message: &Message) {
+        let raft = &mut self.node.raft;
+        let stands = matches!(raft.state, StateRole::PreCandidate | StateRole::Candidate);
+        let gets_vote = message.term > raft.term
+            && (raft.raft_log).is_up_to_date(message.index, message.log_term);
+        if stands && gets_vote && self.election.stands_before(asks) {
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
     }
 
     /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which
@@ -506,8 +524,9 @@ impl Consensus {
             return;
         }
         self.election.again(self.now.mono);
-        // Votes that were asked for are on their way.
-        if state != StateRole::Candidate {
+        // Votes that were asked for are on their way, unless they are split.
+        let (_, refused, _) = self.node.raft.prs().tally_votes();
+        if state != StateRole::Candidate || refused > 0 {
             let _ = self.node.campaign();
         }
     }
@@ -519,6 +538,13 @@ impl Consensus {
                 true => Some(Duration::ZERO),
                 false => self.election.silence(self.now.mono),
             };
+            let is_vote = matches!(
+                message.msg_type,
+                MessageType::MsgRequestPreVoteResponse | MessageType::MsgRequestVoteResponse
+            );
+            if is_vote && !message.reject {
+                self.election.again(self.now.mono);
+            }
             let Some(to) = VoterId::new(message.to) else {
                 continue;
             };

@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// The time by which a member stands for election later than the one of the place before.
-const PLACE: Duration = Duration::from_millis(4);
+use crate::voter::VoterId;
 
-/// Until the others notice that the leader is gone too, a vote is asked for again and again.
+/// The time by which a member stands for election later than the one of the place before. On a machine with more to do than it can,
+/// that one may notice late that the leader is gone; or one that notices later has refused its vote, and it has asked again by
+/// then.
+const PLACE: Duration = Duration::from_millis(30);
+
+/// Until the others notice that the leader is gone too, a vote is asked for again and again, and after a split vote.
 const AGAIN: Duration = Duration::from_millis(25);
 
 /// After that, the timeout decides.
@@ -28,6 +32,8 @@ pub(super) struct Election {
     led: u64,
     /// When to stand for election next, and until when.
     due: Option<(Mono, Mono)>,
+    /// Those who stand before this member, in the order of places.
+    before: Vec<VoterId>,
     /// When this member last heard from a leader.
     heard: Option<Mono>,
     /// The newest moment at which a voter that granted its vote had, and the term of the vote.
@@ -40,14 +46,16 @@ impl Election {
             place,
             led: 0,
             due: None,
+            before: Vec::new(),
             heard: None,
             granted: (0, None),
         }
     }
 
-    /// Stand for election after so many places.
-    pub(super) fn begin(&mut self, now: Mono, places: u8) {
-        self.due = Some((now + PLACE * u32::from(places), now + AT_MOST));
+    /// Stand for election after these members.
+    pub(super) fn begin(&mut self, now: Mono, before: Vec<VoterId>) {
+        self.before = before;
+        self.due = Some((now + self.later(), now + AT_MOST));
     }
 
     /// The place of this member in a configuration that came into force.
@@ -81,13 +89,25 @@ impl Election {
         self.due.map(|(due, _)| due)
     }
 
-    /// Stand again in a while, unless it was tried for long.
+    /// By how much this member waits longer than the first one.
+    fn later(&self) -> Duration {
+        PLACE * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether another one stands before this member.
+    pub(super) fn stands_before(&self, other: VoterId) -> bool {
+        self.before.contains(&other)
+    }
+
+    /// Stand again in a while, unless it was tried for long: after this member has stood, or has granted another one its vote.
     pub(super) fn again(&mut self, now: Mono) {
-        self.due = self.due.map(|(_, until)| (now + AGAIN, until));
+        let next = now + AGAIN + self.later();
+        self.due = self.due.map(|(_, until)| (next, until));
         self.due = self.due.filter(|(due, until)| due <= until);
     }
 
     pub(super) fn end(&mut self) {
+        self.before.clear();
         self.due = None;
     }
 

@@ -1,4 +1,4 @@
-//! Votes that are split because clocks differ.
+//! Votes that are split because clocks differ, or because members notice at different times that the leader is gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
 /// How long a frame takes, in milliseconds.
-const LATENCY: u64 = 15;
+const LATENCY: u64 = 8;
 
 /// Members with clocks of their own, which hand one another frames after a while.
 struct Group {
@@ -24,9 +24,9 @@ fn id(number: u64) -> VoterId {
 }
 
 impl Group {
-    /// A group of three, whose first leads.
-    fn of(rates: [u64; 3]) -> Self {
-        let ids = [id(1), id(2), id(3)];
+    /// A group, whose first member leads.
+    fn of<const N: usize>(rates: [u64; N]) -> Self {
+        let ids: [VoterId; N] = std::array::from_fn(|index| id(index as u64 + 1));
         let (now, settings) = (Now::default(), Settings::default());
         let bootstrap = |one| Consensus::bootstrap(now, settings, one, &ids, b"");
         let mut group = Self {
@@ -102,33 +102,101 @@ impl Group {
         false
     }
 
-    fn kill(&mut self, it: u64, is_noticed: bool) {
+    fn kill(&mut self, it: u64) {
         self.members.remove(&id(it));
-        for other in self.members.keys().copied().collect::<Vec<_>>() {
-            if is_noticed {
-                self.handle(other, Input::PeerDown(id(it)));
-            }
-        }
+    }
+
+    /// A member notices that the first one is gone.
+    fn notice(&mut self, it: u64) {
+        self.handle(id(it), Input::PeerDown(id(1)));
+    }
+
+    /// The time until somebody leads, which is so within two seconds.
+    fn time_until_led(&mut self) -> u64 {
+        let began = self.millis;
+        assert!(self.pass(2000, |group| !group.leaders().is_empty()));
+        self.millis - began
     }
 }
 
 #[test]
 fn two_members_whose_clocks_make_their_waits_equal_do_not_split_votes_for_ever() {
-    // 18 ticks of the second take as long as 20 of the third.
-    let mut group = Group::of([1000, 950, 1056]);
+    let mut splits = 0;
+    // After each heartbeat the members are at other points of their ticks.
+    for began in (0..20).map(|beats| 350 * beats) {
+        // 18 ticks of the second take as long as 20 of the third.
+        let mut group = Group::of([1000, 950, 1056]);
+        let term = group.term(1);
+        group.pass(began, |_| false);
+        group.kill(1);
+        group.pass(2000, |group| group.term(2) > term && group.term(3) > term);
+        group.pass(100, |_| false);
+        if !group.leaders().is_empty() {
+            continue;
+        }
+        // Frames take longer than the waits differed.
+        assert_eq!((group.term(2), group.term(3)), (term + 1, term + 1));
+        splits += 1;
+        assert!(
+            group.pass(2000, |group| !group.leaders().is_empty()),
+            "nobody leads in term {} after {} ms",
+            group.term(2),
+            group.millis
+        );
+        assert!(group.term(2) <= term + 3, "{}", group.term(2));
+    }
+    assert!(splits > 0);
+}
+
+#[test]
+fn the_first_successor_leads_although_it_notices_later_that_the_leader_is_gone() {
+    let mut group = Group::of([1000; 3]);
+    group.kill(1);
+    group.notice(3);
+    group.pass(28, |_| false);
+    group.notice(2);
+    // Two round trips.
+    let took = group.time_until_led();
+    assert!(took <= 4 * LATENCY + 2, "{took} ms");
+    assert_eq!(group.leaders(), [id(2)]);
+}
+
+#[test]
+fn the_first_successor_leads_although_the_other_one_refuses_its_vote_at_first() {
+    let mut group = Group::of([1000; 3]);
+    group.kill(1);
+    group.notice(2);
+    group.pass(LATENCY + 1, |_| false);
+    group.notice(3);
+    // It asks again after 25 ms.
+    let took = group.time_until_led();
+    assert!(took <= 25 - LATENCY + 4 * LATENCY + 2, "{took} ms");
+    assert_eq!(group.leaders(), [id(2)]);
+}
+
+#[test]
+fn after_a_split_vote_the_first_successor_stands_again_at_once() {
+    let mut group = Group::of([1000; 5]);
     let term = group.term(1);
-    group.kill(1, true);
-    // Frames take longer than members wait for one another, so the first vote is split.
-    group.pass(100, |_| false);
+    group.kill(1);
+    // The second and the third member ask the others, and do not hear of each other.
+    (3..=5).for_each(|it| group.notice(it));
+    group.pass(29, |_| false);
+    group.notice(2);
+    let is_between = |from, to| [(id(2), id(3)), (id(3), id(2))].contains(&(from, to));
+    let terms = |group: &Group| (group.term(2), group.term(3));
+    while terms(&group) != (term + 1, term + 1) {
+        (group.frames).retain(|(_, from, to, _)| !is_between(*from, *to));
+        group.pass(1, |_| false);
+    }
+    // Each gets the vote of one of them.
+    let is_lost = |from, to| [(id(2), id(5)), (id(3), id(4))].contains(&(from, to));
+    (group.frames).retain(|(_, from, to, _)| !is_lost(*from, *to));
+    group.pass(2 * LATENCY, |_| false);
     assert_eq!(group.leaders(), []);
-    assert_eq!((group.term(2), group.term(3)), (term + 1, term + 1));
-    assert!(
-        group.pass(2000, |group| !group.leaders().is_empty()),
-        "nobody leads in term {} after {} ms",
-        group.term(2),
-        group.millis
-    );
-    assert!(group.term(2) <= term + 3, "{}", group.term(2));
+    let took = group.time_until_led();
+    assert!(took <= 25 + 4 * LATENCY, "{took} ms");
+    assert_eq!((group.leaders(), group.term(2)), (vec![id(2)], term + 2));
 }
 
 #[test]
@@ -141,12 +209,10 @@ fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
             group.pass(1000, |_| false);
             assert_eq!(group.leaders(), [id(2)]);
         }
-        group.kill(killed, false);
-        let began = group.millis;
-        assert!(group.pass(2000, |group| !group.leaders().is_empty()));
+        group.kill(killed);
+        let took = group.time_until_led();
         assert_eq!(group.leaders(), [id(next)]);
         // A heartbeat is at most 7 ticks old, one was under way, and two round trips decide.
-        let took = group.millis - began;
         let least = millis - 350;
         let most = millis + LATENCY + 4 * LATENCY;
         assert!((least..=most).contains(&took), "{took} ms");
