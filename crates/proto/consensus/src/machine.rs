@@ -416,12 +416,11 @@ impl Consensus {
     /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which
     /// nothing looks at before this.
     fn await_leader(&mut self) {
-        let same_again = is_broken!(self.settings, WaitsTheSameAgain);
         let raft = &mut self.node.raft;
         if raft.leader_id != raft::INVALID_ID {
             self.election.has_leader(raft.term);
         }
-        raft.set_randomized_election_timeout(self.election.ticks(raft.term, same_again));
+        raft.set_randomized_election_timeout(self.election.ticks(raft.term));
     }
 
     fn change(&mut self, change: &Change) {

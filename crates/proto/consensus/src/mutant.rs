@@ -47,13 +47,11 @@ pub enum Mutant {
     MixesSnapshots,
     /// The silence of those that voted is not looked at.
     IgnoresSilence,
-    /// After a split vote members wait as long as before it.
-    WaitsTheSameAgain,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::EqualPlaces,
         Self::PromotesEmptyLearner,
         Self::RemovesLeader,
@@ -76,6 +74,5 @@ impl Mutant {
         Self::TimeIsFast,
         Self::MixesSnapshots,
         Self::IgnoresSilence,
-        Self::WaitsTheSameAgain,
     ];
 }

@@ -72,11 +72,8 @@ impl Election {
     ///
     /// A term without a leader is one of a split vote. Clocks differ, so two members whose waits differ by one tick may
     /// stand at the same moment in every term. Each such term adds the place once more, and the waits move apart.
-    pub(super) fn ticks(&self, term: u64, same_again: bool) -> usize {
-        let failed = match same_again {
-            false => term.saturating_sub(self.led),
-            true => 0,
-        };
+    pub(super) fn ticks(&self, term: u64) -> usize {
+        let failed = term.saturating_sub(self.led);
         let multiples = (1 + failed).min(MULTIPLES) as usize;
         super::ELECTION_TICKS + multiples * usize::from(self.place)
     }

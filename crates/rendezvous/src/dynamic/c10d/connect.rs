@@ -128,7 +128,10 @@ fn meet(
         Met::Store => None,
         // It knows where the coordinator is.
         Met::Voter => {
-            let search = Search::of_open_group(endpoint.clone(), &[]);
+            let mut search = Search::of_open_group(endpoint.clone(), &[]);
+            if is_here && server.is_none() {
+                search = search.needing_endpoint();
+            }
             let site = (endpoint, options, onlookers);
             // The server here is a voter already.
             let candidate = |own| {
@@ -407,9 +410,12 @@ fn serve_or_call(
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
+    use std::thread;
 
     use super::*;
+    use crate::dynamic::native::Redirect;
     use crate::{RendezvousConfig, RendezvousParameters};
 
     fn options(endpoint: &str, config: &str) -> Options {
@@ -448,6 +454,29 @@ mod tests {
             serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap();
         assert!(hosted.is_none());
         assert_eq!(store.peer().port(), server.port());
+    }
+
+    #[test]
+    fn an_agent_that_was_told_of_a_coordinator_which_ends_takes_the_endpoint() {
+        let elsewhere = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let coordinator = elsewhere.local_addr().unwrap().to_string();
+        let endpoint = Endpoint {
+            host: "127.0.0.1".to_owned(),
+            port: rdzv_testing::free_port(),
+        };
+        let options = options(&endpoint.to_string(), "");
+        let mut redirect = Redirect::new(endpoint.clone(), options.policy.clone());
+        redirect.members_changed(&[coordinator]);
+        let timeout = Duration::from_secs(30);
+        // It answers from here on.
+        call(&endpoint, endpoint.port, timeout, &options.policy).unwrap();
+        let agent = thread::spawn(move || {
+            at_tcp(&endpoint, None, &options, &Onlookers::default()).map(|it| it.server.is_some())
+        });
+        // The agent asks where it was told to.
+        let asked = elsewhere.accept().unwrap();
+        drop((asked, elsewhere, redirect));
+        assert!(agent.join().unwrap().unwrap());
     }
 
     #[test]

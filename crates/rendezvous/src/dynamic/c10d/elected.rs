@@ -24,7 +24,8 @@ const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 /// Advice where voters are not there.
 const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them";
 
-/// Takes part at the coordinator, once the voters have elected one, as the candidate that is made of this agent's address.
+/// Takes part at the coordinator, once the voters have elected one, as the candidate that is made of this agent's address. A search
+/// that needs the endpoint fails when nobody is there any more.
 pub(super) fn await_coordinator(
     mut search: Search,
     candidate: impl Fn(String) -> Option<Candidate>,
@@ -59,7 +60,7 @@ pub(super) fn await_coordinator(
                 remedy: "give this agent the --token-file and the --tls-* files that the others have",
             });
         }
-        if elapsed >= timeout {
+        if elapsed >= timeout || search.has_lost_endpoint() {
             return Err(RendezvousError::Unreachable {
                 what,
                 place: options.place(),

@@ -32,13 +32,19 @@ pub(super) enum ProbeError {
     /// One side refuses the other, for its token or its certificate. Trying again will not change that.
     #[error("{0}")]
     Refused(String),
+    /// Nobody listens at the address.
+    #[error("{0}")]
+    Vacant(String),
     #[error("{0}")]
     Other(String),
 }
 
 impl From<io::Error> for ProbeError {
     fn from(error: io::Error) -> Self {
-        Self::Other(error.to_string())
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Vacant(error.to_string()),
+            _ => Self::Other(error.to_string()),
+        }
     }
 }
 

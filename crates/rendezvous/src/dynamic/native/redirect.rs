@@ -45,7 +45,7 @@ impl Redirect {
     }
 
     /// These are the members of the group from here on, the coordinator first.
-    pub(super) fn members_changed(&mut self, members: &[String]) {
+    pub fn members_changed(&mut self, members: &[String]) {
         let elsewhere = members
             .first()
             .filter(|_| !members.contains(&self.endpoint.to_string()));

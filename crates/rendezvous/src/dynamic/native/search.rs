@@ -34,6 +34,10 @@ pub struct Search {
     refused: BTreeMap<usize, String>,
     /// Agents may join the group, so voters may name other places.
     is_open: bool,
+    /// It is over when nobody listens at the endpoint.
+    needs_endpoint: bool,
+    /// Nobody listened at the endpoint when it was asked last.
+    is_vacant: bool,
     /// A member of the group may be at the endpoint. If none is, the process there knows no more than other agents do.
     has_endpoint: bool,
 }
@@ -57,6 +61,8 @@ impl Search {
             order,
             refused: BTreeMap::new(),
             is_open: false,
+            needs_endpoint: false,
+            is_vacant: false,
             has_endpoint: true,
         }
     }
@@ -78,6 +84,18 @@ impl Search {
         search.is_open = true;
         search.know(members);
         search
+    }
+
+    /// The same for an agent on the machine of the endpoint, which was told there where the coordinator is. If nobody is there any
+    /// more before it is found, this agent can take that place.
+    pub fn needing_endpoint(mut self) -> Self {
+        self.needs_endpoint = true;
+        self
+    }
+
+    /// Whether the endpoint is needed, and nobody listens there.
+    pub fn has_lost_endpoint(&self) -> bool {
+        self.needs_endpoint && self.is_vacant
     }
 
     /// These are the other members of the group from here on.
@@ -154,6 +172,9 @@ impl Search {
             };
             let attempt = self.order.attempt().min(longest);
             let answer = ask(&endpoint, credentials, attempt);
+            if place == 0 {
+                self.is_vacant = matches!(answer, Err(ProbeError::Vacant(_)));
+            }
             match &answer {
                 Err(ProbeError::Refused(why)) => drop(self.refused.insert(place, why.clone())),
                 _ => drop(self.refused.remove(&place)),

@@ -168,7 +168,7 @@ impl Thread {
                     self.tell_refusal(&reason);
                     why = reason;
                 }
-                Err(ProbeError::Other(reason)) => why = reason,
+                Err(error) => why = error.to_string(),
             }
         }
         tracing::debug!(peer = %self.peer, why, "no connection to another voter");
