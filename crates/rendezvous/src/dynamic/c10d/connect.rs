@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_was_told_of_a_coordinator_which_ends_takes_the_endpoint() {
+    fn an_agent_sent_to_a_coordinator_which_ends_takes_the_endpoint() {
         let elsewhere = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let coordinator = elsewhere.local_addr().unwrap().to_string();
         let endpoint = Endpoint {
