@@ -61,6 +61,7 @@ pub(super) fn await_coordinator(
             });
         }
         if elapsed >= timeout || search.has_lost_endpoint() {
+            onlookers.wait_for(None);
             return Err(RendezvousError::Unreachable {
                 what,
                 place: options.place(),
