@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::voters::{CONF, coordinator, kill_machine, places, start};
-use super::{Place, first_agent, kill_node};
+use super::{Place, first_agent};
 use crate::harness::{DEADLINE, Running, rdzv};
 use crate::observe::server::{get, logged_port};
 
@@ -171,45 +171,49 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
 
 #[test]
 fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
-    let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let flags = ["--nnodes=2", "--status-addr=0"];
-    let mut host = start(&place, &go, &flags);
-    host.stderr.await_text("hosts the TCP store", 1);
-    let port = logged_port(&mut host, "status");
-    let group = await_group(port, |group| group["waiting"]["case"] == "W8");
-    assert_eq!(
-        (&group["role"], &group["target"]),
-        (&"coordinator".into(), &1.into())
-    );
-    assert_eq!(states(&group, &[&place.endpoint]), ["leader"]);
-    let mut other = start(&place, &go, &flags);
-    other.stdout.await_text("/2 at", 1);
-    let port = logged_port(&mut other, "status");
-    let group = await_group(port, |group| group["coordinator"] == *place.endpoint);
-    assert_eq!(
-        (&group["role"], &group["waiting"]),
-        (&"agent".into(), &Value::Null)
-    );
-    assert!(
-        group["cluster"].is_string() && group["voters"].is_null(),
-        "{group}"
-    );
-    kill_node(host);
-    let waiting = await_group(port, |group| group["waiting"]["case"] == "W1")["waiting"].clone();
-    assert_eq!(waiting["missing"], serde_json::json!([place.endpoint]));
-    let sentence = waiting["sentence"].as_str().unwrap();
-    assert!(
-        sentence.starts_with("[job] no coordinator at"),
-        "{sentence}"
-    );
-    assert!(
-        sentence.contains("the workers are not touched"),
-        "{sentence}"
-    );
-    other.signal(Signal::TERM);
-    other.wait();
+    // An agent that may be a voter learns from the coordinator meanwhile.
+    for (conf, members) in [("voters=1", 1), ("voters=3", 2)] {
+        let place = first_agent();
+        let directory = tempfile::tempdir().unwrap();
+        let go = directory.path().join("go");
+        let flags = ["--nnodes=2", "--status-addr=0", "--rdzv-conf", conf];
+        let mut host = start(&place, &go, &flags);
+        host.stderr.await_text("hosts the TCP store", 1);
+        let port = logged_port(&mut host, "status");
+        let group = await_group(port, |group| group["waiting"]["case"] == "W8");
+        assert_eq!(
+            (&group["role"], &group["target"]),
+            (&"coordinator".into(), &1.into())
+        );
+        assert_eq!(states(&group, &[&place.endpoint]), ["leader"]);
+        let mut other = start(&place, &go, &flags);
+        other.stdout.await_text("/2 at", 1);
+        await_group(port, |group| {
+            group["voters"].as_array().unwrap().len() == members
+        });
+        let port = logged_port(&mut other, "status");
+        let group = await_group(port, |group| {
+            let voters = group["voters"].as_array().map_or(0, Vec::len);
+            group["coordinator"] == *place.endpoint && voters == if members == 1 { 0 } else { 2 }
+        });
+        let role = if members == 1 { "agent" } else { "learner" };
+        assert_eq!(
+            (&group["role"], &group["waiting"]),
+            (&role.into(), &Value::Null)
+        );
+        assert!(group["cluster"].is_string(), "{group}");
+        // With its keeper, and no time to hand over.
+        kill_machine(host);
+        let group = await_group(port, |group| group["waiting"]["case"] == "W1");
+        let waiting = &group["waiting"];
+        assert_eq!(waiting["missing"], serde_json::json!([place.endpoint]));
+        let sentence = waiting["sentence"].as_str().unwrap();
+        for part in ["[job] no coordinator at", "the workers are not touched"] {
+            assert!(sentence.contains(part), "{sentence}");
+        }
+        other.signal(Signal::TERM);
+        other.wait();
+    }
 }
 
 /// A store with a status page, and the port of that.

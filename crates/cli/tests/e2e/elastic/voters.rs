@@ -74,9 +74,12 @@ pub(super) fn coordinator(nodes: &[Running]) -> usize {
 
 /// Kills everything on the machine of a node at once.
 pub(super) fn kill_machine(node: Running) {
-    for (pid, _) in node.processes() {
-        // One may have ended meanwhile, because another one did.
-        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    let processes = node.processes();
+    // None of them may notice the end of another one.
+    for signal in [Signal::STOP, Signal::KILL] {
+        for (pid, _) in &processes {
+            let _ = kill_process(Pid::from_raw(*pid).unwrap(), signal);
+        }
     }
     assert!(node.all_gone_within(Duration::from_secs(20)));
     node.wait().expect(-9);

@@ -467,10 +467,13 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
         let flags = ["--nnodes=2", "--master-addr=127.0.0.1", &fixed, rank];
         run_shell(&flags, script)
     };
+    let first = place.node(&["--nnodes=2"], script);
     let early = [
-        place.node(&["--nnodes=2"], script).start(),
+        first.env("LOGLEVEL", "INFO").start(),
         at("--node-rank=0", "exit").start(),
     ];
+    // The first rank is that of the agent that hosts the store, and only the others have something to read.
+    early[0].stderr.await_text("hosts the TCP store", 1);
     let late = [
         place.node(&["--nnodes=2"], script).pipe("go"),
         at("--node-rank=1", "echo started; cat go").pipe("go"),
@@ -478,7 +481,6 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
     let late = late.map(|job| (job.path("go"), job.start()));
     let line = "the workers of this node have succeeded; waiting for those of the other nodes";
     let mut all = early.into_iter().zip(late).collect::<Vec<_>>();
-    // Over c10d either of the two may be the one that is early; it is the first agent, which hosts the store.
     for (early, (go, late)) in all.drain(..) {
         early.stderr.await_text(line, 1);
         std::fs::write(go, "").unwrap();

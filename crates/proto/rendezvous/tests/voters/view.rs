@@ -113,6 +113,25 @@ fn who_waits_for_a_majority_says_who_is_missing() {
 }
 
 #[test]
+fn an_agent_beside_an_only_voter_says_itself_that_it_is_gone() {
+    // One that was asked to be a voter just before, and one that learns.
+    let mut invited = World::open(2, 3, 1);
+    invited.kill(0);
+    invited.start(1);
+    let mut learner = World::open(2, 3, 1);
+    (0..2).for_each(|agent| learner.join(0, agent, 1));
+    learner.pass(SECOND);
+    let learning = learner.view(1).voters[1].state;
+    assert_eq!(learning, VoterState::Learner);
+    learner.kill(0);
+    for mut world in [invited, learner] {
+        world.pass(5 * SECOND);
+        let view = world.view(1);
+        assert_eq!((view.coordinator, view.waiting), (None, None));
+    }
+}
+
+#[test]
 fn a_coordinator_that_waits_for_agents_names_their_ranks() {
     let mut world = World::founded(3);
     let place = world.coordinator().unwrap();

@@ -480,6 +480,23 @@ mod tests {
     }
 
     #[test]
+    fn without_voters_of_an_open_group_the_error_says_how_to_name_some() {
+        let endpoint = format!("127.0.0.1:{}", rdzv_testing::free_port());
+        let options = options(&endpoint, "");
+        let search = Search::of_open_group(Endpoint::parse(&endpoint, 0).unwrap(), &[]);
+        let found = await_coordinator(
+            search.needing_endpoint(),
+            |_| None,
+            &options,
+            &Onlookers::default(),
+        );
+        let error = found.map(|_| ()).unwrap_err().to_string();
+        for part in [&endpoint[..], "refused", "RDZV_CONTACT_POINTS"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
     fn a_node_that_may_not_listen_says_so_if_no_store_is_there() {
         let endpoint = format!("127.0.0.1:{}", rdzv_testing::free_port());
         let endpoint = Endpoint::parse(&endpoint, 0).unwrap();

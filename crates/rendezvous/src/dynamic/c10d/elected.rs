@@ -24,6 +24,9 @@ const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 /// Advice where voters are not there.
 const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them";
 
+/// The same where agents by themselves are the voters.
+const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS";
+
 /// Takes part at the coordinator, once the voters have elected one, as the candidate that is made of this agent's address. A search
 /// that needs the endpoint fails when nobody is there any more.
 pub(super) fn await_coordinator(
@@ -36,6 +39,10 @@ pub(super) fn await_coordinator(
     // The other voters are nodes of the job, and are waited for like those.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
+    let remedy = match search.is_of_open_group() {
+        true => REMEDY_OPEN,
+        false => REMEDY,
+    };
     loop {
         // People are told in time, though a voter takes its time to answer.
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
@@ -66,7 +73,7 @@ pub(super) fn await_coordinator(
                 what,
                 place: options.place(),
                 elapsed: Some(elapsed),
-                remedy: REMEDY,
+                remedy,
             });
         }
         onlookers.wait_for(Some(waits(&search, &what, started, timeout)));

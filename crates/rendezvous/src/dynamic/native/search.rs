@@ -93,6 +93,11 @@ impl Search {
         self
     }
 
+    /// Whether agents may join the group.
+    pub fn is_of_open_group(&self) -> bool {
+        self.is_open
+    }
+
     /// Whether the endpoint is needed, and nobody listens there.
     pub fn has_lost_endpoint(&self) -> bool {
         self.needs_endpoint && self.is_vacant

@@ -6,6 +6,7 @@ use rdzv_consensus::{Role as Part, VoterId, membership};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
+use super::open::OpenGroup;
 use super::{Group, Voter, cluster_of};
 use crate::group::{GroupView, Role, VoterState, VoterView, Wait};
 
@@ -161,13 +162,11 @@ impl Voter {
         let (configuration, mut alive) = (group.consensus.configuration(), self.all_alive());
         alive.retain(|id| *id == self.id || self.is_heard(now, *id));
         let has_majority = configuration.is_majority(&alive);
-        if group.consensus.role().leader.is_some()
-            || configuration.voters.is_empty()
-            || has_majority
-        {
+        let voters = &configuration.voters;
+        // Agents know more of an only coordinator that is gone: for how long, and why.
+        if group.consensus.role().leader.is_some() || voters.len() <= 1 || has_majority {
             return None;
         }
-        let voters = &configuration.voters;
         let missing = voters.difference(&alive);
         let mut missing: Vec<_> = missing.map(|id| (self.place_of(*id), *id)).collect();
         missing.sort_unstable();
@@ -179,8 +178,13 @@ impl Voter {
         Some(Wait::for_voters(present, voters.len(), missing.collect()))
     }
 
-    /// A group is founded when a process is at each place.
+    /// A group is founded, or goes on from what its voters remember, when a process is at each place. One that has been asked
+    /// into a group, or has only learned in it, waits as the agent that it is.
     fn wait_for_all(&self) -> Option<Wait> {
+        let has_voted = |open: &OpenGroup| open.memory.as_ref().is_some_and(|memory| memory.votes);
+        if self.open.as_ref().is_some_and(|open| !has_voted(open)) {
+            return None;
+        }
         let places = 0..self.settings.places.len();
         let missing: Vec<String> = places
             .filter(|place| *place != self.settings.own && self.peers.present(*place).is_none())
