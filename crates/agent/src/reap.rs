@@ -78,8 +78,8 @@ impl Leftovers {
                 let _ = kill_process(child, Signal::KILL);
                 match waitpid(Some(child), WaitOptions::NOHANG) {
                     Ok(None) => left = true,
-                    Ok(Some(_)) => collected = true,
-                    Err(_) => {}
+                    // Or another thread has done it, just when the list was read: the kernel leaves out others then.
+                    Ok(Some(_)) | Err(_) => collected = true,
                 }
             }
             // The children of those that were collected have come to us just now.
@@ -142,9 +142,9 @@ impl ProcessStat {
 }
 
 impl ProcessStat {
-    /// The process group, if it is one of this container.
+    /// The process group, if it is one of this container. It is -1 while another thread collects the process.
     fn group(&self) -> Option<Pid> {
-        Pid::from_raw(self.group)
+        (self.group > 0).then(|| Pid::from_raw(self.group))?
     }
 }
 
@@ -241,5 +241,60 @@ mod tests {
         assert_eq!(stat.session, ProcessStat::of("self").unwrap().session);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_another_thread_collects_just_now_has_no_group() {
+        let of = |group| ProcessStat {
+            parent: 1,
+            group,
+            session: group,
+        };
+        // As a signal for group -1 it would go to the first process of the container.
+        assert_eq!([-1, 0].map(|group| of(group).group()), [None, None]);
+        assert_eq!(of(7).group(), Pid::from_raw(7));
+    }
+
+    /// Set for the process that the next test starts, as it kills all children that it has.
+    const ALONE: &str = "RDZV_TEST_CLEARS_ALONE";
+
+    #[test]
+    #[expect(
+        clippy::zombie_processes,
+        reason = "they are collected by what is tested"
+    )]
+    fn whatever_another_thread_collects_meanwhile_nothing_is_left() {
+        if std::env::var_os(ALONE).is_none() {
+            let name = "reap::tests::whatever_another_thread_collects_meanwhile_nothing_is_left";
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            let alone = alone.args(["--exact", name]).env(ALONE, "1").output();
+            let alone = alone.unwrap();
+            let said = String::from_utf8_lossy(&alone.stdout).into_owned();
+            assert!(
+                alone.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let leftovers = Leftovers::adopt().unwrap();
+        let start = |program: &[&str]| {
+            let child = Command::new("setsid").args(program).spawn().unwrap();
+            let own = i32::try_from(child.id()).unwrap();
+            while ProcessStat::of(own).unwrap().session != own {}
+        };
+        for _ in 0..60 {
+            (0..12).for_each(|_| start(&["true"]));
+            start(&["sleep", "20"]);
+            let clear = || {
+                while !leftovers.kill(&HashSet::new()) {
+                    std::thread::yield_now();
+                }
+                assert!(!has_children());
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(clear);
+                scope.spawn(clear);
+            });
+        }
     }
 }

@@ -92,6 +92,8 @@ fn the_thread_has_a_name_and_ends_with_the_handle() {
             .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
             .any(|name| name.trim() == "rdzv-store")
     };
+    // A thread has the name of its parent until it runs.
+    Client::join(address);
     assert!(named());
     thread::spawn(move || drop(server)).join().unwrap();
     let refused = std::net::TcpStream::connect(address).unwrap_err();
