@@ -4,10 +4,10 @@
 use anyhow::Context;
 
 use crate::command::{cargo, step};
-use crate::venv::torch_python;
+use crate::setup;
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    let python = torch_python()?;
+    let python = setup::python()?;
     let environment = python.parent().and_then(std::path::Path::parent);
     let environment = environment.context("the interpreter is in no environment")?;
     step(

@@ -5,31 +5,63 @@ use std::process::Command;
 use std::thread;
 
 use crate::command::{cargo, root, step};
-use crate::{etcd, python, test, venv};
+use crate::{etcd, setup, test, tidy};
+
+/// Checks that need neither a build nor a network, with the programs of [`setup`].
+const CHECKS: [(&str, &str, &[&str]); 6] = [
+    ("spelling", "typos", &[]),
+    ("lints of Python", "ruff", &["check", "--quiet"]),
+    (
+        "lints of workflows",
+        "zizmor",
+        &["--offline", "--quiet", ".github"],
+    ),
+    ("unused dependencies", "cargo-shear", &["shear"]),
+    (
+        "dependencies",
+        "cargo-deny",
+        &["deny", "--offline", "check", "bans", "licenses", "sources"],
+    ),
+    (
+        "hooks",
+        "prek",
+        &["validate-config", ".pre-commit-config.yaml"],
+    ),
+];
 
 pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
+    check()?;
+    tidy::run(&[])?;
     // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error shows
     // up again when the tests ask for them.
     let arrival = thread::spawn(|| {
-        let _ = venv::torch_python();
-        let _ = venv::kubernetes_python();
-        let _ = venv::tools_python();
+        let _ = setup::python();
         let _ = etcd::server();
     });
     let linted = linted();
-    let compiled = crate::tidy::run(&[]).and_then(|()| test::build(&linted));
+    let built = test::build(&linted);
     let _ = arrival.join();
-    let programs = compiled?;
+    built?;
     let documentation = thread::spawn(document);
-    let mut jobs = test::rust(programs, &linted)?;
-    jobs.push(test::manifests()?);
-    jobs.extend(test::interop(&[])?);
-    jobs.extend(python::jobs(&[], &linted)?);
-    let tested = test::run_all(jobs);
+    let tested = test::suites(&linted);
     let documentation = documentation.join();
     tested?;
     documentation.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// `cargo xtask check`: lints that take seconds.
+pub(crate) fn check() -> anyhow::Result<()> {
+    // `cargo deny` reads the dependencies offline.
+    step(
+        "fetch of the dependencies",
+        cargo().args(["fetch", "--quiet", "--locked"]),
+    )?;
+    for (title, program, arguments) in CHECKS {
+        let mut command = Command::new(setup::tool(program)?);
+        step(title, command.args(arguments).current_dir(root()))?;
+    }
+    Ok(())
 }
 
 /// Builds the documentation, with the lowest priority.

@@ -1,6 +1,6 @@
 //! The etcd server that the tests of the etcd backends run against.
 //!
-//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::venv`]),
+//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::setup`]),
 //! without being installed: that needs no root, and no service is started. Whoever has a server
 //! already, or no `apt-get`, names its program in `RDZV_ETCD`.
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::command::{output, step};
-use crate::venv::{cache_folder, make_once};
+use crate::setup::{cache_folder, make_once};
 
 /// Names the server's program, for us and for the tests.
 pub(crate) const VARIABLE: &str = "RDZV_ETCD";

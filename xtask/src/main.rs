@@ -7,13 +7,12 @@ mod command;
 mod etcd;
 mod fuzz;
 mod lines;
-mod pool;
 mod python;
+mod setup;
 mod slurm;
 mod slurm_events;
 mod test;
 mod tidy;
-mod venv;
 mod wheel;
 
 use std::process::ExitCode;
@@ -21,11 +20,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  test [...]             build, then run every test: cargo test --workspace, the interop suite and those of
-                         the Python package; arguments go to pytest
+  setup                  install the tools and the Python environment that the other tasks use, into the cache
+  setup --lock           pin the newest versions of their requirements first
+  test                   build, then run every test: of Rust, with PyTorch, of the Python package
+  test -k WORDS [...]    run pytest alone, with these arguments
   test --upstream        PyTorch's own suites for torch.distributed: collectives beside gloo, RPC
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
-  ci                     fmt, tidy, build with clippy, test, doc
+  ci                     fmt, check, tidy, build with clippy, test, doc
+  check                  spelling, lints of Python and workflows, dependencies: seconds
   tidy                   the house rules that a compiler cannot check
   tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate
@@ -55,9 +57,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
-            match error.is::<command::BadWords>() {
-                true => ExitCode::from(2),
-                false => ExitCode::FAILURE,
+            if error.is::<command::BadWords>() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }
@@ -73,7 +76,9 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
             println!("{}", etcd::server()?.display());
             Ok(())
         }
+        "setup" => setup::run(rest),
         "ci" => ci::run(),
+        "check" => ci::check(),
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
         "accidents" => accidents::run(),

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::command::{output, step, succeeds};
+use crate::command::{output, step};
+use crate::setup::{apt_install, has};
 
 /// Names the way in which Slurm follows the processes of a job, for the tests.
 pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";
@@ -37,26 +38,11 @@ pub(crate) fn proctracks() -> Vec<&'static str> {
 fn prepare() -> anyhow::Result<()> {
     let user = output(Command::new("id").arg("-u"))?;
     ensure!(user.trim() == "0", "nodes are made by root only");
-    let has = |program: &str| {
-        let mut command = Command::new("sh");
-        command.args(["-c", "command -v \"$0\"", program]);
-        succeeds(&mut command)
-    };
     if !["slurmctld", "slurmd", "scontrol", "munged"]
         .into_iter()
         .all(has)
     {
-        let apt = || {
-            let mut command = Command::new("apt-get");
-            command.env("DEBIAN_FRONTEND", "noninteractive");
-            command
-        };
-        step("refresh the package lists", apt().arg("update"))
-            .and_then(|()| {
-                let install = ["install", "-y", "--no-install-recommends"];
-                step("install Slurm", apt().args(install).args(PACKAGES))
-            })
-            .context("Slurm is not installed")?;
+        apt_install(&PACKAGES).context("Slurm is not installed")?;
     }
     for tool in TOOLS {
         ensure!(has(tool), "there is no program `{tool}`");

@@ -18,7 +18,7 @@ fn plain() -> WorkerSpecBuilder {
 }
 
 #[test]
-fn a_spec_begins_with_the_librarys_defaults() {
+fn a_spec_begins_with_the_defaults_of_the_library() {
     let spec = plain().build().unwrap();
     assert_eq!((spec.role(), spec.local_world_size()), ("default", 1));
     assert_eq!(spec.max_restarts(), 3);

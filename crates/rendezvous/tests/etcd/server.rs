@@ -1,6 +1,7 @@
 //! A real etcd server of one's own: a free address, a temporary folder, nothing left behind.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,9 +18,13 @@ const VARIABLE: &str = "RDZV_ETCD";
 /// ends, then kills it without a warning.
 const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; wait"#;
 
-/// An etcd server with a data folder.
+/// Address of the server that a setup script of nextest has started for all tests.
+const SHARED: &str = "RDZV_TEST_ETCD";
+
+/// An etcd server.
 pub(crate) struct Server {
-    data: TempDir,
+    /// `None` for the server of the setup script.
+    data: Option<TempDir>,
     address: SocketAddrV4,
     /// The shell that runs it.
     running: Mutex<Option<Process>>,
@@ -29,7 +34,7 @@ impl Server {
     /// Starts one.
     pub(crate) fn start() -> Self {
         let server = Self {
-            data: TempDir::new().unwrap(),
+            data: Some(TempDir::new().unwrap()),
             address: free_address(),
             running: Mutex::new(None),
         };
@@ -39,8 +44,15 @@ impl Server {
 
     /// One that any number of tests use at the same time.
     pub(crate) fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        static STARTED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        if let Ok(address) = std::env::var(SHARED) {
+            return Arc::new(Self {
+                data: None,
+                address: address.parse().unwrap(),
+                running: Mutex::new(None),
+            });
+        }
+        let mut shared = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
             let server = Arc::new(Self::start());
             *shared = Arc::downgrade(&server);
@@ -71,7 +83,12 @@ impl Server {
 
     /// Loses all that it has stored. It must not be running.
     pub(crate) fn forget(&self) {
-        std::fs::remove_dir_all(self.data.path().join("data")).unwrap();
+        std::fs::remove_dir_all(self.data_folder()).unwrap();
+    }
+
+    fn data_folder(&self) -> PathBuf {
+        let data = self.data.as_ref().expect("a server of this test");
+        data.path().join("data")
     }
 
     /// Starts it again, with the data it had, at the same address; returns when it serves.
@@ -85,7 +102,7 @@ impl Server {
         command
             .args(["-c", UNTIL_INPUT_ENDS, &program])
             .arg("--data-dir")
-            .arg(self.data.path().join("data"))
+            .arg(self.data_folder())
             .args(["--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", &peers])
