@@ -4,10 +4,10 @@
 use anyhow::Context;
 
 use crate::command::{cargo, step};
-use crate::setup;
+use crate::install;
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    let python = setup::python()?;
+    let python = install::python()?;
     let environment = python.parent().and_then(std::path::Path::parent);
     let environment = environment.context("the interpreter is in no environment")?;
     step(

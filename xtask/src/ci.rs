@@ -5,9 +5,9 @@ use std::process::Command;
 use std::thread;
 
 use crate::command::{cargo, root, step};
-use crate::{etcd, setup, test, tidy};
+use crate::{etcd, install, test, tidy};
 
-/// Checks that need neither a build nor a network, with the programs of [`setup`].
+/// Checks that need neither a build nor a network, with the programs of [`crate::setup`].
 const CHECKS: [(&str, &str, &[&str]); 6] = [
     ("spelling", "typos", &[]),
     ("lints of Python", "ruff", &["check", "--quiet"]),
@@ -36,7 +36,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error shows
     // up again when the tests ask for them.
     let arrival = thread::spawn(|| {
-        let _ = setup::python();
+        let _ = install::python();
         let _ = etcd::server();
     });
     let linted = linted();
@@ -58,7 +58,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
         cargo().args(["fetch", "--quiet", "--locked"]),
     )?;
     for (title, program, arguments) in CHECKS {
-        let mut command = Command::new(setup::tool(program)?);
+        let mut command = Command::new(install::tool(program)?);
         step(title, command.args(arguments).current_dir(root()))?;
     }
     Ok(())

@@ -81,6 +81,14 @@ pub(crate) fn metadata() -> anyhow::Result<Metadata> {
     serde_json::from_str(&text).context("cargo metadata printed something else than expected")
 }
 
+/// Returns the folder in which cargo puts what it builds.
+pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
+    Ok(metadata()?.target_directory)
+}
+
+/// Variables for cargo, which decide how the workspace is compiled.
+pub(crate) type Variables = [(&'static str, String)];
+
 /// The command as one line, for messages.
 pub(crate) fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];

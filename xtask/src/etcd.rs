@@ -1,6 +1,6 @@
 //! The etcd server that the tests of the etcd backends run against.
 //!
-//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::setup`]),
+//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::install`]),
 //! without being installed: that needs no root, and no service is started. Whoever has a server
 //! already, or no `apt-get`, names its program in `RDZV_ETCD`.
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::command::{output, step};
-use crate::setup::{cache_folder, make_once};
+use crate::install::{cache_folder, make_once};
 
 /// Names the server's program, for us and for the tests.
 pub(crate) const VARIABLE: &str = "RDZV_ETCD";

@@ -6,6 +6,7 @@ mod ci;
 mod command;
 mod etcd;
 mod fuzz;
+mod install;
 mod lines;
 mod python;
 mod setup;

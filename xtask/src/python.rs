@@ -7,9 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{output, root, step};
-use crate::test::{IN_PARALLEL, Variables, target_folder};
-use crate::{setup, wheel};
+use crate::command::{Variables, output, root, step, target_folder};
+use crate::{install, wheel};
+
+/// Arguments of pytest: tests wait more than they compute, so two run on each of two processors.
+pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "4", "--dist", "loadfile"];
 
 /// `cargo xtask python`: the tests of the Python package alone. After `--release`, with a wheel of that profile: for tests that are
 /// made long. The other arguments go to pytest: files from `python/tests` on, or `-k` with words.
@@ -76,7 +78,7 @@ pub(crate) fn installed(variables: &Variables) -> anyhow::Result<PathBuf> {
 
 /// Returns the interpreter of an environment that has `wheel`, and finds PyTorch and the tools in the one of the cache.
 pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
-    let (uv, base) = (setup::tool("uv")?, setup::python()?);
+    let (uv, base) = (install::tool("uv")?, install::python()?);
     let folder = target_folder()?.join("python");
     let python = folder.join("bin").join("python");
     let mut venv = Command::new(&uv);

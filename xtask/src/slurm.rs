@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::command::{output, step};
-use crate::setup::{apt_install, has};
+use crate::install::{apt_install, has};
 
 /// Names the way in which Slurm follows the processes of a job, for the tests.
 pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";

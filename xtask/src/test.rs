@@ -10,8 +10,9 @@ use std::process::Command;
 
 use anyhow::{bail, ensure};
 
-use crate::command::{cargo, metadata, root, step};
-use crate::{python, setup, slurm};
+use crate::command::{Variables, cargo, root, step, target_folder};
+use crate::python::IN_PARALLEL;
+use crate::{install, python, slurm};
 
 /// Programs that the interop suite starts, by the variables that name them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -30,12 +31,6 @@ const BESIDE: [(&str, &str); 2] = [
 
 /// Folder of the tests with a real Slurm.
 const SLURM: &str = "interop/slurm";
-
-/// Arguments of pytest: tests wait more than they compute, so two run on each of two processors.
-pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "4", "--dist", "loadfile"];
-
-/// Variables for cargo, which decide how the workspace is compiled.
-pub(crate) type Variables = [(&'static str, String)];
 
 /// Runs all tests; with arguments, runs pytest alone and passes them on, for example `-k queue`. `--upstream` alone
 /// runs PyTorch's own suites.
@@ -103,7 +98,7 @@ fn examples(variables: &Variables) -> anyhow::Result<()> {
 
 /// Checks the manifests of Kubernetes, and what the `rdzv` that [`build`] compiled makes of them.
 fn manifests() -> anyhow::Result<()> {
-    let mut pytest = Command::new(setup::python()?);
+    let mut pytest = Command::new(install::python()?);
     pytest
         .current_dir(root())
         .args(["-m", "pytest", "-ra", "-p", "no:cacheprovider"])
@@ -133,7 +128,7 @@ fn interop(arguments: &[String]) -> anyhow::Result<()> {
 /// Returns what the interop suite runs with: an interpreter that has PyTorch, and the variables that name the programs that
 /// [`build`] compiled.
 pub(crate) fn interop_setting() -> anyhow::Result<(PathBuf, Vec<(&'static str, PathBuf)>)> {
-    let python = setup::python()?;
+    let python = install::python()?;
     let built = target_folder()?.join("debug");
     let names = PROGRAMS.map(|(_, name)| name);
     let paths = programs(&built.join("rdzv-test-programs"), &names)?;
@@ -159,18 +154,13 @@ pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf
     paths.collect()
 }
 
-/// Returns a subcommand of cargo that [`setup`] installed, started as cargo would start it.
+/// Returns a subcommand of cargo that [`crate::setup`] installed, started as cargo would start it.
 pub(crate) fn cargo_tool(name: &str) -> anyhow::Result<Command> {
-    let mut tool = Command::new(setup::tool(&format!("cargo-{name}"))?);
+    let mut tool = Command::new(install::tool(&format!("cargo-{name}"))?);
     // Variables that describe this package are not for the build: see `command::cargo`.
     for (variable, _) in cargo().get_envs().filter(|(_, value)| value.is_none()) {
         tool.env_remove(variable);
     }
     tool.current_dir(root()).arg(name);
     Ok(tool)
-}
-
-/// Returns the folder in which cargo puts what it builds.
-pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
-    Ok(metadata()?.target_directory)
 }

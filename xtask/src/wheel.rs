@@ -9,9 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{cargo, root, step};
-use crate::setup;
-use crate::test::{Variables, target_folder};
+use crate::command::{Variables, cargo, root, step, target_folder};
+use crate::install;
 
 /// The newest glibc that a wheel for others may need: PyTorch needs it too.
 const GLIBC_ACCEPTED: &str = "2.28";
@@ -101,7 +100,7 @@ pub(crate) fn release() -> anyhow::Result<PathBuf> {
 fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = target.unwrap_or(&host);
-    let tools = setup::python()?;
+    let tools = install::python()?;
     let folder = tools.parent().context("the tools have a folder")?;
     let mut zig = Command::new(folder.join("cargo-zigbuild"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -128,7 +127,7 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
 
 /// Has the build backend put a wheel into `out`, which holds nothing else afterwards.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
-    let python = setup::python()?;
+    let python = install::python()?;
     let tools = python.parent().context("the tools have a folder")?;
     let path = std::env::var("PATH").unwrap_or_default();
     if out.exists() {

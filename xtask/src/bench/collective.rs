@@ -15,7 +15,7 @@ use super::peer::Server;
 use super::stolen::Processors;
 use super::table::{self, Better, Comparison};
 use super::{arguments, release_binary, test_program};
-use crate::setup;
+use crate::install;
 
 const DEFAULT_RUNS: usize = 5;
 
@@ -39,7 +39,7 @@ const FASTER: f64 = 1.5;
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("collective", words, DEFAULT_RUNS)?;
-    let python = setup::python()?;
+    let python = install::python()?;
     let rank = test_program("rank")?;
     let store = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let address = store.address();

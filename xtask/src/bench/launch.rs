@@ -17,7 +17,7 @@ use super::launcher::{Launcher, Running, labelled};
 use super::measure::measure;
 use super::table::{self, Better, Comparison};
 use super::{arguments, worker};
-use crate::setup;
+use crate::install;
 
 const DEFAULT_RUNS: usize = 7;
 
@@ -26,7 +26,7 @@ const FLOOD_LINES: usize = 600_000;
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("launch", arguments, DEFAULT_RUNS)?;
-    let python = setup::python()?;
+    let python = install::python()?;
     let [ours, theirs] = Launcher::both(&python)?;
 
     let mut wall = Comparison::new("start of two workers", "ms", Better::Less, 50.0);

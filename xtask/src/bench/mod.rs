@@ -79,7 +79,7 @@ fn optimised(package: &str, name: &str) -> anyhow::Result<PathBuf> {
         &format!("build {name} optimised"),
         cargo().args(["build", "--release", "--package", package, "--bin", name]),
     )?;
-    let binary = crate::test::target_folder()?.join("release").join(name);
+    let binary = crate::command::target_folder()?.join("release").join(name);
     ensure!(binary.is_file(), "{} was not built", binary.display());
     Ok(binary)
 }

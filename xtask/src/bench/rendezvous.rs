@@ -17,7 +17,7 @@ use super::peer::Server;
 use super::table::{self, Better, Comparison, median};
 use super::{arguments, test_program};
 use crate::command::output;
-use crate::setup;
+use crate::install;
 
 const DEFAULT_RUNS: usize = 3;
 
@@ -45,7 +45,7 @@ const SECONDS: f64 = 10.0;
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("rendezvous", words, DEFAULT_RUNS)?;
-    let python = setup::python()?;
+    let python = install::python()?;
     let crowd = test_program("crowd")?;
     let host = Server::start(Command::new(&crowd).arg("serve"))?;
     let mut ours = Ours { crowd, host };

@@ -22,7 +22,7 @@ use super::peer::{Peer, Server};
 use super::table::{self, Better, Comparison, median};
 use super::{arguments, release_binary, test_program};
 use crate::command::output;
-use crate::setup;
+use crate::install;
 
 const DEFAULT_RUNS: usize = 5;
 
@@ -54,7 +54,7 @@ const CALLS: [&str; 7] = [
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("store", arguments, DEFAULT_RUNS)?;
-    let python = setup::python()?;
+    let python = install::python()?;
     let generator = test_program("load")?;
     let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let theirs = Server::start(Command::new(&python).args(["-c", SERVE]))?;

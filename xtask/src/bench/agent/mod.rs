@@ -22,7 +22,7 @@ use anyhow::ensure;
 use super::launcher::Launcher;
 use super::table::{self, Better, Comparison, median};
 use super::{arguments, worker};
-use crate::setup;
+use crate::install;
 
 const DEFAULT_RUNS: usize = 5;
 
@@ -37,7 +37,7 @@ const IDLE_MEBIBYTES: f64 = 15.0;
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("agent", words, DEFAULT_RUNS)?;
-    let python = setup::python()?;
+    let python = install::python()?;
     let [ours, theirs] = Launcher::both(&python)?;
     let flood = flood::Flood::prepare()?;
 

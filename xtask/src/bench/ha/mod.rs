@@ -52,7 +52,7 @@ use anyhow::{Context, bail, ensure};
 use self::figures::Figures;
 use super::{optimised, release_binary, test_program, this_program};
 use crate::command::bad_words;
-use crate::setup;
+use crate::install;
 
 /// The part of this program that runs in namespaces of its own.
 pub(super) const ENCLOSED: &str = "ha-enclosed";
@@ -120,7 +120,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     // Only the workers of nodes need it.
     let python = match chosen.iter().all(|known| known.name == "K6") {
         true => PathBuf::new(),
-        false => setup::python()?,
+        false => install::python()?,
     };
     let crowd = match is_chosen("K6") || is_chosen("K9") {
         true => test_program("crowd")?,

@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::peer::Server;
 use super::stolen::Processors;
 use super::{arguments, release_binary, table, test_program};
-use crate::setup;
+use crate::install;
 use figures::{Figures, Side};
 use group::Group;
 
@@ -46,7 +46,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let worker = test_program("rpc_bench")?;
     let mut sides = vec![(ours(&worker, "default"), Side::new(LENDER))];
     if !alone {
-        let python = setup::python()?;
+        let python = install::python()?;
         sides.extend([
             (peer(&python, "default"), Side::new("PyTorch")),
             (ours(&worker, "tcp"), Side::new("rdzv, TCP")),

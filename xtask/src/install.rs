@@ -1,0 +1,179 @@
+//! Installing into the cache folder, which every clone shares.
+//!
+//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. An environment's
+//! folder is named after the hash of its requirements. A marker, written last, says that the folder is
+//! complete; a lock keeps two runs from making it at the same time.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::command::{output, root, step, succeeds};
+
+/// File that is written when everything in an environment is installed.
+const MARKER: &str = ".complete";
+
+/// Requirements with hashes, beside the `.in` files from which `cargo xtask setup --lock` makes them.
+pub(crate) const TOOLS: &str = "xtask/tools.txt";
+pub(crate) const PYTHON: &str = "python/requirements.txt";
+
+/// Returns the path of a tool in `xtask/tools.in`; installs all of them on first use.
+pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
+    let folder = environment("tools", TOOLS, |folder| {
+        if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
+            apt_install(&["python3", "python3-venv"])?;
+        }
+        step(
+            "make the environment",
+            Command::new("python3").args(["-m", "venv"]).arg(folder),
+        )?;
+        let mut pip = Command::new(folder.join("bin/python"));
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-cache-dir",
+            "--retries",
+            "10",
+        ]);
+        step(
+            "install the tools",
+            pip.args(["--require-hashes", "-r", TOOLS])
+                .current_dir(root()),
+        )
+    })?;
+    Ok(folder.join("bin").join(name))
+}
+
+/// Returns the interpreter of the Python environment, with PyTorch; makes it on first use.
+pub(crate) fn python() -> anyhow::Result<PathBuf> {
+    let uv = tool("uv")?;
+    let version = "import sys; assert sys.version_info >= (3, 11), sys.version";
+    output(Command::new("python3").args(["-c", version]))
+        .context("PyTorch and the package rdzv need Python 3.11 or newer")?;
+    let folder = environment("python", PYTHON, |folder| {
+        let uv = |arguments: &[&str]| {
+            let mut command = Command::new(&uv);
+            // Installed files are links into uv's cache, so both lie in one folder.
+            command.env("UV_CACHE_DIR", folder.with_file_name("uv"));
+            command
+                .env("UV_HTTP_TIMEOUT", "180")
+                .current_dir(root())
+                .args(arguments);
+            command
+        };
+        step(
+            "make the environment",
+            uv(&["venv", "--quiet", "--python", "python3"]).arg(folder),
+        )?;
+        let install = [
+            "pip",
+            "install",
+            "--quiet",
+            "--require-hashes",
+            "-r",
+            PYTHON,
+            "--python",
+        ];
+        step(
+            "install PyTorch and the tools of Python",
+            uv(&install).arg(folder),
+        )?;
+        let once = ["-c", "import torch, numpy; print(torch.__version__)"];
+        step(
+            "import PyTorch once",
+            Command::new(folder.join("bin/python")).args(once),
+        )
+    })?;
+    Ok(folder.join("bin").join("python"))
+}
+
+/// Returns the folder of an environment, which `make` fills unless it is complete.
+fn environment(
+    name: &str,
+    requirements: &str,
+    make: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<PathBuf> {
+    let path = root().join(requirements);
+    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&text);
+    let folder = cache_folder()?.join(format!("{name}-{:016x}", hasher.finish()));
+    let marker = folder.join(MARKER);
+    make_once(&folder, &marker, || {
+        println!(
+            "\n==> installing {requirements} (once)\n    {}",
+            folder.display()
+        );
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot clear {}", folder.display()))?;
+        }
+        make(&folder)?;
+        fs::write(&marker, "").with_context(|| format!("cannot write {}", marker.display()))
+    })?;
+    Ok(folder)
+}
+
+/// Makes a folder of the cache, unless it has the file `last`, which `make` creates last.
+pub(crate) fn make_once(
+    folder: &Path,
+    last: &Path,
+    make: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if last.is_file() {
+        return Ok(());
+    }
+    let cache = folder.parent().context("the cache folder has no name")?;
+    fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    let lock = folder.with_extension("lock");
+    let _lock = File::create(&lock)
+        .and_then(|lock| lock.lock().map(|()| lock))
+        .with_context(|| format!("cannot lock {}", lock.display()))?;
+    // Another run may have made the folder while this one waited for the lock.
+    if last.is_file() { Ok(()) } else { make() }
+}
+
+/// Installs packages of Debian, through sudo unless the user is root.
+pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new(if is_root { "apt-get" } else { "sudo" });
+        if !is_root {
+            command.arg("apt-get");
+        }
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(arguments);
+        command
+    };
+    let install = ["install", "-y", "--no-install-recommends"];
+    step("refresh the package lists", &mut apt(&["update"]))
+        .and_then(|()| step("install packages", apt(&install).args(packages)))
+        .with_context(|| format!("install these packages yourself: {}", packages.join(" ")))
+}
+
+/// `true` if a program of this name is on `PATH`.
+pub(crate) fn has(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+}
+
+/// Returns the folder that holds everything that takes long to fetch.
+pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let below = |base: &OsStr, rest: &str| Path::new(base).join(rest);
+    let folder = from("RDZV_CACHE").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(below(&from("XDG_CACHE_HOME")?, "rdzv")));
+    let folder = folder.or_else(|| Some(below(&from("HOME")?, ".cache/rdzv")));
+    ensure!(
+        folder.is_some(),
+        "no folder for what the tests need: set RDZV_CACHE"
+    );
+    std::path::absolute(folder.unwrap_or_default()).context("cannot resolve the cache folder")
+}
