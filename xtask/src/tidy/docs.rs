@@ -49,7 +49,7 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
 
 /// Rows of a table of verdicts that have none, or nothing that shows it: tests, rows of documents, or
 /// pages. That the tests and rows are there, the other checks say.
-pub(super) fn verdicts(path: &str, text: &str, documents: &[(String, String)]) -> Vec<Finding> {
+pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_inside = false;
     for (line, row) in (1..).zip(text.lines()) {
@@ -79,7 +79,7 @@ fn is_verdict(text: &str) -> bool {
 }
 
 /// The fault of a cell that is to show a verdict.
-fn unshown(cell: &str, documents: &[(String, String)]) -> Option<String> {
+fn unshown(cell: &str, documents: &[Source]) -> Option<String> {
     let mut spans = cell.split('`').skip(1).step_by(2).peekable();
     let mut links = cell.split("](").skip(1).peekable();
     if spans.peek().is_none() && links.peek().is_none() && ids(cell).next().is_none() {
@@ -90,7 +90,7 @@ fn unshown(cell: &str, documents: &[(String, String)]) -> Option<String> {
     }
     let target = |link: &str| link.split([')', '#']).next().map(str::to_owned);
     let is_page = |target: &String| {
-        let mut paths = documents.iter().map(|(path, _)| path.as_str());
+        let mut paths = documents.iter().map(|document| document.path.as_str());
         paths.any(|path| path.strip_prefix("docs/") == Some(target))
     };
     let lost = links.filter_map(target).find(|target| !is_page(target))?;
@@ -114,11 +114,11 @@ fn file_name(path: &str) -> &str {
 }
 
 /// Rules that are cited and not there, and rules that have the same id.
-pub(super) fn rules(documents: &[(String, String)], sources: &[Source]) -> Vec<Finding> {
+pub(super) fn rules(documents: &[Source], sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut known = BTreeSet::new();
     let row = |line: &str| Some(line.strip_prefix("| ")?.split_once(" |")?.0.to_owned());
-    for (path, text) in documents {
+    for Source { path, text } in documents {
         for (line, id) in (1..).zip(text.lines().map(row)) {
             let id = id.filter(|id| ids(id).next() == Some(id));
             if id.is_some_and(|id| !known.insert(id)) {
@@ -126,16 +126,15 @@ pub(super) fn rules(documents: &[(String, String)], sources: &[Source]) -> Vec<F
             }
         }
     }
-    let code = sources
-        .iter()
-        .map(|source| (source.path.as_str(), source.text.as_str()));
+    fn pair(source: &Source) -> (&str, &str) {
+        (&source.path, &source.text)
+    }
+    let code = sources.iter().map(pair);
     for (_, text) in code.clone().filter(|(path, _)| path.ends_with(".rs")) {
         let bold = text.split("**").filter(|id| ids(id).next() == Some(id));
         known.extend(bold.map(str::to_owned));
     }
-    let documents = documents
-        .iter()
-        .map(|(path, text)| (path.as_str(), text.as_str()));
+    let documents = documents.iter().map(pair);
     for (path, text) in documents
         .chain(code)
         .filter(|(path, _)| !path.starts_with("xtask/"))
@@ -166,6 +165,7 @@ fn declared(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source::example;
     use super::*;
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
 | other | table |
 | `j` | missing |
 ";
-        let documents = [("docs/x.md".to_owned(), String::new())];
+        let documents = [example("docs/x.md", "")];
         let findings = verdicts("docs/x.md", text, &documents);
         let none = "the verdict is none of: same, better, different because";
         assert_eq!(
@@ -229,7 +229,7 @@ mod tests {
             path: "crates/a/src/lib.rs".to_owned(),
             text: code.to_owned(),
         }];
-        let findings = rules(&[("docs/x.md".to_owned(), document.to_owned())], &sources);
+        let findings = rules(&[example("docs/x.md", document)], &sources);
         assert_eq!(
             findings,
             [

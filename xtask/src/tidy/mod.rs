@@ -6,7 +6,7 @@
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | no cycle among the modules of a folder | [`cycles`] |
 //! | whole words for names of files | [`files`] |
-//! | the words of the field, sentences with a noun | [`vocabulary`] |
+//! | the field's words, form of sentences, subjects of commits: limits that only fall | [`style`] |
 //! | tests and rules that are cited are there; each item of PyTorch has a verdict and a test | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
@@ -19,8 +19,8 @@ mod fences;
 mod files;
 pub(crate) mod modules;
 pub(crate) mod source;
+mod style;
 pub(crate) mod tokens;
-mod vocabulary;
 
 use std::{fmt, fs};
 
@@ -53,26 +53,24 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `arguments` may ask for one rule in one crate: `--cycles crates/agent`, `--words crates/agent`.
+/// `arguments` may ask for one rule in one crate, `--cycles crates/agent` or `--words crates/agent`, or to write lower limits, `--lower`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
+    let documents = source::documents(&root())?;
+    let mut lower = false;
     match arguments {
         [] => {}
+        [rule] if rule == "--lower" => lower = true,
         [rule, folder] if rule == "--cycles" => {
-            return report(
-                &sources,
-                &cycles::of_crate(&sources, folder.trim_end_matches('/')),
-            );
+            let folder = folder.trim_end_matches('/');
+            return report(&sources, &cycles::of_crate(&sources, folder));
         }
         [rule, folder] if rule == "--words" => {
-            let inside = sources
-                .iter()
-                .filter(|source| source.path.starts_with(folder));
-            let words = |source| vocabulary::check(source, Tokens::of(source).ok().as_ref());
-            return report(&sources, &inside.flat_map(words).collect::<Vec<_>>());
+            let found = style::matches(&[sources, documents].concat(), folder)?;
+            return report(&[], &found);
         }
-        _ => bail!("usage: cargo xtask tidy [--cycles FOLDER | --words FOLDER]"),
+        _ => bail!("usage: cargo xtask tidy [--lower | --cycles FOLDER | --words FOLDER]"),
     }
     let layers = crates::layers(&fs::read_to_string(root().join("ARCHITECTURE.md"))?)?;
     let mut findings = crates::check(&metadata()?, &layers, &sources);
@@ -85,9 +83,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             Ok(Some(tokens)) => {
                 lines -= tokens.test_lines;
                 findings.extend(fences::check(source, tokens, &variables));
-                findings.extend(vocabulary::check(source, Some(tokens)));
             }
-            Ok(None) => findings.extend(vocabulary::check(source, None)),
+            Ok(None) => {}
             Err(finding) => findings.push(finding.clone()),
         }
         findings.extend(files::check(source));
@@ -95,19 +92,18 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             println!("    warning: {warning}");
         }
     }
-    findings.extend(vocabulary::headless(&sources));
     let functions = docs::functions(&sources);
-    let documents = source::documents(&root())?;
-    for (path, text) in documents
+    for document in documents
         .iter()
-        .filter(|(path, _)| path.starts_with("docs/"))
+        .filter(|document| document.path.starts_with("docs/"))
     {
-        findings.extend(docs::check(path, text, &functions));
-        findings.extend(docs::verdicts(path, text, &documents));
-        findings.extend(vocabulary::text(path, text));
+        findings.extend(docs::check(&document.path, &document.text, &functions));
+        findings.extend(docs::verdicts(&document.path, &document.text, &documents));
     }
     findings.extend(docs::rules(&documents, &sources));
-    report(&sources, &findings)
+    let texts = [sources, documents].concat();
+    findings.extend(style::check(&texts, lower)?);
+    report(&texts, &findings)
 }
 
 fn report(sources: &[Source], findings: &[Finding]) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ const SKIPPED: [&str; 5] = [
 ];
 
 /// One source file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Source {
     /// Relative to the root of the workspace, with `/`.
     pub(crate) path: String,
@@ -88,15 +88,11 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(packages)
 }
 
-/// The documents in `docs/` and those beside it: path and text.
-pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
+/// The documents in `docs/` and those beside it.
+pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<Source>> {
     let mut documents = Vec::new();
     collect(root, "", &|name| name.ends_with(".md"), &mut documents)?;
-    let pairs = documents
-        .into_iter()
-        .map(|document| (document.path, document.text));
-    let mut documents: Vec<_> = pairs.collect();
-    documents.sort();
+    documents.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(documents)
 }
 
