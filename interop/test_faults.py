@@ -1,6 +1,6 @@
 """Faults in collectives of PyTorch: who is blamed for them, and for what.
 
-Those that need no PyTorch are in `crates/cli/tests/faults`.
+Those that need no PyTorch are in `crates/launch/cli/tests/faults`.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The RPC backend registry: texts and rules of PyTorch's own code beside the tables of ours.
 
-Ours answers the same tables in `crates/proto/rpc/tests/all/device_rules.rs` and
-`crates/rpc/src/options/tests.rs`. Nothing here needs an accelerator: the rules are about names of devices.
+Ours answers the same tables in `crates/calls/rpc-proto/tests/all/device_rules.rs` and
+`crates/calls/rpc/src/options/tests.rs`. Nothing here needs an accelerator: the rules are about names of devices.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 import torch.distributed.rpc as rpc
 from torch.distributed.rpc import backend_registry
 
-TABLE = pathlib.Path(__file__).parent.parent / "crates/proto/rpc/tests/golden/device_rules.json"
+TABLE = pathlib.Path(__file__).parent.parent / "crates/calls/rpc-proto/tests/golden/device_rules.json"
 CASES = json.loads(TABLE.read_text())
 
 

@@ -7,9 +7,9 @@ use std::panic;
 
 use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
 
-#[path = "../../proto/rendezvous/tests/voters/deaths.rs"]
+#[path = "../../rendezvous/proto/tests/voters/deaths.rs"]
 mod deaths;
-#[path = "../../proto/rendezvous/tests/voters/world.rs"]
+#[path = "../../rendezvous/proto/tests/voters/world.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod world;
 

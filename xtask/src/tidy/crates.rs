@@ -36,13 +36,23 @@ const PURE_MAY_LINK: [&str; 15] = [
 /// Packages that are there for tests: never a normal dependency.
 const TESTS_ONLY: [&str; 2] = ["rdzv-sim", "rdzv-testing"];
 
-/// The one set of lints that keeps the pure crates pure; a file of their own would replace it.
-const FENCE: &str = "crates/proto/clippy.toml";
+/// The one set of lints that keeps the pure crates pure; each of them has a link to it.
+const FENCE: &str = "crates/base/core/clippy.toml";
+
+/// Folders of `crates/`, each with what one purpose needs and a page for its readers.
+const SLICES: [&str; 5] = ["base", "store", "rendezvous", "launch", "calls"];
+
+/// Longest page of a slice, in lines.
+const LONGEST_README: usize = 40;
+
+/// Slice that no code of `crates/launch/` uses, except for the demo.
+const CALLS: &str = "crates/calls/";
+const DEMO: &str = "crates/launch/cli/src/demo/";
 
 /// Modules that are as pure as a crate behind the fence.
 const PURE_MODULES: [(&str, &str); 2] = [
-    ("crates/collective", "matching"),
-    ("crates/collective", "schedule"),
+    ("crates/calls/collective", "matching"),
+    ("crates/calls/collective", "schedule"),
 ];
 
 /// Parts of the standard library that touch the world.
@@ -89,8 +99,20 @@ fn package_name(short: &str) -> String {
     }
 }
 
-pub(crate) fn check(metadata: &Metadata, layers: &Layers, sources: &[Source]) -> Vec<Finding> {
+pub(crate) fn check(
+    metadata: &Metadata,
+    layers: &Layers,
+    sources: &[Source],
+    documents: &[Source],
+) -> Vec<Finding> {
     let mut findings = order(layers);
+    findings.extend(pages(documents));
+    let called = metadata.packages.iter();
+    let called = called.filter(|package| folder(metadata, package).starts_with(CALLS));
+    let called: Vec<_> = called
+        .map(|package| package.name.replace('-', "_"))
+        .collect();
+    findings.extend(calls_from_launch(sources, &called));
     findings.extend(superfluous(layers, &metadata.packages));
     for package in &metadata.packages {
         let name = &package.name;
@@ -193,18 +215,48 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
     })
 }
 
-/// Whether the crate stands under the fence of `crates/proto/clippy.toml`.
+/// `true` if the crate is behind the fence of [`FENCE`].
 fn is_pure(name: &str) -> bool {
     ["rdzv-console", "rdzv-consensus", "rdzv-core"].contains(&name) || name.ends_with("-proto")
 }
 
 fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {
-    let behind = folder
-        .strip_prefix("crates/proto/")
-        .is_some_and(|rest| !rest.contains('/'));
-    let own = root.join(folder).join("clippy.toml");
-    let rule = format!("a pure crate stands under {FENCE}, without a clippy.toml of its own");
-    (!behind || own.exists()).then(|| Finding::new(name, rule))
+    let lints = |path: &Path| std::fs::read(path).ok();
+    let own = lints(&root.join(folder).join("clippy.toml"));
+    let rule = format!("the clippy.toml of a pure crate is a link to {FENCE}");
+    (own.is_none() || own != lints(&root.join(FENCE))).then(|| Finding::new(name, rule))
+}
+
+/// Slices without a page, or with one that is too long to be read first.
+fn pages(documents: &[Source]) -> Vec<Finding> {
+    let page = |slice: &str| {
+        let path = format!("crates/{slice}/README.md");
+        let page = documents.iter().find(|document| document.path == path);
+        let lines = page.map_or(0, |page| page.text.lines().count());
+        let rule = format!("{lines} lines: the page of a slice has 1 to {LONGEST_README}");
+        (!(1..=LONGEST_README).contains(&lines)).then(|| Finding::new(path, rule))
+    };
+    SLICES.into_iter().filter_map(page).collect()
+}
+
+/// Uses of a crate in `calls`, named in `called`, by code of `launch` that is not the demo.
+fn calls_from_launch(sources: &[Source], called: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let inside = |source: &&Source| {
+        let path = &source.path;
+        path.starts_with("crates/launch/") && source.is_shipped() && !path.starts_with(DEMO)
+    };
+    for source in sources.iter().filter(inside) {
+        let Ok(tokens) = Tokens::of(source) else {
+            continue;
+        };
+        let used = words(&tokens.shipped).filter(|word| called.contains(&word.text));
+        findings.extend(used.map(|word| {
+            let rule = format!("only {DEMO} uses {}, of {CALLS}", word.text);
+            Finding::new(source.place(word.line), rule)
+        }));
+    }
+    findings
 }
 
 /// Uses of the world in the crate in `folder`, below one of its modules.
@@ -237,6 +289,7 @@ fn is_impure(path: &[String]) -> bool {
 mod tests {
     use super::super::source::example;
     use super::*;
+    use crate::command::root;
     use serde_json::json;
 
     const TABLE: &str = "# A\n\n| crate | is | may use, of ours |\n|---|---|---|\n\
@@ -248,21 +301,21 @@ mod tests {
             .iter()
             .map(|(name, kind)| json!({ "name": name, "kind": kind }))
             .collect();
-        let manifest = "/crates/proto/core/Cargo.toml";
+        let manifest = root().join("crates/base/core/Cargo.toml");
         let package = json!({ "name": name, "manifest_path": manifest, "dependencies": list });
         let metadata = json!({
             "packages": [package],
-            "workspace_root": "/",
+            "workspace_root": root(),
             "target_directory": "/target",
         });
         serde_json::from_value(metadata).unwrap()
     }
 
     fn rules(metadata: &Metadata) -> Vec<String> {
-        let source = example("crates/proto/core/src/lib.rs", "use rdzv_core::a;");
-        check(metadata, &layers(TABLE).unwrap(), &[source])
+        let source = example("crates/base/core/src/lib.rs", "use rdzv_core::a;");
+        check(metadata, &layers(TABLE).unwrap(), &[source], &[])
             .into_iter()
-            .filter(|finding| finding.place != "ARCHITECTURE.md")
+            .filter(|finding| !finding.place.ends_with(".md"))
             .map(|finding| finding.rule)
             .collect()
     }
@@ -332,8 +385,29 @@ mod tests {
 
     #[test]
     fn a_pure_crate_outside_the_fence_is_found() {
-        assert!(fence("rdzv-core", "crates/proto/core", Path::new("/")).is_none());
-        assert!(fence("rdzv-a-proto", "crates/a", Path::new("/")).is_some());
+        assert!(fence("rdzv-core", "crates/base/core", &root()).is_none());
+        assert!(fence("rdzv-a-proto", "crates/sim", &root()).is_some());
+    }
+
+    #[test]
+    fn a_slice_needs_a_short_page() {
+        let page = |lines: usize| example("crates/base/README.md", &"a\n".repeat(lines));
+        for (lines, count) in [(0, 5), (1, 4), (40, 4), (41, 5)] {
+            assert_eq!(pages(&[page(lines)]).len(), count, "{lines} lines");
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_calls_is_found() {
+        let called = ["rdzv_rpc".to_owned()];
+        for (path, count) in [
+            ("agent/src/a.rs", 1),
+            ("cli/src/demo/a.rs", 0),
+            ("cli/tests/a.rs", 0),
+        ] {
+            let source = example(&format!("crates/launch/{path}"), "use rdzv_rpc::Agent;");
+            assert_eq!(calls_from_launch(&[source], &called).len(), count, "{path}");
+        }
     }
 
     #[test]

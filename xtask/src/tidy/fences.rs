@@ -9,19 +9,19 @@ use super::tokens::{Tokens, texts, words};
 /// The step between fork and exec cannot be written without it, nor can memory be used that another
 /// process writes, or that another library vouches for. A path that ends with a slash is a folder.
 const MAY_BE_UNSAFE: [&str; 6] = [
-    "crates/agent/src/spawn/child.rs",
-    "crates/agent/src/spawn/clone.rs",
+    "crates/launch/agent/src/spawn/child.rs",
+    "crates/launch/agent/src/spawn/clone.rs",
     "crates/python/src/memory.rs",
-    "crates/shm/src/",
-    "crates/rpc/src/dlpack/",
-    "crates/testing/programs/src/dlpack_border.rs",
+    "crates/calls/shm/src/",
+    "crates/calls/rpc/src/dlpack/",
+    "crates/test-programs/src/dlpack_border.rs",
 ];
 
 /// The one file that spells the environment.
-const ENVIRONMENT: &str = "crates/proto/core/src/env.rs";
+const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
 /// Beside the flags they are the defaults of.
-const FLAG_DEFAULTS: &str = "crates/cli/src/args/";
+const FLAG_DEFAULTS: &str = "crates/launch/cli/src/args/";
 
 /// Code that installs something for the whole process: for programs, not for libraries.
 const GLOBALS: [&str; 4] = [
@@ -32,7 +32,7 @@ const GLOBALS: [&str; 4] = [
 ];
 
 /// The crate over `raft`, whose messages have a form in protobuf too.
-const CONSENSUS: &str = "crates/proto/consensus/";
+const CONSENSUS: &str = "crates/rendezvous/consensus/";
 
 /// Functions by which protobuf reads bytes. Nothing that a peer has sent is read so.
 const PROTOBUF_READS: [&str; 6] = [
@@ -45,7 +45,7 @@ const PROTOBUF_READS: [&str; 6] = [
 ];
 
 /// The crates that are programs.
-const PROGRAMS: [&str; 2] = ["cli", "sim"];
+const PROGRAMS: [&str; 2] = ["launch/cli", "sim"];
 
 /// The variables that are declared in the one file that spells them.
 pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<String>> {
@@ -168,31 +168,31 @@ mod tests {
     #[test]
     fn protobuf_that_reads_is_found_in_the_consensus_crate() {
         let text = "fn f(b: &[u8]) { Message::parse_from_bytes(b); }\n";
-        let path = "crates/proto/consensus/src/a.rs";
+        let path = "crates/rendezvous/consensus/src/a.rs";
         let rule = "bytes of peers are not read by protobuf: parse_from_bytes";
         assert_eq!(found(path, text), [format!("{path}:1: {rule}")]);
-        assert!(found("crates/store/src/a.rs", text).is_empty());
+        assert!(found("crates/store/driver/src/a.rs", text).is_empty());
     }
 
     #[test]
     fn unsafe_code_is_found_outside_its_file_and_also_in_tests() {
         let text = "// unsafe\nfn f() {\n    unsafe { g() }\n}\n";
-        let all = found("crates/store/tests/a.rs", text);
+        let all = found("crates/store/driver/tests/a.rs", text);
         assert_eq!(
             all,
             [
-                "crates/store/tests/a.rs:3: unsafe code belongs in crates/agent/src/spawn/child.rs, \
-                 crates/agent/src/spawn/clone.rs, crates/python/src/memory.rs, crates/shm/src/, crates/rpc/src/dlpack/, crates/testing/programs/src/dlpack_border.rs"
+                "crates/store/driver/tests/a.rs:3: unsafe code belongs in crates/launch/agent/src/spawn/child.rs, \
+                 crates/launch/agent/src/spawn/clone.rs, crates/python/src/memory.rs, crates/calls/shm/src/, crates/calls/rpc/src/dlpack/, crates/test-programs/src/dlpack_border.rs"
             ]
         );
         for (path, findings) in [
-            ("crates/agent/src/spawn/child.rs", 0),
-            ("crates/agent/src/spawn/child.rs.rs", 1),
-            ("crates/shm/src/ring.rs", 0),
-            ("crates/shm/tests/streams.rs", 1),
-            ("crates/shm/srcs.rs", 1),
-            ("crates/rpc/src/dlpack/mod.rs", 0),
-            ("crates/rpc/src/tensor/mod.rs", 1),
+            ("crates/launch/agent/src/spawn/child.rs", 0),
+            ("crates/launch/agent/src/spawn/child.rs.rs", 1),
+            ("crates/calls/shm/src/ring.rs", 0),
+            ("crates/calls/shm/tests/streams.rs", 1),
+            ("crates/calls/shm/srcs.rs", 1),
+            ("crates/calls/rpc/src/dlpack/mod.rs", 0),
+            ("crates/calls/rpc/src/tensor/mod.rs", 1),
         ] {
             assert_eq!(found(path, text).len(), findings, "{path}");
         }
@@ -201,7 +201,11 @@ mod tests {
     #[test]
     fn a_lint_name_is_not_unsafe_code() {
         assert_eq!(
-            found("crates/store/src/lib.rs", "#![forbid(unsafe_code)]\n").len(),
+            found(
+                "crates/store/driver/src/lib.rs",
+                "#![forbid(unsafe_code)]\n"
+            )
+            .len(),
             0
         );
     }
@@ -209,31 +213,32 @@ mod tests {
     #[test]
     fn a_variable_spelt_elsewhere_is_found() {
         let text = "fn f() { g(\"RANK\", \"needs MASTER_ADDR\", \"MASTER_ADDR=\", \"TORCH_X\") }\n";
-        let all = found("crates/rendezvous/src/url.rs", text);
+        let all = found("crates/rendezvous/driver/src/url.rs", text);
         assert_eq!(all.len(), 3, "{all:?}");
     }
 
     #[test]
     fn a_variable_in_any_kind_of_text_is_found() {
         let text = "fn f() {\n g(b\"RANK\", c\"RANK\", r#\"RANK\"#);\n h!(\"{RANK}={}\", 1)\n}\n";
-        let rule = "the variable RANK is spelt in crates/proto/core/src/env.rs only";
-        let expected = [2, 2, 2, 3].map(|line| format!("crates/store/src/a.rs:{line}: {rule}"));
-        assert_eq!(found("crates/store/src/a.rs", text), expected);
+        let rule = "the variable RANK is spelt in crates/base/core/src/env.rs only";
+        let expected =
+            [2, 2, 2, 3].map(|line| format!("crates/store/driver/src/a.rs:{line}: {rule}"));
+        assert_eq!(found("crates/store/driver/src/a.rs", text), expected);
     }
 
     #[test]
     fn documentation_may_name_variables() {
         let text = "//! RANK\n/// RANK\nfn f() {} // \"RANK\"\n";
-        assert_eq!(found("crates/store/src/a.rs", text).len(), 0);
+        assert_eq!(found("crates/store/driver/src/a.rs", text).len(), 0);
     }
 
     #[test]
     fn tests_may_spell_variables() {
         let text = "#[cfg(test)]\nmod tests {\n    const A: &str = \"RANK\";\n}\n";
-        assert_eq!(found("crates/rendezvous/src/url.rs", text).len(), 0);
+        assert_eq!(found("crates/rendezvous/driver/src/url.rs", text).len(), 0);
         assert_eq!(
             found(
-                "crates/rendezvous/tests/url.rs",
+                "crates/rendezvous/driver/tests/url.rs",
                 "const A: &str = \"RANK\";"
             )
             .len(),
@@ -244,14 +249,14 @@ mod tests {
     #[test]
     fn flag_defaults_are_spelt_beside_their_flags() {
         let text = "const A: &str = \"PET_NNODES\";\n";
-        assert_eq!(found("crates/cli/src/args/run.rs", text).len(), 0);
-        assert_eq!(found("crates/agent/src/lib.rs", text).len(), 1);
+        assert_eq!(found("crates/launch/cli/src/args/run.rs", text).len(), 0);
+        assert_eq!(found("crates/launch/agent/src/lib.rs", text).len(), 1);
     }
 
     #[test]
     fn a_library_that_installs_a_global_is_found() {
         let text = "fn f() { tracing::subscriber::set_global_default(s); }\n";
-        assert_eq!(found("crates/agent/src/lib.rs", text).len(), 1);
-        assert_eq!(found("crates/cli/src/main.rs", text).len(), 0);
+        assert_eq!(found("crates/launch/agent/src/lib.rs", text).len(), 1);
+        assert_eq!(found("crates/launch/cli/src/main.rs", text).len(), 0);
     }
 }

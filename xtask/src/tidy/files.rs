@@ -42,8 +42,17 @@ mod tests {
 
     #[test]
     fn an_empty_name_is_found_in_file_and_folder() {
-        assert_eq!(check(&example("crates/cli/src/utils.rs", "")).len(), 1);
-        assert_eq!(check(&example("crates/cli/helpers/a.rs", "")).len(), 1);
-        assert_eq!(check(&example("crates/cli/src/important.rs", "")), []);
+        assert_eq!(
+            check(&example("crates/launch/cli/src/utils.rs", "")).len(),
+            1
+        );
+        assert_eq!(
+            check(&example("crates/launch/cli/helpers/a.rs", "")).len(),
+            1
+        );
+        assert_eq!(
+            check(&example("crates/launch/cli/src/important.rs", "")),
+            []
+        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | rule | where |
 //! |---|---|
-//! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure | [`crates`] |
+//! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure; slices have pages | [`crates`] |
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
 //! | no cycle among the modules of a folder | [`cycles`] |
 //! | whole words for names of files | [`files`] |
@@ -53,7 +53,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `arguments` may ask for one rule in one crate, `--cycles crates/agent` or `--words crates/agent`, or to write lower limits, `--lower`.
+/// `arguments` may ask for one rule in one crate, `--cycles crates/launch/agent` or `--words crates/launch/agent`, or to write lower limits, `--lower`.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         _ => bail!("usage: cargo xtask tidy [--lower | --cycles FOLDER | --words FOLDER]"),
     }
     let layers = crates::layers(&fs::read_to_string(root().join("ARCHITECTURE.md"))?)?;
-    let mut findings = crates::check(&metadata()?, &layers, &sources);
+    let mut findings = crates::check(&metadata()?, &layers, &sources, &documents);
     findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
     for source in &sources {

@@ -36,17 +36,14 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The crate folder below `crates/`: `agent` for `crates/agent/src/lib.rs`, `proto/agent` for
-    /// `crates/proto/agent/src/lib.rs`.
+    /// The crate folder below `crates/`: `launch/agent` for `crates/launch/agent/src/lib.rs`, `sim` for
+    /// `crates/sim/src/lib.rs`.
     pub(crate) fn crate_folder(&self) -> Option<&str> {
         let path = self.path.strip_prefix("crates/")?;
-        let start = if path.starts_with("proto/") {
-            "proto/".len()
-        } else {
-            0
-        };
-        let end = path[start..].find('/')?;
-        Some(&path[..start + end])
+        let inside = ["/src/", "/tests/", "/examples/"]
+            .iter()
+            .filter_map(|part| path.find(part));
+        Some(&path[..inside.min()?])
     }
 
     /// Whether the file is shipped code: below a crate's `src` and no file of tests.
@@ -57,12 +54,16 @@ impl Source {
                 .strip_prefix(folder)?
                 .strip_prefix("/src/")
         });
-        inside.is_some_and(|path| {
-            !path
-                .split('/')
-                .any(|part| part == "tests" || part == "tests.rs")
-                && !path.ends_with("_tests.rs")
-        })
+        let is_for_tests = self
+            .crate_folder()
+            .is_some_and(|folder| folder.starts_with("test"));
+        !is_for_tests
+            && inside.is_some_and(|path| {
+                !path
+                    .split('/')
+                    .any(|part| part == "tests" || part == "tests.rs")
+                    && !path.ends_with("_tests.rs")
+            })
     }
 
     /// `path:line`, for a finding.
@@ -137,11 +138,11 @@ mod tests {
     #[test]
     fn shipped_code_is_below_src_and_outside_tests() {
         for (path, shipped) in [
-            ("crates/agent/src/lib.rs", true),
-            ("crates/agent/src/spawn/child.rs", true),
-            ("crates/agent/tests/exit.rs", false),
-            ("crates/agent/src/spawn/tests.rs", false),
-            ("crates/agent/examples/a.rs", false),
+            ("crates/launch/agent/src/lib.rs", true),
+            ("crates/launch/agent/src/spawn/child.rs", true),
+            ("crates/launch/agent/tests/exit.rs", false),
+            ("crates/launch/agent/src/spawn/tests.rs", false),
+            ("crates/launch/agent/examples/a.rs", false),
             ("xtask/src/main.rs", false),
         ] {
             assert_eq!(example(path, "").is_shipped(), shipped, "{path}");

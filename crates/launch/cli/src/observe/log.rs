@@ -1,0 +1,261 @@
+//! Log lines on stderr: as plain sentences, or in the form of torchelastic:
+//!
+//! ```text
+//! W1121 00:25:04.393117 21914 agent/stop.rs:88] Sending process 21920 closing signal SIGTERM
+//! │└ month, day           │    └ where from
+//! └ level                 └ process id          repeated on every line of a message
+//! ```
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use jiff::Zoned;
+use rdzv_agent::TORCHELASTIC;
+use rdzv_console::line::{headed, said};
+use rdzv_console::{Line, Role};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+
+use rdzv_core::env::LOGLEVEL;
+use rdzv_core::reminder;
+
+use super::status_row;
+use crate::exit::Raised;
+use crate::face::Face;
+use crate::terminal::{Form, LineWriter};
+
+/// Reads `LOGLEVEL`; not set, it is WARNING.
+///
+/// Names are those of Python's levels, in capitals. CRITICAL shows nothing, since nothing is logged
+/// at that level.
+pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
+    Ok(match text {
+        None | Some("WARNING" | "WARN" | "NOTSET") => LevelFilter::WARN,
+        Some("CRITICAL" | "FATAL") => LevelFilter::OFF,
+        Some("ERROR") => LevelFilter::ERROR,
+        Some("INFO") => LevelFilter::INFO,
+        Some("DEBUG") => LevelFilter::DEBUG,
+        Some(other) => {
+            let raised = Raised::value_error(format!("Unknown level: '{other}'"));
+            return Err(raised.plainly(format!(
+                "{LOGLEVEL} is '{other}' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG"
+            )));
+        }
+    })
+}
+
+/// Sends log lines of this level and above to stderr. To be called once, by the program.
+///
+/// In our own face warnings and errors are sentences, without those that are torchelastic's: events say the same.
+/// INFO and DEBUG give the form with time and place.
+pub(crate) fn install(level: LevelFilter, face: Face) {
+    if face == Face::Rdzv && level <= LevelFilter::WARN {
+        // What is awaited is kept up to date in the status row.
+        let waits = match level {
+            LevelFilter::WARN => LevelFilter::DEBUG,
+            level => level,
+        };
+        let shown = Targets::new()
+            .with_default(level)
+            .with_target(reminder::TARGET, waits);
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(|| LineWriter)
+            .event_format(PlainForm)
+            .with_filter(shown);
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let _ = tracing::subscriber::set_global_default(subscriber);
+        return;
+    }
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(|| LineWriter)
+        .event_format(TorchelasticForm)
+        .finish();
+    // Fails only if there is one already, and then lines go there.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// `rdzv: waiting for nodes: 2 of 4 ...`
+struct PlainForm;
+
+impl<S, N> FormatEvent<S, N> for PlainForm
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        if metadata.target() == TORCHELASTIC {
+            return Ok(());
+        }
+        let role = match *metadata.level() {
+            Level::ERROR => Role::Error,
+            _ => Role::Warning,
+        };
+        let mut text = Text::default();
+        event.record(&mut text);
+        // Its place is the status row, if there is one.
+        if metadata.target() == reminder::TARGET {
+            let is_shown = status_row::awaited(&text.0, text.1);
+            if is_shown || *metadata.level() > Level::WARN {
+                return Ok(());
+            }
+        }
+        let form = Form::of_stderr();
+        for line in plain_lines(role, &text.0, form.width) {
+            writeln!(writer, "{}", line.painted(form.is_coloured))?;
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a message: without the name of the role or run in front, which every message of a run has, and without
+/// rows of stars.
+fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
+    let text = match text
+        .strip_prefix('[')
+        .and_then(|text| text.split_once("] "))
+    {
+        Some((_, text)) => text,
+        None => text,
+    };
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_matches('*').is_empty());
+    let mut shown = Vec::new();
+    for line in lines {
+        shown.extend(match shown.is_empty() {
+            true => said(role, line, width),
+            false => headed(Role::Plain, INDENT, line, width),
+        });
+    }
+    shown
+}
+
+/// Further lines of a message stand below its first one.
+const INDENT: &str = "      ";
+
+struct TorchelasticForm;
+
+impl<S, N> FormatEvent<S, N> for TorchelasticForm
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let metadata = event.metadata();
+        let mut text = Text::default();
+        event.record(&mut text);
+        let prefix = format!(
+            "{}{} {} {}:{}] ",
+            letter(*metadata.level()),
+            Zoned::now().strftime("%m%d %H:%M:%S%.6f"),
+            std::process::id(),
+            source_path(metadata.file().unwrap_or_default()),
+            metadata.line().unwrap_or_default(),
+        );
+        for line in text.0.split('\n') {
+            writeln!(writer, "{prefix}{line}")?;
+        }
+        Ok(())
+    }
+}
+
+fn letter(level: Level) -> char {
+    match level {
+        Level::ERROR => 'E',
+        Level::WARN => 'W',
+        Level::INFO => 'I',
+        _ => 'D',
+    }
+}
+
+/// `crates/launch/agent/src/stop.rs` as `agent/stop.rs`, wherever it was built.
+fn source_path(file: &str) -> String {
+    let inside = file.rsplit_once("crates/").map_or(file, |(_, rest)| rest);
+    inside.replacen("/src/", "/", 1)
+}
+
+/// The message of an event, its other fields behind it, and the time that is left of a wait.
+#[derive(Default)]
+struct Text(String, Option<Duration>);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a String cannot fail.
+        let _ = if field.name() == "message" {
+            let fields = std::mem::take(&mut self.0);
+            write!(self.0, "{value:?}{fields}")
+        } else {
+            write!(self.0, " {}={value:?}", field.name())
+        };
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "left" => self.1 = Some(Duration::from_secs(value)),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_pythons_in_capitals() {
+        assert_eq!(level(None), Ok(LevelFilter::WARN));
+        assert_eq!(level(Some("INFO")), Ok(LevelFilter::INFO));
+        for bad in ["info", "10", ""] {
+            let error = level(Some(bad)).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("ValueError: Unknown level: '{bad}'")
+            );
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_run_is_a_sentence() {
+        let text = |message: &str| {
+            let lines = plain_lines(Role::Warning, message, None);
+            lines.iter().map(Line::text).collect::<Vec<_>>()
+        };
+        assert_eq!(text("[job] waiting: 1 of 2"), ["rdzv: waiting: 1 of 2"]);
+        assert_eq!(text("\n***\nSetting x.\n***"), ["rdzv: Setting x."]);
+        assert_eq!(text("hang:\n  rank 0"), ["rdzv: hang:", "        rank 0"]);
+    }
+
+    #[test]
+    fn places_do_not_tell_where_the_program_was_built() {
+        assert_eq!(
+            source_path("/somewhere/else/crates/launch/agent/src/stop.rs"),
+            "agent/stop.rs"
+        );
+        assert_eq!(
+            source_path("crates/launch/cli/src/observe/log.rs"),
+            "cli/observe/log.rs"
+        );
+    }
+}

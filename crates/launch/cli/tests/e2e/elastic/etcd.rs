@@ -1,0 +1,183 @@
+//! Agents that meet in etcd: no agent hosts anything, and the server may crash.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_rendezvous::dynamic::SharedState;
+use rdzv_rendezvous::etcd::EtcdState;
+use rdzv_rendezvous_proto::{RendezvousState, codec};
+
+use self::server::Server;
+use rustix::process::Signal;
+
+use super::{PRINT_ROUND, printed};
+use crate::harness::{DEADLINE, Job, free_port, kill, run_shell};
+
+#[path = "../../../../../rendezvous/driver/tests/etcd/server.rs"]
+#[allow(dead_code, reason = "its own tests use more of it")]
+mod server;
+
+fn node(server: &Server, flags: &[&str], script: &str) -> Job {
+    let endpoint = server.endpoint().to_string();
+    let rendezvous = ["--rdzv-backend=etcd", "--rdzv-id=job", "--rdzv-endpoint"];
+    let flags = [&rendezvous[..], &[&endpoint], flags].concat();
+    run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
+}
+
+/// Waits until the state is as wanted.
+fn await_state(server: &Server, wanted: impl Fn(&RendezvousState) -> bool) {
+    let mut state = EtcdState::open(&server.options(), &RunId::new("job")).unwrap();
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let now = state.get().unwrap();
+        let now = now.map(|(pickle, _)| codec::decode(&pickle).unwrap());
+        if now.as_ref().is_some_and(&wanted) {
+            return;
+        }
+        assert!(Instant::now() < until, "{now:?}");
+        // Not every write is told, so this asks at intervals.
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn whichever_of_two_agents_is_killed_the_other_goes_on() {
+    for victim in ["0", "1"] {
+        let server = Server::start();
+        let flags = [
+            "--nnodes=1:2",
+            "--rdzv-conf=last_call_timeout=3,lease_ttl=5",
+        ];
+        // Whoever is alone after another was there has nothing left to wait for.
+        let script =
+            format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
+        let mut nodes = [(), ()].map(|()| {
+            let job = node(&server, &flags, &script).pipe("go");
+            (job.path("go"), job.start())
+        });
+        for (_, node) in &mut nodes {
+            node.stdout.await_text("/2 at ", 1);
+        }
+        let [first, second] = nodes;
+        let rank = printed(&first.1.stdout.so_far(), "rank");
+        let ((_, goes), (go, stays)) = if rank == format!("{victim}/2") {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let before = Instant::now();
+        kill(goes.agent_pid(), Signal::KILL);
+        // The other worker fails because of that, long before the lease ends, and no restart is left.
+        std::fs::write(go, "").unwrap();
+        goes.wait().expect(-9);
+        let ended = stays.wait().expect(0);
+        // The lease, the last call, and the start of a worker.
+        assert!(before.elapsed() < Duration::from_secs(40));
+        assert_eq!(printed(&ended.stdout, "rank"), "0/1");
+        assert_eq!(printed(&ended.stdout, "restarts"), "0");
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
+    let server = Server::start();
+    let flags = ["--nnodes=2"];
+    let job = node(&server, &flags, &format!("{PRINT_ROUND}; cat go")).pipe("go");
+    let go: PathBuf = job.path("go");
+    let first = job.start();
+    await_state(&server, |state| state.participants.len() == 1);
+    server.crash();
+    // It finds nobody there, and waits for the server.
+    let second = node(&server, &flags, PRINT_ROUND).start();
+    server.go_on();
+    first.stdout.await_text("/2 at ", 1);
+    second.stdout.await_text("/2 at ", 1);
+    server.crash();
+    server.go_on();
+    std::fs::write(go, "").unwrap();
+    let (first, second) = (first.wait().expect(0), second.wait().expect(0));
+    assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
+    for stdout in [&first.stdout, &second.stdout] {
+        assert_eq!(printed(stdout, "round"), "0", "{stdout}");
+        assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    }
+}
+
+#[test]
+fn an_unreachable_etcd_is_one_sentence() {
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let flags = [
+        "--nnodes=2",
+        "--rdzv-backend=etcd",
+        "--rdzv-id=job",
+        "--rdzv-conf=read_timeout=1",
+        "--rdzv-endpoint",
+        &endpoint,
+    ];
+    let ended = run_shell(&flags, "true").run().expect(1);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    for part in [
+        format!("no answer (connection refused) at the etcd endpoint {endpoint} after 1."),
+        "read_timeout=SECONDS".to_owned(),
+    ] {
+        assert!(ended.stderr.contains(&part), "{part}: {}", ended.stderr);
+    }
+    assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn waits_for_nodes_and_for_etcd_are_spoken_of() {
+    for backend in ["etcd", "etcd-v2"] {
+        let server = Server::start();
+        let endpoint = server.endpoint().to_string();
+        let start = |nodes: &str, script: &str| {
+            let backend = format!("--rdzv-backend={backend}");
+            let flags = [
+                &backend,
+                "--rdzv-id=job",
+                nodes,
+                "--rdzv-endpoint",
+                &endpoint,
+            ];
+            run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
+        };
+        let job = start("--nnodes=1:1", "echo started; cat go").pipe("go");
+        let go = job.path("go");
+        let first = job.start();
+        first.stdout.await_text("started\n", 1);
+        let spare = start("--nnodes=1:1", "exit 9").start();
+        spare
+            .stderr
+            .await_text("in reserve: the job has its 1 node (127.0.0.1); ", 1);
+        std::fs::write(go, "").unwrap();
+        first.wait().expect(0);
+        spare.wait().expect(0);
+
+        let other = Server::start();
+        let endpoint = other.endpoint().to_string();
+        let backend = format!("--rdzv-backend={backend}");
+        let flags = [
+            &backend,
+            "--rdzv-id=job",
+            "--nnodes=2",
+            "--rdzv-endpoint",
+            &endpoint,
+        ];
+        let flags = [&flags[..], &["--rdzv-conf=read_timeout=60"]].concat();
+        let node = run_shell(&flags, "exit 9").env("PET_LOCAL_ADDR", "127.0.0.1");
+        let node = node.start();
+        node.stderr
+            .await_text("waiting for nodes: 1 of 2 (127.0.0.1); ", 1);
+        other.crash();
+        let line = format!(
+            "the etcd endpoint {endpoint} has not answered for 3 s; meanwhile no round can be formed"
+        );
+        node.stderr.await_text(&line, 1);
+        node.signal(Signal::TERM);
+        node.wait().expect(-15);
+    }
+}

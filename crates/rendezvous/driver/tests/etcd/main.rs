@@ -1,0 +1,104 @@
+//! Rendezvous over a real etcd server.
+//!
+//! These tests need the server's program, so a plain `cargo test` ignores them; `cargo xtask test`
+//! provides it and runs them all.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+mod leases;
+mod outages;
+mod server;
+mod state;
+mod stores;
+
+// The contract of stores is one text, for all of them.
+#[path = "../../../../store/driver/tests/contract/basics.rs"]
+mod store_basics;
+#[path = "../../../../store/driver/tests/contract/queues.rs"]
+mod store_queues;
+#[path = "../../../../store/driver/tests/contract/waiting.rs"]
+mod store_waiting;
+mod v2;
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rdzv_core::ident::RunId;
+use rdzv_rendezvous::dynamic::SharedState;
+use rdzv_rendezvous::dynamic::shared::Notice;
+use rdzv_rendezvous::etcd::EtcdState;
+use rdzv_rendezvous_proto::NodeDesc;
+
+use server::Server;
+use stores::behaviours;
+
+/// Far longer than anything here takes; only a defect makes a test wait for it.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A wait that is meant to end without success.
+const SHORT: Duration = Duration::from_millis(60);
+
+/// A name that no other test uses.
+fn new_run() -> RunId {
+    RunId::new(format!("run {:016x}", fastrand::u64(..)))
+}
+
+fn open(server: &Server, run_id: &RunId) -> EtcdState {
+    EtcdState::open(&server.options(), run_id).unwrap()
+}
+
+fn node(number: i64) -> NodeDesc {
+    NodeDesc {
+        addr: "node_a/b".to_owned(),
+        pid: number,
+        local_id: 0,
+    }
+}
+
+/// What an observer is told.
+struct Notices(Receiver<Notice>);
+
+impl Notices {
+    fn of(state: &mut dyn SharedState) -> Self {
+        let (told, notices) = mpsc::channel();
+        let told = Mutex::new(told);
+        let observer = Arc::new(move |notice| {
+            let _ = told.lock().unwrap().send(notice);
+        });
+        assert!(state.watch(observer).unwrap());
+        let notices = Self(notices);
+        // It begins by saying that it has begun.
+        notices.changed();
+        notices
+    }
+
+    /// Waits for a change; nothing else may come before it.
+    fn changed(&self) {
+        match self.0.recv_timeout(LONG).unwrap() {
+            Notice::Changed => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for the end of nodes, whatever changes come before.
+    fn gone(&self) -> Vec<NodeDesc> {
+        let end = Instant::now() + LONG;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.0.recv_timeout(left).unwrap() {
+                Notice::Gone(nodes) => return nodes,
+                Notice::Changed => {}
+                Notice::Lost(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Sees that nothing comes for a while.
+    fn silence(&self, duration: Duration) {
+        match self.0.recv_timeout(duration) {
+            Err(RecvTimeoutError::Timeout) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
