@@ -21,6 +21,8 @@ const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; 
 pub(crate) struct Server {
     data: TempDir,
     address: SocketAddrV4,
+    /// `true` if it serves the v2 API, too.
+    v2: bool,
     /// The shell that runs it.
     running: Mutex<Option<Process>>,
 }
@@ -28,9 +30,19 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one.
     pub(crate) fn start() -> Self {
+        Self::new(false)
+    }
+
+    /// Starts one that serves the v2 API, too.
+    pub(crate) fn with_v2() -> Self {
+        Self::new(true)
+    }
+
+    fn new(v2: bool) -> Self {
         let server = Self {
             data: TempDir::new().unwrap(),
             address: free_address(),
+            v2,
             running: Mutex::new(None),
         };
         server.go_on();
@@ -89,7 +101,8 @@ impl Server {
             .args(["--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", &peers])
-            .args(["--max-request-bytes", "16777216", "--enable-v2=true"])
+            .args(["--max-request-bytes", "16777216"])
+            .arg(format!("--enable-v2={}", self.v2))
             .args(["--logger", "zap", "--log-level", "info"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped());
