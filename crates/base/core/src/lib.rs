@@ -12,7 +12,7 @@
 //! The machines themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
 //! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
-//! The fence around these crates is `crates/proto/clippy.toml`, which forbids clocks, sockets, files,
+//! The fence around these crates is `crates/base/core/clippy.toml`, which forbids clocks, sockets, files,
 //! threads, the environment and randomly ordered maps, and a short list of dependencies that
 //! `cargo xtask tidy` compares with the manifests.
 

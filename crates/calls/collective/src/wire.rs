@@ -37,7 +37,7 @@
 //! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
 //! length of a payload is known to the receiver beforehand and only compared.
 
-use std::fmt;
+use thiserror::Error;
 
 use crate::call::{Call, Operation};
 use crate::element::ElementType;
@@ -84,102 +84,82 @@ impl Hello {
 
     /// `None` if the bytes are no hello.
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
-        let mut group = GroupId::default();
-        group.copy_from_slice(&bytes[24..]);
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
             version: u16::from_ne_bytes([bytes[4], bytes[5]]),
             from: number(bytes, 8),
             to: number(bytes, 12),
             world_size: number(bytes, 16),
-            group,
+            group: array(bytes, 24),
             offers_memory: u16::from_le_bytes([bytes[6], bytes[7]]) & OFFERS_MEMORY != 0,
         })
     }
 }
 
 /// The reason for which a rank made another one give up. Reads after "rank 3 …".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Cause {
     /// It went away.
+    #[error("ended or left the group")]
     Lost,
     /// It did not come in time.
+    #[error("did not do its part in time")]
     TimedOut,
     /// It made another call.
+    #[error("made a different call")]
     Mismatch,
     /// It refused the rank that gave up.
+    #[error("refused to talk to it")]
     Refused,
     /// One of its own threads ended the operation.
+    #[error("was interrupted")]
     Interrupted,
     /// Something else.
+    #[error("failed; see its own error")]
     Other,
 }
 
-impl fmt::Display for Cause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Lost => "ended or left the group",
-            Self::TimedOut => "did not do its part in time",
-            Self::Mismatch => "made a different call",
-            Self::Refused => "refused to talk to it",
-            Self::Interrupted => "was interrupted",
-            Self::Other => "failed; see its own error",
-        })
-    }
+impl Cause {
+    /// All of them, in the order of their codes on the wire, which begin with 1.
+    const ALL: [Self; 6] = [
+        Self::Lost,
+        Self::TimedOut,
+        Self::Mismatch,
+        Self::Refused,
+        Self::Other,
+        Self::Interrupted,
+    ];
 }
 
 /// Why a rank refuses another one. Reads after "refused this rank: …".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// The bytes were no hello of a rank.
+    #[error("it sent no hello of a rank")]
     NotAHello,
     /// Another version of the protocol.
+    #[error("it speaks version {expected} of the protocol; use the same rdzv everywhere")]
     Version {
         /// The refuser's version.
         expected: u16,
     },
     /// Another group, perhaps one of an earlier run.
+    #[error("it belongs to another group; is the address from an earlier run?")]
     Group,
     /// Another world size.
+    #[error("its group has {expected} ranks")]
     WorldSize {
         /// The refuser's.
         expected: u32,
     },
     /// The refuser is not the rank that was dialled.
+    #[error("it is rank {expected}; is its address reachable from here?")]
     Rank {
         /// The refuser's rank.
         expected: u32,
     },
     /// There is a connection from that rank already.
+    #[error("it has a connection from a process with this rank already")]
     Duplicate,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAHello => write!(formatter, "it sent no hello of a rank"),
-            Self::Version { expected } => write!(
-                formatter,
-                "it speaks version {expected} of the protocol; use the same rdzv everywhere"
-            ),
-            Self::Group => write!(
-                formatter,
-                "it belongs to another group; is the address from an earlier run?"
-            ),
-            Self::WorldSize { expected } => {
-                write!(formatter, "its group has {expected} ranks")
-            }
-            Self::Rank { expected } => {
-                write!(
-                    formatter,
-                    "it is rank {expected}; is its address reachable from here?"
-                )
-            }
-            Self::Duplicate => write!(
-                formatter,
-                "it has a connection from a process with this rank already"
-            ),
-        }
-    }
 }
 
 /// Everything after the hello.
@@ -235,7 +215,7 @@ impl Frame {
                 let (code, expected) = refusal_code(refusal);
                 (2, code, expected)
             }
-            Self::Abort { suspect, cause } => (3, cause_code(cause), suspect),
+            Self::Abort { suspect, cause } => (3, code_in(&Cause::ALL, cause), suspect),
             Self::Data { call, payload } => {
                 let (code, reduce, argument) = operation_code(call.operation);
                 bytes[6] = code_in(&ElementType::ALL, call.element);
@@ -281,7 +261,7 @@ impl Frame {
             2 => Self::Refuse(refusal(detail, argument)?),
             3 => Self::Abort {
                 suspect: argument,
-                cause: cause(detail)?,
+                cause: coded(&Cause::ALL, detail)?,
             },
             4 => Self::Data {
                 call: Call {
@@ -315,15 +295,17 @@ impl Frame {
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {
-    let mut number = [0; 4];
-    number.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(number)
+    u32::from_le_bytes(array(bytes, at))
 }
 
 fn long_number(bytes: &[u8], at: usize) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(number)
+    u64::from_le_bytes(array(bytes, at))
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }
 
 /// The code of an operation, its reduction, and its root.
@@ -376,29 +358,6 @@ fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
 
 fn coded<T: Copy>(all: &[T], code: u8) -> Option<T> {
     all.get(usize::from(code).checked_sub(1)?).copied()
-}
-
-fn cause_code(cause: Cause) -> u8 {
-    match cause {
-        Cause::Lost => 1,
-        Cause::TimedOut => 2,
-        Cause::Mismatch => 3,
-        Cause::Refused => 4,
-        Cause::Other => 5,
-        Cause::Interrupted => 6,
-    }
-}
-
-fn cause(code: u8) -> Option<Cause> {
-    Some(match code {
-        1 => Cause::Lost,
-        2 => Cause::TimedOut,
-        3 => Cause::Mismatch,
-        4 => Cause::Refused,
-        5 => Cause::Other,
-        6 => Cause::Interrupted,
-        _ => return None,
-    })
 }
 
 fn refusal_code(refusal: Refusal) -> (u8, u32) {
@@ -477,7 +436,7 @@ mod tests {
             }),
             (1..=6_u8, any::<u32>()).prop_map(|(code, suspect)| Frame::Abort {
                 suspect,
-                cause: cause(code).unwrap()
+                cause: coded(&Cause::ALL, code).unwrap()
             }),
             (calls, any::<u32>()).prop_map(|(call, payload)| Frame::Data { call, payload }),
         ]

@@ -7,9 +7,11 @@ pub use rdzv_rpc_proto::error::RpcErrorKind;
 use rdzv_rpc_proto::gather::GatherError;
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// The failure of the function that was called, as the callee described it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Error)]
+#[error("{type_name}: {message}")]
 pub struct RemoteError {
     /// The type of the error, e.g. `std::io::Error`.
     pub type_name: String,
@@ -56,12 +58,12 @@ impl RpcError {
         }
     }
 
-    /// An error of kind [`RpcErrorKind::InvalidArgument`].
     /// This worker is shutting down.
     pub(crate) fn stopping() -> Self {
         Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
     }
 
+    /// An error of kind [`RpcErrorKind::InvalidArgument`].
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }
@@ -104,11 +106,3 @@ impl fmt::Display for RpcError {
 }
 
 impl std::error::Error for RpcError {}
-
-impl fmt::Display for RemoteError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.type_name, self.message)
-    }
-}
-
-impl std::error::Error for RemoteError {}

@@ -11,7 +11,7 @@
 //! | name of a node that announces a failure, by a store | `peer_failures`, `failure_channel` |
 //! | address of the workers' store, by a store | `bootstrap`, `runs/master` |
 //! | full name of this host, by the resolver | `rdzv-agent`, `host_name` |
-//! | refusal of etcd | `etcd/v2/requests`, `etcd/v3` |
+//! | refusal of etcd | `etcd/v3` |
 //! | stack and thread names of a worker | `hang/stack` |
 //! | refusal of an RPC peer, error of a remote function, records of workers | `rdzv-rpc`, `rdzv-rpc-proto` |
 //! | name of a handler, over HTTP | `rdzv-worker-server` |

@@ -6,8 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dynamic::{C10dRendezvous, c10d};
-#[cfg(feature = "etcd-v2")]
-use crate::etcd::v2::EtcdV2State;
 use crate::etcd::{self, EtcdState};
 use crate::rdzv_conf::{NAMES, OF_LAUNCHER};
 use crate::recording::Recorded;
@@ -37,7 +35,7 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// The built-in backends: `static`, `c10d`, `etcd`, and `etcd-v2` with the feature of that name.
+    /// The built-in backends: `static`, `c10d`, `etcd` and `etcd-v2`.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
@@ -48,10 +46,9 @@ impl BackendRegistry {
                 (StaticRendezvous::NAME.to_owned(), new_static),
                 (C10dRendezvous::NAME.to_owned(), new_c10d),
                 (EtcdState::NAME.to_owned(), Arc::new(etcd::from_parameters)),
-                #[cfg(feature = "etcd-v2")]
                 (
-                    EtcdV2State::NAME.to_owned(),
-                    Arc::new(etcd::v2_from_parameters),
+                    EtcdState::V2_NAME.to_owned(),
+                    Arc::new(etcd::from_parameters),
                 ),
             ]),
         }
@@ -95,9 +92,7 @@ impl BackendRegistry {
         match name {
             StaticRendezvous::NAME => Some([&OF_LAUNCHER[..], &["store_max_memory"]].concat()),
             C10dRendezvous::NAME => Some(dynamic(&c10d::OPTIONS)),
-            EtcdState::NAME => Some(dynamic(&etcd::OPTIONS)),
-            #[cfg(feature = "etcd-v2")]
-            EtcdV2State::NAME => Some(dynamic(&etcd::OPTIONS)),
+            EtcdState::NAME | EtcdState::V2_NAME => Some(dynamic(&etcd::OPTIONS)),
             _ => None,
         }
     }

@@ -4,33 +4,32 @@ use super::{Arrival, Message, Schedule, Step, add, distances, one, subtract};
 
 /// Each rank hands its part to the root, in turn.
 pub(crate) fn direct_gather(rank: u32, world_size: u32, root: u32) -> Schedule {
-    let steps = (1..world_size)
-        .map(|distance| {
-            let giver = add(root, distance, world_size);
-            Step {
-                send: (rank == giver).then(|| one(root, giver)),
-                receive: (rank == root).then(|| (one(giver, giver), Arrival::Replace)),
-            }
-        })
-        .collect();
-    Schedule::narrow(steps)
+    Schedule::narrow((1..world_size).map(|distance| {
+        let giver = add(root, distance, world_size);
+        Step {
+            send: (rank == giver).then(|| one(root, giver)),
+            receive: (rank == root).then(|| (one(giver, giver), Arrival::Replace)),
+        }
+    }))
 }
 
 /// All-gather with few bytes: every part travels around the ring.
 pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
+    ring(rank, world_size, 0, Arrival::Replace)
+}
+
+/// Parts travel around the ring. The first one that each rank sends is that of the rank `behind` it.
+pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) -> Schedule {
     let next = add(rank, 1, world_size);
     let previous = subtract(rank, 1, world_size);
-    let steps = (0..world_size - 1)
-        .map(|step| {
-            let part = subtract(rank, step, world_size);
-            let before = subtract(part, 1, world_size);
-            Step {
-                send: Some(one(next, part)),
-                receive: Some((one(previous, before), Arrival::Replace)),
-            }
-        })
-        .collect();
-    Schedule::narrow(steps)
+    Schedule::narrow((behind..world_size - 1 + behind).map(|step| {
+        let part = subtract(rank, step, world_size);
+        let before = subtract(part, 1, world_size);
+        Step {
+            send: Some(one(next, part)),
+            receive: Some((one(previous, before), arrival)),
+        }
+    }))
 }
 
 /// All-gather in few steps (Bruck): before step `n` each rank has the `2^n` parts from its own on,
@@ -59,17 +58,14 @@ pub(crate) fn bruck(rank: u32, world_size: u32) -> Schedule {
 /// below. Parts are numbered by the rank at the other end, in a buffer to send from and in one to
 /// receive into.
 pub(crate) fn pairwise(rank: u32, world_size: u32) -> Schedule {
-    let steps = (1..world_size)
-        .map(|distance| {
-            let (to, from) = (
-                add(rank, distance, world_size),
-                subtract(rank, distance, world_size),
-            );
-            Step {
-                send: Some(one(to, to)),
-                receive: Some((one(from, from), Arrival::Replace)),
-            }
-        })
-        .collect();
-    Schedule::narrow(steps)
+    Schedule::narrow((1..world_size).map(|distance| {
+        let (to, from) = (
+            add(rank, distance, world_size),
+            subtract(rank, distance, world_size),
+        );
+        Step {
+            send: Some(one(to, to)),
+            receive: Some((one(from, from), Arrival::Replace)),
+        }
+    }))
 }

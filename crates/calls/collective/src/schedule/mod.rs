@@ -67,8 +67,15 @@ pub(crate) enum Arrival {
 
 impl Schedule {
     /// Of messages with one part each.
-    fn narrow(steps: Vec<Step>) -> Self {
+    fn narrow(steps: impl IntoIterator<Item = Step>) -> Self {
+        let steps = steps.into_iter().collect();
         Self { widest: 1, steps }
+    }
+
+    /// Both, one after the other.
+    fn then(mut self, next: Self) -> Self {
+        self.steps.extend(next.steps);
+        self
     }
 }
 
@@ -95,19 +102,11 @@ fn distances(world_size: u32) -> impl Iterator<Item = u32> {
 
 /// `rank + distance` modulo the world size; `distance` is at most the world size.
 fn add(rank: u32, distance: u32, world_size: u32) -> u32 {
-    let room = world_size - distance;
-    if rank >= room {
-        rank - room
-    } else {
-        rank + distance
-    }
+    let sum = u64::from(rank) + u64::from(distance);
+    (sum % u64::from(world_size)) as u32
 }
 
 /// `rank - distance` modulo the world size; `distance` is at most the world size.
 fn subtract(rank: u32, distance: u32, world_size: u32) -> u32 {
-    if rank >= distance {
-        rank - distance
-    } else {
-        rank + (world_size - distance)
-    }
+    add(rank, world_size - distance, world_size)
 }

@@ -1,8 +1,7 @@
 //! Combining what all ranks have.
 
-use super::{
-    Arrival, Schedule, Step, add, direct_gather, distances, one, ring_gather, subtract, whole,
-};
+use super::gather::ring;
+use super::{Arrival, Schedule, Step, direct_gather, distances, ring_gather, whole};
 
 /// All-reduce in few steps: in step `n` each rank exchanges everything with the one whose number
 /// differs in bit `n`. Ranks beyond the last power of two hand theirs in before, and get the result
@@ -42,33 +41,15 @@ pub(crate) fn recursive_doubling(rank: u32, world_size: u32) -> Schedule {
 /// Reduce-scatter: one part per rank travels around the ring and is combined at each stop; part `n`
 /// is finished at rank `n`.
 pub(crate) fn ring_reduce_scatter(rank: u32, world_size: u32) -> Schedule {
-    let next = add(rank, 1, world_size);
-    let previous = subtract(rank, 1, world_size);
-    let steps = (1..world_size)
-        .map(|step| {
-            let part = subtract(rank, step, world_size);
-            let before = subtract(part, 1, world_size);
-            Step {
-                send: Some(one(next, part)),
-                receive: Some((one(previous, before), Arrival::Combine)),
-            }
-        })
-        .collect();
-    Schedule::narrow(steps)
+    ring(rank, world_size, 1, Arrival::Combine)
 }
 
 /// All-reduce with few bytes: reduce-scatter, and the finished parts travel around once more.
 pub(crate) fn ring_reduce(rank: u32, world_size: u32) -> Schedule {
-    let mut schedule = ring_reduce_scatter(rank, world_size);
-    schedule.steps.extend(ring_gather(rank, world_size).steps);
-    schedule
+    ring_reduce_scatter(rank, world_size).then(ring_gather(rank, world_size))
 }
 
 /// Reduce to one rank with few bytes: reduce-scatter, and the finished parts go to the root.
 pub(crate) fn reduce_to(rank: u32, world_size: u32, root: u32) -> Schedule {
-    let mut schedule = ring_reduce_scatter(rank, world_size);
-    schedule
-        .steps
-        .extend(direct_gather(rank, world_size, root).steps);
-    schedule
+    ring_reduce_scatter(rank, world_size).then(direct_gather(rank, world_size, root))
 }

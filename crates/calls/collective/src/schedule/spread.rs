@@ -4,16 +4,13 @@ use super::{Arrival, Schedule, Step, add, distances, one, ring_gather, subtract,
 
 /// Barrier: in step `n` each rank tells the one `2^n` above it, modulo the world size.
 pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
-    let steps = distances(world_size)
-        .map(|distance| Step {
-            send: Some(whole(add(rank, distance, world_size))),
-            receive: Some((
-                whole(subtract(rank, distance, world_size)),
-                Arrival::Replace,
-            )),
-        })
-        .collect();
-    Schedule::narrow(steps)
+    Schedule::narrow(distances(world_size).map(|distance| Step {
+        send: Some(whole(add(rank, distance, world_size))),
+        receive: Some((
+            whole(subtract(rank, distance, world_size)),
+            Arrival::Replace,
+        )),
+    }))
 }
 
 /// Broadcast in few steps: in step `n` the `2^n` ranks that have the data give it to as many others.
@@ -25,41 +22,33 @@ pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
 /// ```
 pub(crate) fn binomial_tree(rank: u32, world_size: u32, root: u32) -> Schedule {
     let relative = subtract(rank, root, world_size);
-    let steps = distances(world_size)
-        .map(|distance| {
-            let mut step = Step::default();
-            if relative < distance {
-                if world_size - relative > distance {
-                    step.send = Some(whole(add(rank, distance, world_size)));
-                }
-            } else if relative - distance < distance {
-                let parent = whole(subtract(rank, distance, world_size));
-                step.receive = Some((parent, Arrival::Replace));
+    Schedule::narrow(distances(world_size).map(|distance| {
+        let mut step = Step::default();
+        if relative < distance {
+            if world_size - relative > distance {
+                step.send = Some(whole(add(rank, distance, world_size)));
             }
-            step
-        })
-        .collect();
-    Schedule::narrow(steps)
+        } else if relative - distance < distance {
+            let parent = whole(subtract(rank, distance, world_size));
+            step.receive = Some((parent, Arrival::Replace));
+        }
+        step
+    }))
 }
 
 /// The root hands each rank the part with its number, in turn.
 pub(crate) fn direct_scatter(rank: u32, world_size: u32, root: u32) -> Schedule {
-    let steps = (1..world_size)
-        .map(|distance| {
-            let taker = add(root, distance, world_size);
-            Step {
-                send: (rank == root).then(|| one(taker, taker)),
-                receive: (rank == taker).then(|| (one(root, taker), Arrival::Replace)),
-            }
-        })
-        .collect();
-    Schedule::narrow(steps)
+    Schedule::narrow((1..world_size).map(|distance| {
+        let taker = add(root, distance, world_size);
+        Step {
+            send: (rank == root).then(|| one(taker, taker)),
+            receive: (rank == taker).then(|| (one(root, taker), Arrival::Replace)),
+        }
+    }))
 }
 
 /// Broadcast with few bytes: the root hands out one part to each rank, and the parts travel around
 /// the ring. No rank, the root neither, sends much more than the buffer once or twice.
 pub(crate) fn scatter_and_ring(rank: u32, world_size: u32, root: u32) -> Schedule {
-    let mut schedule = direct_scatter(rank, world_size, root);
-    schedule.steps.extend(ring_gather(rank, world_size).steps);
-    schedule
+    direct_scatter(rank, world_size, root).then(ring_gather(rank, world_size))
 }

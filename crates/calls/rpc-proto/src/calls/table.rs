@@ -97,17 +97,6 @@ impl<K: Ord + Copy, T> CallTable<K, T> {
             .map(|(call, waiting)| (call, waiting.value))
     }
 
-    /// Takes out the calls that `which` is true for, in the order of their numbers: those to a peer
-    /// that is lost.
-    pub fn take_where(&mut self, mut which: impl FnMut(&T) -> bool) -> Vec<(K, T)> {
-        let found = self.calls.iter().filter(|(_, call)| which(&call.value));
-        let found: Vec<K> = found.map(|(call, _)| *call).collect();
-        found
-            .into_iter()
-            .filter_map(|call| self.take(call).map(|value| (call, value)))
-            .collect()
-    }
-
     /// How many calls there are.
     pub fn len(&self) -> usize {
         self.calls.len()
@@ -174,15 +163,6 @@ mod tests {
         assert_eq!(table.expire(at(99)).next(), Some((2, "to b")));
         assert_eq!(table.len(), 3);
         assert_eq!(table.expire(at(99)).count(), 2);
-    }
-
-    #[test]
-    fn the_calls_of_one_peer_are_taken_out_together() {
-        let mut table = table();
-        let lost = table.take_where(|value| *value == "to b");
-        assert_eq!(lost, [(2, "to b"), (4, "to b")]);
-        assert_eq!(table.arm(), Some(at(30)));
-        assert_eq!(table.len(), 2);
     }
 
     #[test]

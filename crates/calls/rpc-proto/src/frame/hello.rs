@@ -152,16 +152,6 @@ impl Hello {
         read(rest)
     }
 
-    /// Whether both are on one host.
-    pub fn is_same_host(&self, other: &Self) -> bool {
-        !self.host.is_empty() && self.host == other.host
-    }
-
-    /// What both can do beyond the protocol.
-    pub fn common_features(&self, other: &Self) -> u64 {
-        self.features & other.features
-    }
-
     /// Whether we may talk to this peer at all, whatever group it is in.
     ///
     /// # Errors
@@ -372,20 +362,5 @@ mod tests {
         without.wants_proof = false;
         assert_eq!(with.check_peer(&without), without.check_peer(&with));
         assert!(with.check_peer(&without).is_err());
-    }
-
-    #[test]
-    fn hosts_and_features_are_compared() {
-        let (ours, mut theirs) = (hello(0), hello(1));
-        assert!(ours.is_same_host(&theirs));
-        assert_eq!(ours.common_features(&theirs), 0b1100);
-        theirs.host = "another".to_owned();
-        assert!(!ours.is_same_host(&theirs));
-        // A host that does not know its boot id is no one else's.
-        let unknown = Hello {
-            host: String::new(),
-            ..hello(2)
-        };
-        assert!(!unknown.is_same_host(&unknown));
     }
 }

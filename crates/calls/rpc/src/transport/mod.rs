@@ -17,9 +17,8 @@
 //! kind `GoAway`, or by a TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
-//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]; last
-//! `faulty`, a carrier that breaks, for tests (feature `testing`). The proof that two workers are of one job is in
-//! `rdzv-trust`.
+//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]. The proof that
+//! two workers are of one job is in `rdzv-trust`.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -31,8 +30,6 @@ pub use rdzv_shm::pass::Peer;
 
 pub mod connect;
 mod error;
-#[cfg(any(test, feature = "testing"))]
-pub mod faulty;
 pub mod listener;
 pub mod oneself;
 pub mod options;

@@ -5,7 +5,6 @@
 mod certificates;
 mod contract;
 mod dead_peer;
-mod faulty;
 mod pump;
 mod refusals;
 mod world;

@@ -1,12 +1,14 @@
 //! The backends `etcd` and `etcd-v2`: the machine of a dynamic rendezvous over a state in etcd.
+//!
+//! Both use the v3 API. `etcd-v2` is the name of torchrun's backend, and warns that agents of torchrun
+//! cannot join.
 
+use rdzv_core::escape::escape;
 use rdzv_core::ident::RunId;
 
 use super::options::EtcdOptions;
 use super::state::EtcdState;
-#[cfg(feature = "etcd-v2")]
-use super::v2::EtcdV2State;
-use crate::dynamic::{Driver, DriverOptions, SharedState, node};
+use crate::dynamic::{Driver, DriverOptions, SharedState as _, node};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
 
 /// The options that are not those of every dynamic rendezvous.
@@ -27,25 +29,6 @@ pub(crate) const OPTIONS: [&str; 10] = [
 pub(crate) fn from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    over(parameters, |options, run_id| {
-        Ok(Box::new(EtcdState::open(options, run_id)?))
-    })
-}
-
-/// The same over the v2 API.
-#[cfg(feature = "etcd-v2")]
-pub(crate) fn v2_from_parameters(
-    parameters: &RendezvousParameters,
-) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    over(parameters, |options, run_id| {
-        Ok(Box::new(EtcdV2State::open(options, run_id)?))
-    })
-}
-
-fn over(
-    parameters: &RendezvousParameters,
-    open: impl FnOnce(&EtcdOptions, &RunId) -> Result<Box<dyn SharedState>, RendezvousError>,
-) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
     let config = &parameters.config;
     if parameters.run_id.is_empty() {
         let text = "The run id must be a non-empty string.";
@@ -58,14 +41,21 @@ fn over(
         options.shorten_lease(settings.lost_after());
     }
     let run_id = RunId::new(&parameters.run_id);
-    let state = open(&options, &run_id)?;
+    let mut state = EtcdState::open(&options, &run_id)?;
+    if parameters.backend == EtcdState::V2_NAME {
+        tracing::warn!(
+            "--rdzv-backend etcd-v2 uses etcd's v3 API: agents of torchrun cannot join run '{}'",
+            escape(run_id.as_str())
+        );
+        state = state.in_place_of_v2(&run_id);
+    }
     let me = node::describe(node::advertised(
         parameters.local_addr.as_deref(),
         Some(&options.endpoint.host),
         state.local_address(),
     ));
     let driver = Driver::start(
-        state,
+        Box::new(state),
         DriverOptions {
             run_id,
             settings,

@@ -62,8 +62,7 @@ pub(crate) enum Cause {
     /// The server understood and said no.
     #[error("etcd refuses: {message}")]
     Refused {
-        /// The number that etcd gives this kind of error: gRPC's with the v3 API, etcd's own with
-        /// the v2 API.
+        /// The number that gRPC gives this kind of error.
         code: i64,
         /// What the server says.
         message: String,

@@ -12,10 +12,10 @@
 //! | `options` | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | `layout` | which keys a run has, and how they go away |
 //! | `state`, `leases` | the state of a run, and who is alive |
-//! | `watch`, `run_watch` | the thread that follows changes; those of a run |
-//! | `store`, `plain_folder` | the agents' store of one round over a folder of keys; the folder |
+//! | `watch` | the thread that follows the changes of a run |
+//! | `store` | the agents' store of one round: a folder of keys |
 //! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
-//! | `v2` | the older API, and the backend `etcd-v2` on it (feature `etcd-v2`) |
+//! | `torchrun` | the refusal of a run that agents of torchrun use through the v2 API |
 //! | `failure` | why a request failed, and how long to repeat one |
 //! | `http` | one request, one answer; or an answer that does not end |
 
@@ -25,18 +25,13 @@ pub(crate) mod http;
 mod layout;
 mod leases;
 pub(crate) mod options;
-mod plain_folder;
-mod run_watch;
 mod state;
 mod store;
-#[cfg(feature = "etcd-v2")]
-pub mod v2;
+mod torchrun;
 mod v3;
 mod watch;
 mod wire;
 
-#[cfg(feature = "etcd-v2")]
-pub(crate) use backend::v2_from_parameters;
 pub(crate) use backend::{OPTIONS, from_parameters};
 pub use options::{EtcdOptions, TlsFiles};
 pub use state::EtcdState;

@@ -14,7 +14,7 @@ const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Under which keys the runs are, if nothing is configured; the same as in torchelastic, whose
-/// keys are in the v2 API's own key space.
+/// keys are in the key space of the v2 API.
 const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
 
 /// Short enough for the others to go on soon after a node was killed, long enough for a node that

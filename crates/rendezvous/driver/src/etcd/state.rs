@@ -13,9 +13,8 @@ use super::http::Http;
 use super::layout::Layout;
 use super::leases::Leases;
 use super::options::EtcdOptions;
-use super::plain_folder::PlainFolder;
-use super::run_watch::watch_run;
 use super::store::{EtcdStore, Held};
+use super::torchrun::refuse_run_of_torchrun;
 use super::v3::V3;
 use super::watch::{Observer, Watch};
 use super::wire::{read, unchanged_since, write};
@@ -37,11 +36,18 @@ pub struct EtcdState {
     life: Duration,
     /// What the others are told by is who tells it.
     writer: String,
+    /// The name of the backend.
+    name: &'static str,
+    /// The run if agents of torchrun may use it, until that has been checked.
+    unchecked: Option<RunId>,
 }
 
 impl EtcdState {
     /// The name of the backend.
     pub const NAME: &'static str = "etcd";
+
+    /// The name of torchrun's backend for etcd's v2 API; here it uses the v3 API, too.
+    pub const V2_NAME: &'static str = "etcd-v2";
 
     /// The state of a run on that server. Nothing is asked of the server before the first call, but
     /// its name is looked up.
@@ -56,7 +62,16 @@ impl EtcdState {
             leases,
             life: options.lease_time_to_live,
             writer: format!("{:016x}", fastrand::u64(..)),
+            name: Self::NAME,
+            unchecked: None,
         })
+    }
+
+    /// The same state for the backend `etcd-v2`: this node does not join a run of torchrun.
+    pub(super) fn in_place_of_v2(mut self, run_id: &RunId) -> Self {
+        self.name = Self::V2_NAME;
+        self.unchecked = Some(run_id.clone());
+        self
     }
 }
 
@@ -77,7 +92,7 @@ fn pair(held: Held) -> (Bytes, Token) {
 
 impl SharedState for EtcdState {
     fn name(&self) -> &str {
-        Self::NAME
+        self.name
     }
 
     fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
@@ -115,7 +130,12 @@ impl SharedState for EtcdState {
         // The one before ends first, so that nobody is notified twice.
         self.watch = None;
         let leases = Arc::clone(&self.leases);
-        self.watch = Some(watch_run(&self.v3, self.layout.clone(), leases, observer)?);
+        self.watch = Some(Watch::start(
+            &self.v3,
+            self.layout.clone(),
+            leases,
+            observer,
+        )?);
         Ok(true)
     }
 
@@ -131,6 +151,10 @@ impl SharedState for EtcdState {
     }
 
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
+        if let Some(run_id) = &self.unchecked {
+            refuse_run_of_torchrun(self.v3.http(), run_id)?;
+            self.unchecked = None;
+        }
         match node {
             Some(node) => self.leases.announce(&self.layout.member(node))?,
             None => self.leases.retract(),
@@ -154,8 +178,11 @@ impl SharedState for EtcdState {
             self.v3.remove(first.as_bytes(), Some(end.as_bytes()))?;
         }
         let folder = self.layout.round(round);
-        let folder = PlainFolder::new(&self.v3, Arc::clone(&self.leases), &folder);
-        Ok(Arc::new(EtcdStore::over(folder)))
+        Ok(Arc::new(EtcdStore::new(
+            &self.v3,
+            Arc::clone(&self.leases),
+            &folder,
+        )))
     }
 
     fn breaker(&self) -> Option<Breaker> {

@@ -1,9 +1,10 @@
-//! A store in etcd: the keys of a folder, through either API.
+//! A store in etcd: the keys of a folder, with values as they are under keys as they are.
 //!
-//! What changes a value by what it was (`add`, `append`, `compare_set`) reads, and writes if nobody
-//! has written since.
+//! An operation that changes a value by its old one (`add`, `append`, `compare_set`) reads the value and
+//! writes if no other client has written since. The same transaction records the number of the operation.
+//! So an operation that is sent again because its answer was lost counts once.
 //!
-//! etcd takes 1.5 MiB in one request unless its server is told otherwise. Queues are not offered.
+//! etcd takes 1.5 MiB in one request unless its server is configured otherwise. Queues are not offered.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +13,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_store::{Breaker, Store, StoreError, interrupt};
 use rdzv_store_proto::number;
+use serde_json::{Value, json};
 
 use super::failure::{Cause, Retry};
 use super::http::Http;
+use super::leases::Leases;
+use super::options::EtcdOptions;
+use super::v3::V3;
+use super::watch::{End, SILENCE, away, next_answer};
+use super::wire::{Int, count, read, text, unchanged_since, write};
+use crate::RendezvousError;
+
+/// etcd takes 128 operations in one transaction.
+const OPERATIONS: usize = 100;
 
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -27,82 +38,55 @@ pub(crate) struct Held {
     pub(crate) revision: i64,
 }
 
-/// A write that is to happen if the key was last changed at `revision` (0: is absent).
-pub(super) struct ConditionalWrite<'a> {
-    pub(super) operation: &'static str,
-    pub(super) key: &'a str,
-    pub(super) revision: i64,
-    pub(super) value: &'a [u8],
-}
-
-/// How a conditional write ended.
-pub(super) enum Swap {
+/// Result of a conditional write.
+enum Swap {
     Done,
-    /// Somebody else has written in the meantime; what is there now.
+    /// Another client has written since; the value that it left.
     Lost(Option<Held>),
 }
 
-/// A folder of keys, through one of etcd's APIs.
-pub(super) trait Folder: Send + Sync {
-    /// The client.
-    fn http(&self) -> &Http;
-
-    /// The folder's name, for errors.
-    fn name(&self) -> String;
-
-    /// The same folder, through connections of its own.
-    fn separate(&self) -> Box<dyn Folder>;
-
-    /// How many keys are read and awaited together.
-    fn batch(&self) -> usize;
-
-    /// Whether several keys are read, and several written, by one request.
-    fn has_extended_api(&self) -> bool;
-
-    /// What is under a key.
-    fn held(&self, operation: &'static str, key: &str) -> Result<Option<Held>, StoreError>;
-
-    /// The values of a batch of keys.
-    fn values(&self, keys: &[&str]) -> Result<Vec<Option<Bytes>>, StoreError>;
-
-    /// Which of the keys are absent, and as of which revision.
-    fn missing<'a>(
-        &self,
-        operation: &'static str,
-        keys: &[&'a str],
-    ) -> Result<(Vec<&'a str>, i64), StoreError>;
-
-    /// Waits until `key` is written after `revision`, the connection ends, or `limit` has passed.
-    fn wait_for_write(&self, key: &str, revision: i64, limit: Duration) -> Result<(), Cause>;
-
-    /// Writes values under keys that all differ.
-    fn write(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError>;
-
-    /// Writes a value on a condition.
-    fn swap(&self, write: &ConditionalWrite<'_>) -> Result<Swap, StoreError>;
-
-    /// Removes a key; tells whether it was there.
-    fn remove(&self, key: &str) -> Result<bool, StoreError>;
-
-    /// All keys with a value.
-    fn keys(&self) -> Result<Vec<String>, StoreError>;
-
-    /// How many keys there are.
-    fn count(&self) -> Result<u64, StoreError>;
-}
-
-/// A folder of keys on an etcd server.
+/// A folder of keys with leases on an etcd server.
 pub struct EtcdStore {
-    folder: Box<dyn Folder>,
+    v3: V3,
+    leases: Arc<Leases>,
+    /// Ends with a slash.
+    folder: String,
+    /// Where the last operation of this handle is noted.
+    applied: String,
+    /// The number of that operation. Locked during an operation, as there is one note only.
+    operation: Mutex<u64>,
     timeout: Mutex<Duration>,
 }
 
 impl EtcdStore {
-    pub(super) fn over(folder: impl Folder + 'static) -> Self {
+    /// The keys in a folder of that name on that server, which need not be up yet; names are joined
+    /// to the options' prefix with a slash.
+    pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
+        let v3 = V3::new(Http::new(options)?);
+        let leases = Leases::new(v3.clone(), options.lease_time_to_live)?;
+        let prefix = options.prefix.trim_end_matches('/');
+        let folder = format!("{prefix}/{folder}/");
+        Ok(Self::new(&v3, Arc::new(leases), &folder))
+    }
+
+    /// The keys in `folder`, which ends with a slash, through connections of its own.
+    pub(super) fn new(v3: &V3, leases: Arc<Leases>, folder: &str) -> Self {
         Self {
-            folder: Box::new(folder),
+            v3: v3.separate(),
+            leases,
+            folder: folder.to_owned(),
+            applied: format!("{folder}applied/{:016x}", fastrand::u64(..)),
+            operation: Mutex::new(0),
             timeout: Mutex::new(DEFAULT_TIMEOUT),
         }
+    }
+
+    fn keys(&self) -> String {
+        format!("{}keys/", self.folder)
+    }
+
+    fn full(&self, key: &str) -> Vec<u8> {
+        format!("{}{key}", self.keys()).into_bytes()
     }
 
     /// Changes the value under `key` to what `change` says, given what is there.
@@ -112,56 +96,46 @@ impl EtcdStore {
         key: &str,
         change: impl Fn(Option<&Bytes>) -> Result<Update<T>, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut now = self.folder.held(operation, key)?;
+        let mut now = self.v3.read(&self.full(key))?.0;
         loop {
             let (value, result) = match change(now.as_ref().map(|now| &now.value))? {
                 Update::Keep(result) => return Ok(result),
                 Update::Store(value, result) => (value, result),
             };
-            let write = ConditionalWrite {
-                operation,
-                key,
-                revision: now.map_or(0, |now| now.revision),
-                value: &value,
-            };
-            match self.folder.swap(&write)? {
+            match self.swap(operation, key, now.as_ref(), &value)? {
                 Swap::Done => return Ok(result),
                 Swap::Lost(found) => now = found,
             }
         }
     }
 
-    /// Waits for `keys`, which are a batch of `all`, until `limit` after the beginning of the call.
+    /// Waits for `keys` until `limit` after `started`.
     fn wait_for(
         &self,
         operation: &'static str,
         keys: &[&str],
-        (started, limit): (Instant, Duration),
-        all: &[&str],
+        started: Instant,
+        limit: Duration,
     ) -> Result<(), StoreError> {
         let owned = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect();
         let mut retry = Retry::within(limit.saturating_sub(started.elapsed()));
         loop {
-            let (missing, revision) = self.folder.missing(operation, keys)?;
+            let (missing, revision) = self.missing(keys)?;
             let Some(first) = missing.first() else {
                 return Ok(());
             };
             let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {
-                let missing = match self.folder.missing("check", all) {
-                    Ok((missing, _)) => owned(&missing),
-                    Err(_) => owned(all),
-                };
                 return Err(StoreError::WaitTimeout {
                     store: format!("{self:?}"),
-                    keys: owned(all),
-                    missing,
+                    keys: owned(keys),
+                    missing: owned(&missing),
                     elapsed: started.elapsed(),
                 });
             }
             // One key after the other; when it is there, so are most of the others.
             let slice = interrupt::slice(Some(left)).unwrap_or(left);
-            match self.folder.wait_for_write(first, revision, slice) {
+            match self.wait_for_write(first, revision, slice) {
                 Ok(()) if interrupt::is_wanted() => {
                     return Err(StoreError::Interrupted {
                         operation,
@@ -173,21 +147,127 @@ impl EtcdStore {
                 // The next read says whether the server is really away.
                 Err(cause) if cause.is_passing() => {
                     if let Some(pause) = retry.pause() {
-                        self.folder.http().pause(pause);
+                        self.v3.http().pause(pause);
                     }
                 }
                 Err(cause) => {
-                    let place = self.folder.http().place();
+                    let place = self.v3.http().place();
                     return Err(retry.failure(operation, first, place, cause).into());
                 }
             }
         }
     }
+
+    /// The values of the keys.
+    fn values(&self, keys: &[&str]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let mut values = Vec::with_capacity(keys.len());
+        for part in keys.chunks(OPERATIONS) {
+            let reads: Vec<Value> = part.iter().map(|key| read(&self.full(key))).collect();
+            let first = self.full(part[0]);
+            let found = self.v3.transact("get", &first, &[], &reads, &[])?;
+            values.extend(found.all_held().into_iter().map(|held| Some(held?.value)));
+        }
+        Ok(values)
+    }
+
+    /// Returns the absent keys, and the revision as of which they are absent.
+    fn missing<'a>(&self, keys: &[&'a str]) -> Result<(Vec<&'a str>, i64), StoreError> {
+        let mut missing = Vec::new();
+        let mut revision = i64::MAX;
+        for part in keys.chunks(OPERATIONS) {
+            let counts: Vec<Value> = part.iter().map(|key| count(&self.full(key))).collect();
+            let first = self.full(part[0]);
+            let answer = self.v3.transact("check", &first, &[], &counts, &[])?;
+            revision = revision.min(answer.header.revision.0);
+            for (at, key) in part.iter().enumerate() {
+                let response = answer.responses.get(at);
+                let range = response.and_then(|found| found.response_range.as_ref());
+                if range.is_none_or(|range| range.count.0 == 0) {
+                    missing.push(*key);
+                }
+            }
+        }
+        Ok((missing, revision))
+    }
+
+    /// Waits until `key` is written after `revision`, the connection ends, or `limit` has passed.
+    fn wait_for_write(&self, key: &str, revision: i64, limit: Duration) -> Result<(), Cause> {
+        let creation = json!({
+            "key": text(&self.full(key)),
+            "start_revision": Int(revision.saturating_add(1)),
+            "filters": ["NODELETE"]
+        });
+        let limit = Some(limit.min(SILENCE));
+        let mut lines = self.v3.watch(&[creation], SILENCE, limit)?;
+        loop {
+            match next_answer(&mut lines) {
+                Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
+                Ok(answer) if answer.created && answer.header.revision.0 < revision => {
+                    return Err(away("etcd has lost its memory"));
+                }
+                Ok(_) => {}
+                Err(End::Silent | End::Gap) => return Ok(()),
+                Err(End::Broken(cause)) => return Err(cause),
+            }
+        }
+    }
+
+    /// Writes values under keys that all differ.
+    fn write(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        for part in pairs.chunks(OPERATIONS) {
+            let first = self.full(part[0].0);
+            self.leases.with_lasting(&first, |lease| {
+                let puts: Vec<Value> = part
+                    .iter()
+                    .map(|(key, value)| write(&self.full(key), value, lease))
+                    .collect();
+                self.v3.transact("set", &first, &[], &puts, &[])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes `value` if what is under the key is still `before`.
+    fn swap(
+        &self,
+        operation: &'static str,
+        key: &str,
+        before: Option<&Held>,
+        value: &[u8],
+    ) -> Result<Swap, StoreError> {
+        let full = self.full(key);
+        let mut number = self
+            .operation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *number += 1;
+        let note = number.to_string();
+        let answered = self.leases.with_lasting(&full, |lease| {
+            let applied = self.applied.as_bytes();
+            let puts = [
+                write(&full, value, lease),
+                write(applied, note.as_bytes(), lease),
+            ];
+            let compare = [unchanged_since(
+                &full,
+                before.map_or(0, |before| before.revision),
+            )];
+            let reads = [read(&full), read(applied)];
+            self.v3.transact(operation, &full, &compare, &puts, &reads)
+        })?;
+        let mut found = answered.all_held();
+        let noted = found.pop().flatten();
+        let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
+        if answered.succeeded || answered.repeated && is_ours() {
+            return Ok(Swap::Done);
+        }
+        Ok(Swap::Lost(found.pop().flatten()))
+    }
 }
 
 impl Store for EtcdStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.folder.write(&[(key, value)])
+        self.write(&[(key, value)])
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
@@ -210,46 +290,43 @@ impl Store for EtcdStore {
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        Ok(self.folder.missing("check", keys)?.0.is_empty())
+        Ok(self.missing(keys)?.0.is_empty())
     }
 
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
-        let started = Instant::now();
-        for batch in keys.chunks(self.folder.batch()) {
-            self.wait_for("wait for", batch, (started, limit), keys)?;
-        }
-        Ok(())
+        self.wait_for("wait for", keys, Instant::now(), limit)
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        self.folder.remove(key)
+        Ok(self.v3.remove(&self.full(key), None)? > 0)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        self.folder.count()
+        let count = self.v3.count(self.keys().as_bytes())?;
+        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        self.folder.keys()
+        let folder = self.keys();
+        let found = self.v3.range(folder.as_bytes(), true)?;
+        let names = found.kvs.iter().map(|found| {
+            let name = found.key.0.get(folder.len()..).unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        });
+        Ok(names.collect())
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         let limit = self.timeout();
-        let mut found = Vec::with_capacity(keys.len());
-        for batch in keys.chunks(self.folder.batch()) {
-            let started = Instant::now();
-            let values: Vec<Bytes> = loop {
-                let values = self.folder.values(batch)?;
-                match values.into_iter().collect::<Option<Vec<_>>>() {
-                    Some(values) if values.len() == batch.len() => break values,
-                    _ => {}
-                }
-                self.wait_for("get", batch, (started, limit), batch)?;
-            };
-            found.extend(values);
+        let started = Instant::now();
+        loop {
+            let values = self.values(keys)?;
+            match values.into_iter().collect::<Option<Vec<_>>>() {
+                Some(values) if values.len() == keys.len() => return Ok(values),
+                _ => self.wait_for("get", keys, started, limit)?,
+            }
         }
-        Ok(found)
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
@@ -259,11 +336,11 @@ impl Store for EtcdStore {
             .filter(|&at| last(at))
             .map(|at| pairs[at])
             .collect();
-        self.folder.write(&pairs)
+        self.write(&pairs)
     }
 
     fn has_extended_api(&self) -> bool {
-        self.folder.has_extended_api()
+        true
     }
 
     fn timeout(&self) -> Duration {
@@ -277,22 +354,20 @@ impl Store for EtcdStore {
     }
 
     fn breaker(&self) -> Option<Breaker> {
-        let http = self.folder.http().clone();
+        let http = self.v3.http().clone();
         Some(Arc::new(move || http.close()))
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        Ok(Box::new(Self {
-            folder: self.folder.separate(),
-            timeout: Mutex::new(self.timeout()),
-        }))
+        let clone = Self::new(&self.v3, Arc::clone(&self.leases), &self.folder);
+        clone.set_timeout(self.timeout());
+        Ok(Box::new(clone))
     }
 }
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { folder, .. } = self;
-        write!(formatter, "{}{}", folder.http().place(), folder.name())
+        write!(formatter, "{}{}", self.v3.http().place(), self.keys())
     }
 }
 

@@ -170,7 +170,7 @@ impl V3 {
 }
 
 /// What a status other than 200 means.
-fn refusal(status: u16, body: &[u8]) -> Cause {
+pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
     let Ok(said) = parse::<Refusal>(body) else {
         return match status {
             502..=504 => Cause::Away {

@@ -1,33 +1,39 @@
-//! A thread that follows the changes of a run, until it is dropped or the server is away for too long.
+//! Watch of a run: every change, in order, and the end of every node.
+//!
+//! A thread follows the changes until the watch is dropped or the server is away for too long. The watch
+//! names the revision from which it continues, so it misses nothing while the server or the connection is
+//! away; the notices only come late. If the server has compacted that revision away, or has lost its
+//! memory, the thread reads the members and announces the difference.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::failure::{Cause, Retry};
-use super::http::{Http, Lines, is_silence, too_long};
+use rdzv_rendezvous_proto::NodeDesc;
+use serde_json::{Value, json};
+
+use super::failure::{Cause, Failure, Retry, shown};
+use super::http::{Http, Lines, is_silence, parse, too_long};
+use super::layout::Layout;
+use super::leases::{LEFT, Leases};
+use super::v3::{V3, after};
+use super::wire::{Event, Int, WatchAnswer, WatchLine, text};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
+
+/// Index of the watch of the changes: etcd numbers watches in the order of their creation.
+const CHANGES: usize = 0;
+
+/// Index of the watch of the members.
+const MEMBERS: usize = 1;
 
 /// A connection on which nothing has come for so long is replaced, because it may be a dead one.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
 /// Receives the notices of a watch.
 pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
-
-/// What is watched, through one of etcd's APIs.
-pub(super) trait Watched: Send + 'static {
-    /// The client, which ends with the watch.
-    fn http(&self) -> &Http;
-
-    /// What errors say is watched.
-    fn key(&self) -> String;
-
-    /// Follows one connection to its end, calling `observer`; an error is retried while it is a
-    /// passing one. Also returns whether the server has answered.
-    fn follow(&mut self, observer: &Observer) -> (Result<(), Cause>, bool);
-}
 
 /// A watch that ends when it is dropped.
 #[derive(Debug)]
@@ -37,16 +43,27 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Calls `observer` for everything that happens from some moment soon on, and when that has
-    /// come. When the server is away for too long, it is called for that, and not again.
+    /// Watches a run through connections of its own. Calls `observer` for everything that happens
+    /// from some moment soon on, and when that has come. When the server is away for too long, it is
+    /// called for that, and not again.
     pub(super) fn start(
-        watched: impl Watched,
+        v3: &V3,
+        layout: Layout,
+        leases: Arc<Leases>,
         observer: Observer,
     ) -> Result<Self, RendezvousError> {
-        let http = watched.http().clone();
+        let v3 = v3.separate();
+        let http = v3.http().clone();
+        let run = Run {
+            v3,
+            layout,
+            leases,
+            next: [0; 2],
+            members: BTreeSet::new(),
+        };
         let thread = thread::Builder::new()
             .name("rdzv-etcd-watch".to_owned())
-            .spawn(move || run(watched, &observer))
+            .spawn(move || run.watch(&observer))
             .map_err(|error| {
                 RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
             })?;
@@ -66,33 +83,167 @@ impl Drop for Watch {
     }
 }
 
-fn run(mut watched: impl Watched, observer: &Observer) {
-    let limit = watched.http().limit();
-    let mut retry = Retry::within(limit);
-    let mut worked = false;
-    loop {
-        let (end, answered) = watched.follow(observer);
-        if answered {
-            retry = Retry::within(limit);
-        }
-        worked |= answered || end.is_ok();
-        let Err(cause) = end else { continue };
-        if std::mem::take(&mut worked) {
-            if watched.http().pause(Duration::ZERO) {
+struct Run {
+    v3: V3,
+    layout: Layout,
+    leases: Arc<Leases>,
+    /// The revision from which each watch continues; zeros at the beginning.
+    next: [i64; 2],
+    /// The member keys that are there, except for those of members that have left.
+    members: BTreeSet<Vec<u8>>,
+}
+
+impl Run {
+    fn watch(mut self, observer: &Observer) {
+        let limit = self.v3.http().limit();
+        let mut retry = Retry::within(limit);
+        let mut worked = false;
+        loop {
+            let (end, answered) = self.follow(observer);
+            if answered {
+                retry = Retry::within(limit);
+            }
+            worked |= answered || end.is_ok();
+            let Err(cause) = end else { continue };
+            if std::mem::take(&mut worked) {
+                if self.v3.http().pause(Duration::ZERO) {
+                    return;
+                }
+                // The next request finds out whether the server is away.
+                observer(Notice::Changed);
+            }
+            let again = cause.is_passing().then(|| retry.pause()).flatten();
+            if self.v3.http().pause(again.unwrap_or_default()) {
                 return;
             }
-            // The next request finds out whether the server is away.
+            if again.is_none() {
+                let place = self.v3.http().place();
+                let failure = retry.failure("watch", self.layout.members(), place, cause);
+                return observer(Notice::Lost(failure.into()));
+            }
+        }
+    }
+
+    /// Follows one connection to its end, calling `observer`; an error is retried while it is a
+    /// passing one. Also returns `true` if the server has answered.
+    fn follow(&mut self, observer: &Observer) -> (Result<(), Cause>, bool) {
+        let (end, answered) = match self.next {
+            [0, 0] => (End::Gap, false),
+            _ => self.follow_connection(observer),
+        };
+        let end = match end {
+            End::Silent => Ok(()),
+            End::Broken(cause) => Err(cause),
+            End::Gap => self.catch_up(observer).map_err(|failure| failure.cause),
+        };
+        (end, answered)
+    }
+
+    fn follow_connection(&mut self, observer: &Observer) -> (End, bool) {
+        let mut lines = match self.v3.watch(&self.creations(), SILENCE, None) {
+            Ok(lines) => lines,
+            Err(cause) => return (End::Broken(cause), false),
+        };
+        let mut answered = false;
+        loop {
+            let end = match next_answer(&mut lines) {
+                Ok(answer) => {
+                    answered = true;
+                    self.apply(answer, observer).err()
+                }
+                Err(end) => Some(end),
+            };
+            if let Some(end) = end {
+                return (end, answered);
+            }
+        }
+    }
+
+    fn creations(&self) -> [Value; 2] {
+        let members = self.layout.members();
+        [
+            json!({
+                "key": text(self.layout.changes().as_bytes()),
+                "start_revision": Int(self.next[CHANGES])
+            }),
+            json!({
+                "key": text(members.as_bytes()),
+                "range_end": text(&after(members.as_bytes())),
+                "start_revision": Int(self.next[MEMBERS])
+            }),
+        ]
+    }
+
+    fn apply(&mut self, answer: WatchAnswer, observer: &Observer) -> Result<(), End> {
+        if answer.canceled {
+            return Err(match answer.compact_revision.0 {
+                0 => End::Broken(away("the server has ended the watch")),
+                _ => End::Gap,
+            });
+        }
+        let watch = usize::try_from(answer.watch_id.0).unwrap_or(usize::MAX);
+        let Some(next) = self.next.get_mut(watch) else {
+            return Err(End::Broken(Cause::NotEtcd(format!(
+                "it speaks of a watch with number {}",
+                answer.watch_id.0
+            ))));
+        };
+        if answer.created && answer.header.revision.0 < *next - 1 {
+            // The server does not know the changes that were seen.
+            return Err(End::Gap);
+        }
+        for event in &answer.events {
+            *next = (*next).max(event.kv.mod_revision.0.saturating_add(1));
+        }
+        if watch == MEMBERS {
+            self.note_members(&answer.events, observer);
+        } else if !answer.events.is_empty() {
             observer(Notice::Changed);
         }
-        let again = cause.is_passing().then(|| retry.pause()).flatten();
-        if watched.http().pause(again.unwrap_or_default()) {
-            return;
+        Ok(())
+    }
+
+    fn note_members(&mut self, events: &[Event], observer: &Observer) {
+        let mut gone = Vec::new();
+        for event in events {
+            let key = event.kv.key.0.to_vec();
+            if event.kind != "DELETE" && event.kv.value.0 != LEFT {
+                self.members.insert(key);
+            } else if event.kind != "DELETE" {
+                self.members.remove(&key);
+            } else if self.members.remove(&key) {
+                gone.push(key);
+            }
         }
-        if again.is_none() {
-            let place = watched.http().place();
-            let failure = retry.failure("watch", watched.key(), place, cause);
-            return observer(Notice::Lost(failure.into()));
+        self.announce_gone(&gone, observer);
+    }
+
+    fn announce_gone(&self, keys: &[Vec<u8>], observer: &Observer) {
+        let gone: Vec<NodeDesc> = keys
+            .iter()
+            .filter(|key| !self.leases.is_own(key))
+            .filter_map(|key| self.layout.node(key))
+            .collect();
+        if !gone.is_empty() {
+            observer(Notice::Gone(gone));
         }
+    }
+
+    /// Reads who is there; the watch begins after that.
+    fn read_members(&mut self) -> Result<BTreeSet<Vec<u8>>, Failure> {
+        let found = self.v3.range(self.layout.members().as_bytes(), false)?;
+        self.next = [found.header.revision.0.saturating_add(1); 2];
+        let here = found.kvs.iter().filter(|found| found.value.0 != LEFT);
+        let members = here.map(|found| found.key.0.to_vec()).collect();
+        Ok(std::mem::replace(&mut self.members, members))
+    }
+
+    fn catch_up(&mut self, observer: &Observer) -> Result<(), Failure> {
+        let before = self.read_members()?;
+        let gone: Vec<Vec<u8>> = before.difference(&self.members).cloned().collect();
+        self.announce_gone(&gone, observer);
+        observer(Notice::Changed);
+        Ok(())
     }
 }
 
@@ -113,13 +264,26 @@ pub(super) fn away(reason: impl Into<String>) -> Cause {
     }
 }
 
-/// The next line of an answer that does not end; `at_end` says how it ended instead.
-pub(super) fn next_line(lines: &mut Lines, at_end: &str) -> Result<Vec<u8>, End> {
-    match lines.next_line() {
-        Ok(Some(line)) => Ok(line),
-        Ok(None) => Err(End::Broken(away(at_end))),
-        Err(error) if is_silence(&error) => Err(End::Silent),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(End::Broken(too_long())),
-        Err(error) => Err(End::Broken(away(error.to_string()))),
+/// The next line of a watch.
+pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
+    let line = match lines.next_line() {
+        Ok(Some(line)) => line,
+        Ok(None) => return Err(End::Broken(away("the server has closed the connection"))),
+        Err(error) if is_silence(&error) => return Err(End::Silent),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            return Err(End::Broken(too_long()));
+        }
+        Err(error) => return Err(End::Broken(away(error.to_string()))),
+    };
+    let line: WatchLine = parse(&line).map_err(End::Broken)?;
+    match line {
+        WatchLine {
+            result: Some(answer),
+            ..
+        } => Ok(answer),
+        WatchLine { error, .. } => {
+            let said = error.map_or_else(String::new, |error| shown(&error.to_string()));
+            Err(End::Broken(away(said)))
+        }
     }
 }

@@ -28,10 +28,7 @@ macro_rules! behaviours {
             super::$behaviour(&crate::places::Hosted::default());
         })* }
         mod etcd { $(#[test] #[ignore = "needs an etcd server"] fn $behaviour() {
-            super::$behaviour(&crate::places::Etcd::new("etcd"));
-        })* }
-        mod etcd_v2 { $(#[test] #[ignore = "needs an etcd server"] fn $behaviour() {
-            super::$behaviour(&crate::places::Etcd::new("etcd-v2"));
+            super::$behaviour(&crate::places::Etcd::default());
         })* }
     };
 }

@@ -71,15 +71,13 @@ impl Place for Hosted {
 
 /// A run of its own in a server that all tests share.
 pub(crate) struct Etcd {
-    backend: &'static str,
     server: Arc<Server>,
     run_id: String,
 }
 
-impl Etcd {
-    pub(crate) fn new(backend: &'static str) -> Self {
+impl Default for Etcd {
+    fn default() -> Self {
         Self {
-            backend,
             server: Server::shared(),
             run_id: format!("{RUN}-{:016x}", fastrand::u64(..)),
         }
@@ -89,7 +87,7 @@ impl Etcd {
 impl Place for Etcd {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = self.server.endpoint().to_string();
-        make(self.backend, &endpoint, &self.run_id, nodes, &[config])
+        make("etcd", &endpoint, &self.run_id, nodes, &[config])
     }
 }
 

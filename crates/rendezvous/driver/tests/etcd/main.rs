@@ -18,7 +18,7 @@ mod store_basics;
 mod store_queues;
 #[path = "../../../../store/driver/tests/contract/waiting.rs"]
 mod store_waiting;
-mod v2;
+mod torchrun;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};

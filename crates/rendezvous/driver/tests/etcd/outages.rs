@@ -72,6 +72,22 @@ fn a_wait_goes_on_over_a_restart() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
+fn a_waiting_call_can_be_ended_from_another_thread() {
+    let server = Server::shared();
+    let store = open(&server, &new_run()).round_store(0).unwrap();
+    let breaker = store.breaker().unwrap();
+    let other = store.try_clone().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| store.wait(&["late"], Some(LONG)));
+        other.set("begun", b"").unwrap();
+        breaker();
+        assert!(waiting.join().unwrap().is_err());
+    });
+    other.set("late", b"").unwrap();
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
 fn a_server_away_for_too_long_is_named() {
     let server = Server::start();
     let mut options = server.options();

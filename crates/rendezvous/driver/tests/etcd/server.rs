@@ -26,6 +26,8 @@ pub(crate) struct Server {
     /// `None` for the server of the setup script.
     data: Option<TempDir>,
     address: SocketAddrV4,
+    /// `true` if it serves the v2 API, too.
+    v2: bool,
     /// The shell that runs it.
     running: Mutex<Option<Process>>,
 }
@@ -33,9 +35,19 @@ pub(crate) struct Server {
 impl Server {
     /// Starts one.
     pub(crate) fn start() -> Self {
+        Self::new(false)
+    }
+
+    /// Starts one that serves the v2 API, too.
+    pub(crate) fn with_v2() -> Self {
+        Self::new(true)
+    }
+
+    fn new(v2: bool) -> Self {
         let server = Self {
             data: Some(TempDir::new().unwrap()),
             address: free_address(),
+            v2,
             running: Mutex::new(None),
         };
         server.go_on();
@@ -106,7 +118,8 @@ impl Server {
             .args(["--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", &peers])
-            .args(["--max-request-bytes", "16777216", "--enable-v2=true"])
+            .args(["--max-request-bytes", "16777216"])
+            .arg(format!("--enable-v2={}", self.v2))
             .args(["--logger", "zap", "--log-level", "info"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped());

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use rdzv_rendezvous::etcd::EtcdStore;
-use rdzv_rendezvous::etcd::v2::open_store;
-use rdzv_store::{PrefixStore, Store};
+use rdzv_store::Store;
 
 use crate::server::Server;
 
@@ -45,33 +44,6 @@ impl Shared for Etcd {
     }
 }
 
-pub(crate) struct EtcdV2 {
-    server: Arc<Server>,
-    folder: String,
-}
-
-impl Default for EtcdV2 {
-    fn default() -> Self {
-        Self {
-            server: Server::shared(),
-            folder: format!("store/{:016x}", fastrand::u64(..)),
-        }
-    }
-}
-
-impl Shared for EtcdV2 {
-    const HAS_QUEUES: bool = false;
-    const IS_EXTENDED: bool = false;
-    const DELETE_TELLS: bool = true;
-
-    fn member(&self) -> Box<dyn Store> {
-        let options = self.server.options();
-        let store = open_store(&options, Some(&self.folder)).unwrap();
-        // Like a round's store; this is also how a key may be empty.
-        Box::new(PrefixStore::new("round", Arc::new(store)))
-    }
-}
-
 /// Runs every behaviour that is named against it.
 macro_rules! behaviours {
     ($module:ident: $($behaviour:ident),* $(,)?) => {
@@ -80,13 +52,6 @@ macro_rules! behaviours {
             #[ignore = "needs etcd: cargo xtask test"]
             fn $behaviour() {
                 super::$behaviour(&crate::stores::Etcd::default());
-            }
-        )* }
-        mod etcd_v2 { $(
-            #[test]
-            #[ignore = "needs etcd: cargo xtask test"]
-            fn $behaviour() {
-                super::$behaviour(&crate::stores::EtcdV2::default());
             }
         )* }
     };

@@ -22,8 +22,6 @@ pub(crate) enum Client {
     C10d,
     /// An agent with the backend `etcd`.
     Etcd,
-    /// An agent with the backend `etcd-v2`.
-    EtcdV2,
 }
 
 impl Client {
@@ -34,7 +32,6 @@ impl Client {
             Self::List => at_store(port, |store| store.list_keys().map(drop)),
             Self::C10d => join(port, "c10d", "is_host=0"),
             Self::Etcd => join(port, "etcd", "protocol=http"),
-            Self::EtcdV2 => join(port, "etcd-v2", "protocol=http"),
         }
     }
 }

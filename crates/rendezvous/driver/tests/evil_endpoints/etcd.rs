@@ -1,4 +1,4 @@
-//! Endpoints for an agent's etcd rendezvous, with both of etcd's APIs.
+//! Endpoints for an agent's etcd rendezvous.
 
 use std::time::Duration;
 
@@ -74,36 +74,6 @@ pub(crate) const ROWS: &[Row] = &[
         huge_body,
         &["longer than 67108864 bytes", "--rdzv-endpoint"],
     ),
-    row(
-        Client::EtcdV2,
-        "a huge body",
-        huge_body,
-        &["longer than 67108864 bytes", "--rdzv-endpoint"],
-    ),
-    row(
-        Client::EtcdV2,
-        "endless body",
-        endless_body,
-        &["--rdzv-endpoint"],
-    ),
-    row(
-        Client::EtcdV2,
-        "a body of millions of parts",
-        many_parts,
-        &["longer than 1048576 parts"],
-    ),
-    row(
-        Client::EtcdV2,
-        "garbage",
-        garbage_body,
-        &["not an etcd server"],
-    ),
-    row(
-        Client::EtcdV2,
-        "silent",
-        Peer::hold,
-        &["no answer", "read_timeout"],
-    ),
 ];
 
 fn endless_body(mut peer: Peer) {
@@ -124,13 +94,7 @@ fn huge_body(mut peer: Peer) {
 fn many_parts(mut peer: Peer) {
     if peer.http_answer("200 OK", "").is_some() {
         let nodes = b"{},".repeat(1 << 20);
-        for part in [
-            &b"{\"kvs\":["[..],
-            &nodes,
-            b"{}],\"node\":{\"nodes\":[",
-            &nodes,
-            b"{}]}}",
-        ] {
+        for part in [&b"{\"kvs\":["[..], &nodes, b"{}]}"] {
             peer.send(part);
         }
     }

@@ -107,5 +107,5 @@ fn an_agent_names_every_evil_store() {
 
 #[test]
 fn an_agent_names_every_evil_etcd() {
-    endure(&[Client::Etcd, Client::EtcdV2]);
+    endure(&[Client::Etcd]);
 }

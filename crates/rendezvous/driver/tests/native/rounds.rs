@@ -1,14 +1,12 @@
 //! How rounds come about, and what is in them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous::dynamic::native::is_coordinator;
 use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::codec;
-use rdzv_store::{ServerOptions, Store as _, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 
 use crate::agents::{Agent, LONG, connect, host, join_all, settings};
 
@@ -141,17 +139,4 @@ fn an_interrupted_join_ends_and_so_do_later_ones() {
     // It does not stand in the way of others.
     let others = (1..3).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
     assert_eq!(join_all(others.collect()).len(), 2);
-}
-
-#[test]
-fn a_plain_store_is_no_host() {
-    let plain = TcpStoreServer::start(ServerOptions {
-        host: Some("127.0.0.1".to_owned()),
-        ..ServerOptions::default()
-    });
-    assert!(!is_coordinator(plain.unwrap().local_addr(), LONG).unwrap());
-    assert!(is_coordinator(host().local_addr(), LONG).unwrap());
-    let nobody = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
-    let error = is_coordinator(nobody, LONG).unwrap_err().to_string();
-    assert!(error.contains("127.0.0.1:1"), "{error}");
 }

@@ -131,53 +131,47 @@ fn an_unreachable_etcd_is_one_sentence() {
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
 fn waits_for_nodes_and_for_etcd_are_spoken_of() {
-    for backend in ["etcd", "etcd-v2"] {
-        let server = Server::start();
-        let endpoint = server.endpoint().to_string();
-        let start = |nodes: &str, script: &str| {
-            let backend = format!("--rdzv-backend={backend}");
-            let flags = [
-                &backend,
-                "--rdzv-id=job",
-                nodes,
-                "--rdzv-endpoint",
-                &endpoint,
-            ];
-            run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
-        };
-        let job = start("--nnodes=1:1", "echo started; cat go").pipe("go");
-        let go = job.path("go");
-        let first = job.start();
-        first.stdout.await_text("started\n", 1);
-        let spare = start("--nnodes=1:1", "exit 9").start();
-        spare
-            .stderr
-            .await_text("in reserve: the job has its 1 node (127.0.0.1); ", 1);
-        std::fs::write(go, "").unwrap();
-        first.wait().expect(0);
-        spare.wait().expect(0);
+    let server = Server::start();
+    let flags = ["--nnodes=1:1"];
+    let job = node(&server, &flags, "echo started; cat go").pipe("go");
+    let go = job.path("go");
+    let first = job.start();
+    first.stdout.await_text("started\n", 1);
+    let spare = node(&server, &flags, "exit 9").start();
+    spare
+        .stderr
+        .await_text("in reserve: the job has its 1 node (127.0.0.1); ", 1);
+    std::fs::write(go, "").unwrap();
+    first.wait().expect(0);
+    spare.wait().expect(0);
 
-        let other = Server::start();
-        let endpoint = other.endpoint().to_string();
+    let other = Server::start();
+    let flags = ["--nnodes=2", "--rdzv-conf=read_timeout=60"];
+    let waiting = node(&other, &flags, "exit 9").start();
+    waiting
+        .stderr
+        .await_text("waiting for nodes: 1 of 2 (127.0.0.1); ", 1);
+    other.crash();
+    let line = format!(
+        "the etcd endpoint {} has not answered for 3 s; meanwhile no round can be formed",
+        other.endpoint()
+    );
+    waiting.stderr.await_text(&line, 1);
+    waiting.signal(Signal::TERM);
+    waiting.wait().expect(-15);
+}
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn etcd_v2_is_another_name_of_etcd_and_warns_that_torchrun_cannot_join() {
+    const WARNING: &str = "etcd-v2 uses etcd's v3 API: agents of torchrun cannot join run 'job'";
+    let server = Server::start();
+    let nodes = ["etcd", "etcd-v2"].map(|backend| {
         let backend = format!("--rdzv-backend={backend}");
-        let flags = [
-            &backend,
-            "--rdzv-id=job",
-            "--nnodes=2",
-            "--rdzv-endpoint",
-            &endpoint,
-        ];
-        let flags = [&flags[..], &["--rdzv-conf=read_timeout=60"]].concat();
-        let node = run_shell(&flags, "exit 9").env("PET_LOCAL_ADDR", "127.0.0.1");
-        let node = node.start();
-        node.stderr
-            .await_text("waiting for nodes: 1 of 2 (127.0.0.1); ", 1);
-        other.crash();
-        let line = format!(
-            "the etcd endpoint {endpoint} has not answered for 3 s; meanwhile no round can be formed"
-        );
-        node.stderr.await_text(&line, 1);
-        node.signal(Signal::TERM);
-        node.wait().expect(-15);
-    }
+        node(&server, &["--nnodes=2", &backend], PRINT_ROUND).start()
+    });
+    let [etcd, v2] = nodes.map(|node| node.wait().expect(0));
+    assert_eq!(printed(&etcd.stdout, "at"), printed(&v2.stdout, "at"));
+    assert!(!etcd.stderr.contains(WARNING), "{}", etcd.stderr);
+    assert_eq!(v2.stderr.matches(WARNING).count(), 1, "{}", v2.stderr);
 }

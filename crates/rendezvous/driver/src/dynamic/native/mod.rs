@@ -44,7 +44,7 @@ use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
-use rdzv_store::{Credentials, Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
+use rdzv_store::{Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::dynamic::node;
@@ -140,14 +140,6 @@ pub struct Native {
 impl fmt::Debug for Native {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Native(run {} at {})", self.run_id, self.place)
-    }
-}
-
-/// Whether the store server at an address runs the rendezvous. PyTorch's does not notice the probe.
-pub fn is_coordinator(address: SocketAddr, within: Duration) -> Result<bool, RendezvousError> {
-    match probe::probe(address, within, &Credentials::default()) {
-        Ok(found) => Ok(matches!(found, Found::Coordinator(_))),
-        Err(what) => Err(unreachable(place(address), what.to_string(), None)),
     }
 }
 

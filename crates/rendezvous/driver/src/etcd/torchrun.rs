@@ -1,0 +1,44 @@
+//! Agents of torchrun that use a run through etcd's v2 API.
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rdzv_core::ident::RunId;
+use serde_json::Value;
+use ureq::http::{Method, StatusCode};
+
+use super::http::{Call, Http, parse};
+use super::v3::refusal;
+use crate::RendezvousError;
+
+/// The folder of the v2 API in which torchrun keeps the states of all runs.
+const FOLDER: &str = "/torch/elastic/rendezvous/";
+
+/// Fails if agents of torchrun have a state of the run, because they cannot join it here.
+///
+/// A server that does not serve the v2 API answers 404, as does one without that key.
+pub(super) fn refuse_run_of_torchrun(http: &Http, run_id: &RunId) -> Result<(), RendezvousError> {
+    let key = format!("{FOLDER}{run_id}");
+    let name = utf8_percent_encode(run_id.as_str(), NON_ALPHANUMERIC);
+    let call = Call {
+        method: Method::GET,
+        path: &format!("/v2/keys{FOLDER}{name}?quorum=true"),
+        content_type: None,
+        body: b"",
+    };
+    let (is_there, _) = http.repeat("read", &key, |limit| {
+        let (head, body) = http.send(&call, limit)?.into_parts();
+        match head.status {
+            StatusCode::OK => Ok(parse::<Value>(&body)?.get("node").is_some()),
+            status if status.is_server_error() => Err(refusal(status.as_u16(), &body)),
+            _ => Ok(false),
+        }
+    })?;
+    if is_there {
+        return Err(RendezvousError::Argument(format!(
+            "agents of torchrun use run '{run_id}' through etcd's v2 API (key '{key}') at {}, and \
+             --rdzv-backend etcd-v2 cannot join them: start all agents with --rdzv-backend c10d, or \
+             use another --rdzv-id",
+            http.place()
+        )));
+    }
+    Ok(())
+}
