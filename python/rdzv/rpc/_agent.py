@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from rdzv import Store
-    from rdzv._rdzv import RpcReference, RpcRequest
-    from rdzv.rpc._rref import RRef
+    from rdzv._rdzv import RpcReference, RpcRequest, Store
 
 _logger = logging.getLogger("rdzv.rpc")
 
@@ -540,14 +538,11 @@ class RdzvAgent(Agent):
 
     def call_remote(
         self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None
-    ) -> RRef[Any]:
-        from rdzv.rpc._rref import RRef
-
+    ) -> RpcReference:
         name, body, parts, references = self._outgoing(func, args, kwargs)
-        native = self._native.remote(
+        return self._native.remote(
             self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
         )
-        return RRef._of(native)
 
     # As agents of any make ------------------------------------------------------------------------------------------
 

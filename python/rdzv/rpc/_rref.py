@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from rdzv.rpc import _agent, _functions
+from rdzv.rpc import _agent, _functions, _values
 from rdzv.rpc._agent import UNSET, WorkerInfo
+from rdzv.rpc._future import Future
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rdzv._rdzv import RpcReference
-    from rdzv.rpc._future import Future
 
 T = TypeVar("T")
 
@@ -127,8 +127,6 @@ class RRef(Generic[T]):
         return self._fetch(timeout).wait()
 
     def _fetch(self, timeout: float = UNSET) -> Future[T]:
-        from rdzv.rpc._future import Future
-
         agent = _agent.current()
         call = agent._native.fetch(self._rdzv_reference, _agent._timeout(timeout), _agent._request.get())
         return Future._of(call, agent._watch)
@@ -198,7 +196,7 @@ class RRef(Generic[T]):
             >>> def layer(rref: rpc.RRef) -> rpc.RRef:
             ...     return rref.remote().layer(0)
         """
-        return _Proxy(self, _agent.RdzvAgent.call_remote, timeout)
+        return _Proxy(self, remote, timeout)
 
     def __repr__(self) -> str:
         return repr(self._rdzv_reference)
@@ -208,6 +206,12 @@ class RRef(Generic[T]):
 
 
 RRef.__module__ = "rdzv.rpc"
+_values.reference_class = RRef
+
+
+def remote(agent: _agent.RdzvAgent, *call: Any) -> RRef[Any]:
+    """Reference to the result of a call, which the callee keeps."""
+    return RRef._of(agent.call_remote(*call))
 
 
 class _Proxy:
