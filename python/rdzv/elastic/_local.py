@@ -136,11 +136,6 @@ class LocalElasticAgent(ElasticAgent):
             RuntimeError: another agent of this class runs in this process.
             Error: the launcher could not do its work.
             KeyboardInterrupt: on Ctrl-C, once the workers have ended.
-
-        Example:
-            >>> from rdzv.elastic import LocalElasticAgent
-            >>> LocalElasticAgent.run.__name__
-            'run'
         """
         self._check_role(role)
         if not _running.acquire(blocking=False):

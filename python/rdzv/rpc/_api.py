@@ -373,11 +373,6 @@ def get_rpc_timeout() -> float:
 
     Returns:
         float: seconds; ``math.inf`` for none.
-
-    Example:
-        >>> from rdzv import rpc
-        >>> def seconds() -> float:
-        ...     return rpc.get_rpc_timeout()
     """
     return _agent.current()._native.timeout
 

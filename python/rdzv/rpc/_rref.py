@@ -55,11 +55,6 @@ class RRef(Generic[T]):
 
         Returns:
             bool: True on the owner.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def on_owner(rref: rpc.RRef) -> bool:
-            ...     return rref.is_owner()
         """
         return self._rdzv_reference.is_owner
 
@@ -68,11 +63,6 @@ class RRef(Generic[T]):
 
         Returns:
             WorkerInfo: its name and rank.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def rank(rref: rpc.RRef) -> int:
-            ...     return rref.owner().id
         """
         return WorkerInfo(*self._rdzv_reference.owner)
 
@@ -81,11 +71,6 @@ class RRef(Generic[T]):
 
         Returns:
             str: its name.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def where(rref: rpc.RRef) -> str:
-            ...     return rref.owner_name()
         """
         return self._rdzv_reference.owner[0]
 
@@ -94,11 +79,6 @@ class RRef(Generic[T]):
 
         Returns:
             bool: always True on the owner itself.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def is_known(rref: rpc.RRef) -> bool:
-            ...     return rref.confirmed_by_owner()
         """
         return self._rdzv_reference.confirmed_by_owner
 
@@ -115,11 +95,6 @@ class RRef(Generic[T]):
             Exception: what the function failed with that should have made it.
             Deadline: the time was over.
             PeerLost: the owner is lost.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def copy(rref: rpc.RRef) -> object:
-            ...     return rref.to_here(timeout=5.0)
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
@@ -142,11 +117,6 @@ class RRef(Generic[T]):
 
         Raises:
             RpcError: this worker is not the owner.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def value(rref: rpc.RRef) -> object:
-            ...     return rref.local_value()
         """
         return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
 
