@@ -91,9 +91,6 @@ class Work:
         Returns:
             bool: true once it has ended.
 
-        Raises:
-            Nothing.
-
         Example:
             >>> import rdzv
             >>> with rdzv.Group(rdzv.HashStore(), 0, 1) as group:
@@ -114,9 +111,6 @@ class Work:
 
         Returns:
             None.
-
-        Raises:
-            Nothing.
 
         Example:
             >>> import rdzv
@@ -168,6 +162,11 @@ class Group:
     integers with and without sign, float16, bfloat16, float32, float64; complex64 and complex128 can be summed and
     averaged; float8 can be moved.
 
+    Every operation raises these errors, beside those that its own text lists. ``TypeError``: the argument is no array,
+    its type is not carried, or the type does not have the operator. ``ValueError``: the array is read-only or not
+    contiguous. Nothing is sent for either, and the group stays usable. ``CollectiveError``: the operation failed, and
+    the group is broken; see :meth:`rebuild`.
+
     Args:
         store (Store): where the ranks find one another.
         rank (int): the number of this process in the group, from 0.
@@ -208,13 +207,6 @@ class Group:
         Returns:
             int: the rank.
 
-        Raises:
-            Nothing.
-
-        Example:
-            >>> import rdzv
-            >>> rdzv.Group(rdzv.HashStore(), 0, 1).rank
-            0
         """
         return self._native.rank
 
@@ -225,13 +217,6 @@ class Group:
         Returns:
             int: at least 1.
 
-        Raises:
-            Nothing.
-
-        Example:
-            >>> import rdzv
-            >>> rdzv.Group(rdzv.HashStore(), 0, 1).world_size
-            1
         """
         return self._native.world_size
 
@@ -242,13 +227,6 @@ class Group:
         Returns:
             int: the epoch.
 
-        Raises:
-            Nothing.
-
-        Example:
-            >>> import rdzv
-            >>> rdzv.Group(rdzv.HashStore(), 0, 1).epoch
-            0
         """
         return self._native.epoch
 
@@ -264,11 +242,6 @@ class Group:
 
         Returns:
             None, or a Work.
-
-        Raises:
-            TypeError: no array, a type that is not carried, or an operator that the type does not have.
-            ValueError: read-only or not contiguous. Nothing is sent, and the group is good.
-            CollectiveError: it failed, and the group is broken; see :meth:`rebuild`.
 
         Example:
             >>> import rdzv
@@ -296,9 +269,6 @@ class Group:
         Returns:
             None, or a Work.
 
-        Raises:
-            TypeError, ValueError, CollectiveError: as for :meth:`all_reduce`.
-
         Example:
             >>> import rdzv
             >>> with rdzv.Group(rdzv.HashStore(), 0, 1) as group:
@@ -320,9 +290,6 @@ class Group:
 
         Returns:
             None, or a Work.
-
-        Raises:
-            TypeError, ValueError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -346,7 +313,6 @@ class Group:
 
         Raises:
             ValueError: the sizes do not fit, or the arrays share memory.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -374,7 +340,6 @@ class Group:
 
         Raises:
             ValueError: the sizes do not fit.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -404,7 +369,6 @@ class Group:
 
         Raises:
             ValueError: the splits do not add up, or the arrays share memory.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -430,7 +394,6 @@ class Group:
 
         Raises:
             ValueError: the sizes do not fit, or ``output`` is on the wrong side.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -455,7 +418,6 @@ class Group:
 
         Raises:
             ValueError: the sizes do not fit, or ``input`` is on the wrong side.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -482,7 +444,6 @@ class Group:
 
         Raises:
             ValueError: there is no such rank, or it is this one.
-            TypeError, CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -509,7 +470,7 @@ class Group:
 
         Raises:
             ValueError: there is no such rank, or it is this one.
-            CollectiveError: as for :meth:`all_reduce`; cause ``mismatch`` if the message is of another size or type.
+            CollectiveError: also with cause ``mismatch``, if the message is of another size or type.
 
         Example:
             >>> import rdzv
@@ -531,7 +492,6 @@ class Group:
 
         Raises:
             CollectiveTimeout: a rank did not come; the group is broken.
-            CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -553,7 +513,6 @@ class Group:
         Raises:
             CollectiveTimeout: at rank 0 it names every rank that has not come, also in ``peers``, with the call that each
                 was last heard of in. The group is broken.
-            CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -580,7 +539,6 @@ class Group:
         Raises:
             pickle.UnpicklingError: with ``trusted=False``, an object names something that it may not. The group is good.
             TypeError: the object cannot be pickled; nothing is sent.
-            CollectiveError: as for :meth:`all_reduce`.
 
         Example:
             >>> import rdzv
@@ -660,9 +618,6 @@ class Group:
 
         Returns:
             None.
-
-        Raises:
-            Nothing.
 
         Example:
             >>> import rdzv

@@ -16,13 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
-    from typing import Any
+    from typing import Any, Protocol
 
     from rdzv._call import Call
+    from rdzv._config import LaunchConfig
     from rdzv._result import RunResult
-    from rdzv.elastic import LaunchConfig, LocalElasticAgent
 
     _Function = Callable[..., object] | str | Sequence[str | os.PathLike[str]]
+
+    class _Follower(Protocol):
+        def _began(self, folder: str) -> str: ...
+        def _ended(self) -> None: ...
 
 # Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
 _SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output", "requeue_on_preempt"})
@@ -118,7 +122,7 @@ def run(
     *,
     start: str = "import",
     timeout: float | None = None,
-    agent: LocalElasticAgent | None = None,
+    agent: _Follower | None = None,
     environment: dict[str, str] | None = None,
 ) -> RunResult:
     """The same with checked settings, by the name of their flags.
@@ -522,7 +526,7 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
 
 def _of_config(config: LaunchConfig) -> dict[str, object]:
     """The settings of a :class:`rdzv.elastic.LaunchConfig`, by flag."""
-    from rdzv.elastic._config import settings_of
+    from rdzv._config import settings_of
 
     return settings_of(config)
 

@@ -1,6 +1,8 @@
 """Inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``: its ranks, the job's store, signs of life.
 
 Everything comes from the environment, so a program may ask at any time, without initialising anything.
+In a process that is no worker, the functions that need a rank, a size or the store raise a :class:`RuntimeError` that
+names the missing variable.
 """
 
 import os
@@ -64,9 +66,6 @@ def rank() -> int:
     Returns:
         int: from 0 to ``world_size() - 1``.
 
-    Raises:
-        RuntimeError: this process is no worker; the text names the missing variable. So for all functions here.
-
     Example:
         >>> import rdzv
         >>> rdzv.launch("rdzv.worker:rank", nprocs=2).return_values
@@ -80,9 +79,6 @@ def local_rank() -> int:
 
     Returns:
         int: from 0 to ``local_world_size() - 1``.
-
-    Raises:
-        RuntimeError: this process is no worker.
 
     Example:
         >>> import rdzv
@@ -98,9 +94,6 @@ def world_size() -> int:
     Returns:
         int: at least 1.
 
-    Raises:
-        RuntimeError: this process is no worker.
-
     Example:
         >>> import rdzv
         >>> rdzv.launch("rdzv.worker:world_size", nprocs=2)[1]
@@ -114,9 +107,6 @@ def local_world_size() -> int:
 
     Returns:
         int: at least 1.
-
-    Raises:
-        RuntimeError: this process is no worker.
 
     Example:
         >>> import rdzv
@@ -132,9 +122,6 @@ def group_rank() -> int:
     Returns:
         int: from 0.
 
-    Raises:
-        RuntimeError: this process is no worker.
-
     Example:
         >>> import rdzv
         >>> rdzv.launch("rdzv.worker:group_rank", nprocs=1)[0]
@@ -148,9 +135,6 @@ def role_rank() -> int:
 
     Returns:
         int: from 0.
-
-    Raises:
-        RuntimeError: this process is no worker.
 
     Example:
         >>> import rdzv
@@ -166,9 +150,6 @@ def restart_count() -> int:
     Returns:
         int: 0 in the first attempt.
 
-    Raises:
-        RuntimeError: this process is no worker.
-
     Example:
         >>> import rdzv
         >>> rdzv.launch("rdzv.worker:restart_count", nprocs=1)[0]
@@ -182,9 +163,6 @@ def run_id() -> str:
 
     Returns:
         str: what ``--rdzv-id`` says, or a random UUID on a single node.
-
-    Raises:
-        RuntimeError: this process is no worker.
 
     Example:
         >>> import rdzv
@@ -205,7 +183,6 @@ def store() -> "PrefixStore":
         PrefixStore: a store with a timeout of 300 s.
 
     Raises:
-        RuntimeError: this process is no worker.
         StoreError: the server cannot be reached.
 
     Example:

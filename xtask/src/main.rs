@@ -1,6 +1,5 @@
 //! `cargo xtask`: everything a developer runs here that is not plain cargo.
 
-mod accidents;
 mod bench;
 mod ci;
 mod command;
@@ -11,7 +10,6 @@ mod lines;
 mod python;
 mod setup;
 mod slurm;
-mod slurm_events;
 mod test;
 mod tidy;
 mod wheel;
@@ -44,8 +42,6 @@ usage: cargo xtask <task>
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   bench terminal [...]   start, throughput, lag and idling of the view on a terminal
-  accidents              make docs/accidents.md: screens after usual accidents, under torchrun and rdzv
-  slurm-events           make the table of docs/slurm.md: events in the life of a job, under torchrun and rdzv
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest
   wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
@@ -82,8 +78,6 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "check" => ci::check(),
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
-        "accidents" => accidents::run(),
-        "slurm-events" => slurm_events::run(),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
         "python" => python::run(rest),

@@ -4,10 +4,10 @@
 :class:`SimpleElasticAgent` is for workers of another kind. :func:`rdzv.launch` is shorter than all of them.
 """
 
+from rdzv._config import DefaultLogsSpecs, LaunchConfig, LogsSpecs, Std
 from rdzv._errors import WorkerGroupFailed
 from rdzv._result import MonitorResult, ProcessFailure, RunResult, WorkerState
 from rdzv.elastic._agent import ElasticAgent, SimpleElasticAgent
-from rdzv.elastic._config import DefaultLogsSpecs, LaunchConfig, LogsSpecs, Std
 from rdzv.elastic._local import LocalElasticAgent, elastic_launch, launch_agent
 from rdzv.elastic._record import ErrorHandler, record
 from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec

@@ -180,11 +180,6 @@ class SimpleElasticAgent(ElasticAgent):
                 classes of :mod:`rdzv.rendezvous`.
             Exception: the exception of a method.
             KeyboardInterrupt: on Ctrl-C, once the workers have been stopped.
-
-        Example:
-            >>> from rdzv.elastic import SimpleElasticAgent
-            >>> SimpleElasticAgent.run.__name__
-            'run'
         """
         self._check_role(role)
         if self._ran:

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Callable
 
 from rdzv import _launch
+from rdzv._config import LaunchConfig, LogsSpecs, log_flags, numa_binding, rendezvous_flags, settings_of
 from rdzv._errors import WorkerGroupFailed
 from rdzv._result import RunResult, WorkerState
 from rdzv.elastic._agent import ElasticAgent
-from rdzv.elastic._config import LaunchConfig, LogsSpecs, log_flags, numa_binding, rendezvous_flags, settings_of
 from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_settings
 
 _running = threading.Lock()
@@ -136,11 +136,6 @@ class LocalElasticAgent(ElasticAgent):
             RuntimeError: another agent of this class runs in this process.
             Error: the launcher could not do its work.
             KeyboardInterrupt: on Ctrl-C, once the workers have ended.
-
-        Example:
-            >>> from rdzv.elastic import LocalElasticAgent
-            >>> LocalElasticAgent.run.__name__
-            'run'
         """
         self._check_role(role)
         if not _running.acquire(blocking=False):

@@ -90,11 +90,6 @@ class RendezvousHandler(ABC):
 
         Returns:
             str: its name.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.get_backend.__name__
-            'get_backend'
         """
 
     @property
@@ -108,11 +103,6 @@ class RendezvousHandler(ABC):
 
         Returns:
             RendezvousInfo: the round.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.next_rendezvous.__name__
-            'next_rendezvous'
         """
 
     @abstractmethod
@@ -121,22 +111,11 @@ class RendezvousHandler(ABC):
 
         Returns:
             bool: True once it was closed.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.is_closed.__name__
-            'is_closed'
         """
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Ends it for everybody.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.set_closed.__name__
-            'set_closed'
-        """
+        """Ends it for everybody."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -144,11 +123,6 @@ class RendezvousHandler(ABC):
 
         Returns:
             int: their number.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.num_nodes_waiting.__name__
-            'num_nodes_waiting'
         """
 
     @abstractmethod
@@ -157,11 +131,6 @@ class RendezvousHandler(ABC):
 
         Returns:
             str: its name.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.get_run_id.__name__
-            'get_run_id'
         """
 
     @abstractmethod
@@ -170,11 +139,6 @@ class RendezvousHandler(ABC):
 
         Returns:
             bool: whether that went well.
-
-        Example:
-            >>> from rdzv.rendezvous import RendezvousHandler
-            >>> RendezvousHandler.shutdown.__name__
-            'shutdown'
         """
 
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from rdzv import Store
-    from rdzv._rdzv import RpcReference, RpcRequest
-    from rdzv.rpc._rref import RRef
+    from rdzv._rdzv import RpcReference, RpcRequest, Store
 
 _logger = logging.getLogger("rdzv.rpc")
 
@@ -170,13 +168,7 @@ class RpcOptions:
 
 
 class Agent(abc.ABC):
-    """An agent of any make, as an init handler of :mod:`rdzv.rpc.backend_registry` returns it.
-
-    Example:
-        >>> from rdzv import rpc
-        >>> issubclass(rpc.Agent, object)
-        True
-    """
+    """An agent of any make, as an init handler of :mod:`rdzv.rpc.backend_registry` returns it."""
 
     @abc.abstractmethod
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
@@ -187,11 +179,6 @@ class Agent(abc.ABC):
 
         Returns:
             WorkerInfo: name and rank.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.get_worker_info.__isabstractmethod__
-            True
         """
 
     @abc.abstractmethod
@@ -200,11 +187,6 @@ class Agent(abc.ABC):
 
         Returns:
             list[WorkerInfo]: names and ranks.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.get_worker_infos.__isabstractmethod__
-            True
         """
 
     @abc.abstractmethod
@@ -220,22 +202,11 @@ class Agent(abc.ABC):
 
         Returns:
             Future: of the result.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.send.__isabstractmethod__
-            True
         """
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begins to serve. ``init_rpc`` calls it once.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.start.__isabstractmethod__
-            True
-        """
+        """Begins to serve. ``init_rpc`` calls it once."""
 
     @abc.abstractmethod
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
@@ -244,32 +215,15 @@ class Agent(abc.ABC):
         Args:
             shutdown (bool): whether the agent is to end afterwards.
             timeout (float): seconds that this waits at most; 0 for no limit.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.join.__isabstractmethod__
-            True
         """
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Waits for what the agent has begun itself.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.sync.__isabstractmethod__
-            True
-        """
+        """Waits for what the agent has begun itself."""
 
     @abc.abstractmethod
     def shutdown(self) -> None:
-        """Ends the agent at once; does nothing if it has ended.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.shutdown.__isabstractmethod__
-            True
-        """
+        """Ends the agent at once; does nothing if it has ended."""
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, str]:
@@ -277,11 +231,6 @@ class Agent(abc.ABC):
 
         Returns:
             dict[str, str]: values by name.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.get_metrics.__isabstractmethod__
-            True
         """
 
     @abc.abstractmethod
@@ -290,11 +239,6 @@ class Agent(abc.ABC):
 
         Returns:
             dict[str, str]: values by name.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> rpc.Agent.get_debug_info.__isabstractmethod__
-            True
         """
 
 
@@ -540,14 +484,11 @@ class RdzvAgent(Agent):
 
     def call_remote(
         self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None
-    ) -> RRef[Any]:
-        from rdzv.rpc._rref import RRef
-
+    ) -> RpcReference:
         name, body, parts, references = self._outgoing(func, args, kwargs)
-        native = self._native.remote(
+        return self._native.remote(
             self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
         )
-        return RRef._of(native)
 
     # As agents of any make ------------------------------------------------------------------------------------------
 

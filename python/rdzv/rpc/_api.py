@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import overload
 
-from rdzv.rpc import _agent, backend_registry
+from rdzv.rpc import _agent, _rref, backend_registry
 from rdzv.rpc._agent import NO_AGENT, UNSET, Agent, RpcOptions, WorkerInfo
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Any, TypeVar
 
-    from rdzv import Store
+    from rdzv._rdzv import Store
     from rdzv.rpc._future import Future
     from rdzv.rpc._rref import RRef
 
@@ -321,7 +321,7 @@ def remote(
         >>> rpc.shutdown()
         >>> server.close()
     """
-    return _agent.current().call_remote(to, func, args, kwargs, timeout)
+    return _rref.remote(_agent.current(), to, func, args, kwargs, timeout)
 
 
 @overload
@@ -373,11 +373,6 @@ def get_rpc_timeout() -> float:
 
     Returns:
         float: seconds; ``math.inf`` for none.
-
-    Example:
-        >>> from rdzv import rpc
-        >>> def seconds() -> float:
-        ...     return rpc.get_rpc_timeout()
     """
     return _agent.current()._native.timeout
 

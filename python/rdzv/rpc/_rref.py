@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from rdzv.rpc import _agent, _functions
+from rdzv.rpc import _agent, _functions, _values
 from rdzv.rpc._agent import UNSET, WorkerInfo
+from rdzv.rpc._future import Future
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rdzv._rdzv import RpcReference
-    from rdzv.rpc._future import Future
 
 T = TypeVar("T")
 
@@ -55,11 +55,6 @@ class RRef(Generic[T]):
 
         Returns:
             bool: True on the owner.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def on_owner(rref: rpc.RRef) -> bool:
-            ...     return rref.is_owner()
         """
         return self._rdzv_reference.is_owner
 
@@ -68,11 +63,6 @@ class RRef(Generic[T]):
 
         Returns:
             WorkerInfo: its name and rank.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def rank(rref: rpc.RRef) -> int:
-            ...     return rref.owner().id
         """
         return WorkerInfo(*self._rdzv_reference.owner)
 
@@ -81,11 +71,6 @@ class RRef(Generic[T]):
 
         Returns:
             str: its name.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def where(rref: rpc.RRef) -> str:
-            ...     return rref.owner_name()
         """
         return self._rdzv_reference.owner[0]
 
@@ -94,11 +79,6 @@ class RRef(Generic[T]):
 
         Returns:
             bool: always True on the owner itself.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def is_known(rref: rpc.RRef) -> bool:
-            ...     return rref.confirmed_by_owner()
         """
         return self._rdzv_reference.confirmed_by_owner
 
@@ -115,11 +95,6 @@ class RRef(Generic[T]):
             Exception: what the function failed with that should have made it.
             Deadline: the time was over.
             PeerLost: the owner is lost.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def copy(rref: rpc.RRef) -> object:
-            ...     return rref.to_here(timeout=5.0)
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
@@ -127,8 +102,6 @@ class RRef(Generic[T]):
         return self._fetch(timeout).wait()
 
     def _fetch(self, timeout: float = UNSET) -> Future[T]:
-        from rdzv.rpc._future import Future
-
         agent = _agent.current()
         call = agent._native.fetch(self._rdzv_reference, _agent._timeout(timeout), _agent._request.get())
         return Future._of(call, agent._watch)
@@ -144,11 +117,6 @@ class RRef(Generic[T]):
 
         Raises:
             RpcError: this worker is not the owner.
-
-        Example:
-            >>> from rdzv import rpc
-            >>> def value(rref: rpc.RRef) -> object:
-            ...     return rref.local_value()
         """
         return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
 
@@ -198,7 +166,7 @@ class RRef(Generic[T]):
             >>> def layer(rref: rpc.RRef) -> rpc.RRef:
             ...     return rref.remote().layer(0)
         """
-        return _Proxy(self, _agent.RdzvAgent.call_remote, timeout)
+        return _Proxy(self, remote, timeout)
 
     def __repr__(self) -> str:
         return repr(self._rdzv_reference)
@@ -208,6 +176,12 @@ class RRef(Generic[T]):
 
 
 RRef.__module__ = "rdzv.rpc"
+_values.reference_class = RRef
+
+
+def remote(agent: _agent.RdzvAgent, *call: Any) -> RRef[Any]:
+    """Reference to the result of a call, which the callee keeps."""
+    return RRef._of(agent.call_remote(*call))
 
 
 class _Proxy:

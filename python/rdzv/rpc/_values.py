@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rdzv._rdzv import RpcReference
 
-# Functions of `_functions`, set there: this module stands below it.
+# A function of `_functions`, which sets it: this module is below that one.
 _is_registered_class: Callable[[str, str], bool] | None = None
 
 # Names that every policy admits, beside the builtin types that need none.
@@ -82,7 +82,7 @@ _MOST_GAPS = 16
 # That of the current agent.
 policy = Policy()
 
-# The class of references that are read; that of `rdzv.rpc` if nothing is said.
+# The class of references that are read. `_rref` sets it, and `rdzv.torch.rpc` while its agent runs.
 reference_class: Any = None
 
 # References of the message that this thread reads.
@@ -156,12 +156,10 @@ def load_plain(body: bytes) -> Any:
 
 
 def _reference(number: int) -> Any:
-    from rdzv.rpc._rref import RRef
-
     references = getattr(_reading, "references", None)
     if references is None or not 0 <= number < len(references):
         raise pickle.UnpicklingError("the value names a reference that did not come with it")
-    return (reference_class or RRef)._of(references[number])
+    return reference_class._of(references[number])
 
 
 def _reduced_tensor(torch: Any, tensor: Any) -> Any:

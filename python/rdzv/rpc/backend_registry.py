@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 
+from rdzv.rpc._agent import Agent
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,8 +223,6 @@ def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
 
 def check_agent(agent: object) -> None:
     """Refuses what an init handler has returned, if it is no agent."""
-    from rdzv.rpc._agent import Agent
-
     if isinstance(agent, Agent):
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]

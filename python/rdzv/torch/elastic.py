@@ -50,11 +50,6 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     Raises:
         ValueError: an option cannot be what it is.
-
-    Example:
-        >>> from rdzv.torch.elastic import RdzvRendezvousHandler
-        >>> RdzvRendezvousHandler.get_backend.__name__
-        'get_backend'
     """
 
     def __init__(self, params: RendezvousParameters) -> None:

@@ -693,7 +693,7 @@ def _remote(to: Any, function: Any, args: tuple[Any, ...], timeout: float) -> An
         made = _ours().inner.call_remote(to.id, function, args, None, _limit(timeout))
     except rdzv.RpcError as error:
         raise RuntimeError(str(error)) from None
-    return PyRRef._of(made._rdzv_reference)
+    return PyRRef._of(made)
 
 
 def _invoke_remote_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout: float, is_async: bool) -> Any:
@@ -762,7 +762,7 @@ def _reset_current_rpc_agent() -> None:
     _current = None
     _autograd.stop()
     _agent.install(None)
-    _values.reference_class = None
+    _values.reference_class = rdzv.rpc.RRef
 
 
 def _delete_all_user_and_unforked_owner_rrefs(*_: Any) -> None:

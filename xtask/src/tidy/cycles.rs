@@ -8,6 +8,7 @@ use petgraph::graphmap::DiGraphMap;
 
 use super::Finding;
 use super::modules::{Files, Tree};
+use super::python;
 use super::source::Source;
 
 /// Uses among the children of one module: pair of children, places.
@@ -16,9 +17,10 @@ type Uses = BTreeMap<(usize, usize), BTreeSet<(String, usize)>>;
 /// A finding for every cycle.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let folders: BTreeSet<&str> = sources.iter().filter_map(Source::crate_folder).collect();
-    let folders = folders.into_iter();
+    let crates = folders.iter().map(|folder| format!("crates/{folder}"));
+    let folders = crates.chain([python::PACKAGE.to_owned()]);
     folders
-        .flat_map(|folder| of_crate(sources, &format!("crates/{folder}")))
+        .flat_map(|folder| of_crate(sources, &folder))
         .collect()
 }
 
@@ -27,8 +29,11 @@ pub(crate) fn of_crate(sources: &[Source], folder: &str) -> Vec<Finding> {
     trees(sources, folder).iter().flat_map(cycles).collect()
 }
 
-/// The library and the programs in `folder`.
+/// The library and the programs in `folder`, or the Python package.
 pub(crate) fn trees(sources: &[Source], folder: &str) -> Vec<Tree> {
+    if folder == python::PACKAGE {
+        return vec![python::tree(sources)];
+    }
     let inside = format!("{folder}/src/");
     let files: Files<'_> = sources
         .iter()

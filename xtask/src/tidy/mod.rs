@@ -4,7 +4,7 @@
 //! |---|---|
 //! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure; slices have pages | [`crates`] |
 //! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
-//! | no cycle among the modules of a folder | [`cycles`] |
+//! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
 //! | whole words for names of files | [`files`] |
 //! | the field's words, form of sentences, subjects of commits: limits that only fall | [`style`] |
 //! | tests and rules that are cited are there; each item of PyTorch has a verdict and a test | [`docs`] |
@@ -18,6 +18,7 @@ mod docs;
 mod fences;
 mod files;
 pub(crate) mod modules;
+mod python;
 pub(crate) mod source;
 mod style;
 pub(crate) mod tokens;

@@ -20,12 +20,12 @@ pub(crate) struct Module {
     pub(crate) name: String,
     /// The file that the module stands in.
     pub(crate) file: String,
-    children: BTreeMap<String, usize>,
+    pub(super) children: BTreeMap<String, usize>,
     /// Names that `use` brings, and where they are from.
-    imports: BTreeMap<String, Vec<String>>,
+    pub(super) imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     declared: BTreeSet<String>,
-    paths: Vec<Path>,
+    pub(super) paths: Vec<Path>,
 }
 
 /// The modules of one library or program without its tests; the first is its root.
@@ -126,7 +126,7 @@ impl Tree {
         Some(id)
     }
 
-    fn add(&mut self, parent: Option<usize>, name: String, file: &str) -> usize {
+    pub(super) fn add(&mut self, parent: Option<usize>, name: String, file: &str) -> usize {
         self.modules.push(Module {
             parent,
             name,

@@ -79,6 +79,7 @@ impl Kind {
 /// or a ``timedelta``; ``None`` is the store's own, ``math.inf`` waits permanently. A store may be used by
 /// several threads; over TCP a wait in one of them keeps the others waiting, so give each a ``clone()``.
 /// Ctrl-C ends a wait within 200 ms, and the store can still be used.
+/// Every operation raises ``StoreError`` if the connection is lost.
 ///
 /// Example:
 ///     >>> import rdzv
@@ -178,7 +179,6 @@ impl StoreObject {
     ///     value (bytes | str): at most 8 MiB over TCP.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost.
     ///     ValueError: the value is too long.
     ///
     /// Example:
@@ -201,7 +201,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: the key did not come in time.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
@@ -249,7 +248,6 @@ impl StoreObject {
     ///     value (bytes | str): the bytes to put at the end.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost.
     ///     ValueError: the value is too long.
     ///
     /// Example:
@@ -275,7 +273,6 @@ impl StoreObject {
     ///     bytes: the value that the key holds afterwards.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost.
     ///     ValueError: a value is too long.
     ///
     /// Example:
@@ -304,9 +301,6 @@ impl StoreObject {
     /// Returns:
     ///     bool: whether all of them are there.
     ///
-    /// Raises:
-    ///     StoreError: the connection is lost.
-    ///
     /// Example:
     ///     >>> rdzv.HashStore().check(["model"])
     ///     False
@@ -324,7 +318,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: a key did not come in time; the text names those that are missing.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.wait(["model"], 1.0)
@@ -348,9 +341,6 @@ impl StoreObject {
     /// Returns:
     ///     bool: whether it was there; a ``FileStore`` always says True.
     ///
-    /// Raises:
-    ///     StoreError: the connection is lost.
-    ///
     /// Example:
     ///     >>> rdzv.HashStore().delete_key("model")
     ///     False
@@ -363,9 +353,6 @@ impl StoreObject {
     ///
     /// Returns:
     ///     int: the number; a ``PrefixStore`` counts all keys of the store below it.
-    ///
-    /// Raises:
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().num_keys()
@@ -381,7 +368,7 @@ impl StoreObject {
     ///     list[str]: the keys; of a ``PrefixStore`` those with its prefix, without it.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost, or the store cannot list its keys.
+    ///     StoreError: the store cannot list its keys.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().list_keys()
@@ -401,7 +388,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: a key did not come within the store's timeout.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
@@ -425,7 +411,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     ValueError: the lists differ in length, or a value is too long.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().multi_set(["a", "b"], ["1", "2"])
@@ -473,7 +458,7 @@ impl StoreObject {
     ///     value (bytes | str): the item.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///     StoreError: the store has no queues (``FileStore``).
     ///     ValueError: the value is too long.
     ///
     /// Example:
@@ -497,7 +482,7 @@ impl StoreObject {
     /// Raises:
     ///     QueueEmpty: the queue is empty, and ``block`` is False.
     ///     StoreTimeout: no item came in time.
-    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///     StoreError: the store has no queues (``FileStore``).
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.queue_push("work", b"item"); store.queue_pop("work")
@@ -523,7 +508,7 @@ impl StoreObject {
     ///     int: the number.
     ///
     /// Raises:
-    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///     StoreError: the store has no queues (``FileStore``).
     ///
     /// Example:
     ///     >>> rdzv.HashStore().queue_len("work")
@@ -542,7 +527,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: not all came in time; the text says how many did.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().barrier("start", world_size=1)
@@ -651,7 +635,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: the key did not come in time.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> import asyncio
@@ -685,7 +668,6 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: a key did not come in time.
-    ///     StoreError: the connection is lost.
     ///
     /// Example:
     ///     >>> import asyncio
@@ -713,7 +695,7 @@ impl StoreObject {
     ///
     /// Raises:
     ///     StoreTimeout: no item came in time.
-    ///     StoreError: the connection is lost, or the store has no queues (``FileStore``).
+    ///     StoreError: the store has no queues (``FileStore``).
     ///
     /// Example:
     ///     >>> import asyncio

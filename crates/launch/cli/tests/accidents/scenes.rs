@@ -4,11 +4,8 @@
 pub(crate) struct Scene {
     /// Its name in the table.
     pub(crate) name: &'static str,
-    /// Flags of the launcher; `{port}` is a free port, `{taken}` one that somebody listens at, `{join}` the seconds that a
-    /// node is waited for.
+    /// Flags of the launcher; `{port}` is a free port, `{taken}` one that is listened at.
     pub(crate) flags: &'static [&'static str],
-    /// Further flags that only rdzv has.
-    pub(crate) own_flags: &'static [&'static str],
     /// The training script, behind the lines of [`BEGINNING`].
     pub(crate) script: &'static str,
     /// The other node, if there is one.
@@ -17,8 +14,6 @@ pub(crate) struct Scene {
     pub(crate) cause: &'static str,
     pub(crate) who: &'static str,
     pub(crate) remedy: &'static str,
-    /// Words of the cause that torchrun may have.
-    pub(crate) under_torchrun: &'static str,
 }
 
 /// A second node.
@@ -41,7 +36,7 @@ const C10D: &[&str] = &[
     "--rdzv-backend=c10d",
     "--rdzv-endpoint=127.0.0.1:{port}",
     "--rdzv-id=job",
-    "--rdzv-conf=join_timeout={join},read_timeout=5",
+    "--rdzv-conf=join_timeout=5,read_timeout=5",
 ];
 
 const NOTHING: &str = "time.sleep(600)\n";
@@ -50,81 +45,67 @@ pub(crate) const SCENES: [Scene; 12] = [
     Scene {
         name: "exception",
         flags: &[],
-        own_flags: &[],
         script: "def load(path):\n    raise ValueError(f\"bad config: no key 'lr' in {path}\")\n\
             if rank == 1:\n    load('run.yaml')\ntime.sleep(600)\n",
         other: None,
         cause: "ValueError: bad config: no key 'lr' in run.yaml",
         who: "first failure: rank 1 ",
         remedy: "raised in",
-        under_torchrun: "ValueError: bad config",
     },
     Scene {
         name: "`os._exit`",
         flags: &[],
-        own_flags: &[],
         script: "if rank == 1:\n    os._exit(3)\ntime.sleep(600)\n",
         other: None,
         cause: "exited with code 3",
         who: "first failure: rank 1 ",
         remedy: "try: -r 3 --log-dir DIR",
-        under_torchrun: "exitcode : 3",
     },
     Scene {
         name: "segfault",
         flags: &[],
-        own_flags: &[],
         script: "if rank == 1:\n    ctypes.string_at(0)\ntime.sleep(600)\n",
         other: None,
         cause: "ended by SIGSEGV",
         who: "first failure: rank 1 ",
         remedy: "try: PYTHONFAULTHANDLER=1",
-        under_torchrun: "SIGSEGV",
     },
     Scene {
         name: "out of memory",
         flags: &[],
-        own_flags: &[],
         script: "if rank == 1:\n    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n    \
             batch = bytearray(8 << 30)\ntime.sleep(600)\n",
         other: None,
         cause: "MemoryError",
         who: "first failure: rank 1 ",
         remedy: "try: a smaller batch",
-        under_torchrun: "MemoryError",
     },
     Scene {
         name: "import error",
         flags: &[],
-        own_flags: &[],
         script: "import torchvison\n",
         other: None,
         cause: "ModuleNotFoundError: No module named 'torchvison'",
         who: "first failure: rank ",
         remedy: "try: install 'torchvison'",
-        under_torchrun: "No module named 'torchvison'",
     },
     Scene {
         name: "port in use",
         flags: &["--master-port={taken}"],
-        own_flags: &[],
         script: NOTHING,
         other: None,
         cause: "Address already in use",
         who: "node 0 has to host the store at 127.0.0.1:",
         remedy: "choose another port",
-        under_torchrun: "EADDRINUSE",
     },
     Scene {
         name: "missing node",
         flags: C10D,
-        own_flags: &[],
         script: NOTHING,
         other: None,
         cause: "run 'job' had 1 of at least 2 nodes after 5",
         who: "(joined: 127.0.0.1_",
         remedy: "Check that the other agents run",
-        under_torchrun: "RendezvousTimeoutError",
     },
     Scene {
         name: "wrong endpoint",
@@ -133,20 +114,17 @@ pub(crate) const SCENES: [Scene; 12] = [
             "--rdzv-backend=c10d",
             "--rdzv-endpoint=no-such-host.invalid:29400",
             "--rdzv-id=job",
-            "--rdzv-conf=join_timeout={join},read_timeout=5",
+            "--rdzv-conf=join_timeout=5,read_timeout=5",
         ],
-        own_flags: &[],
         script: NOTHING,
         other: None,
         cause: "failed to lookup address information",
         who: "no-such-host.invalid:29400",
         remedy: "check that --rdzv-endpoint names it",
-        under_torchrun: "no-such-host.invalid",
     },
     Scene {
         name: "wrong run id",
         flags: C10D,
-        own_flags: &[],
         script: NOTHING,
         other: Some(Other {
             flags: &["--rdzv-id=jbo"],
@@ -155,35 +133,29 @@ pub(crate) const SCENES: [Scene; 12] = [
         cause: "run 'job' had 1 of at least 2 nodes after 5",
         who: "(joined: 127.0.0.1_",
         remedy: "with the same --rdzv-id",
-        under_torchrun: "RendezvousTimeoutError",
     },
     Scene {
         name: "hang",
-        flags: &[],
-        own_flags: &["--hang-timeout=4", "--hang-action=fail"],
+        flags: &["--hang-timeout=4", "--hang-action=fail"],
         script: NOTHING,
         other: None,
         cause: "no progress for ",
         who: "first failure: rank ",
         remedy: "try: --report FILE",
-        under_torchrun: "no progress",
     },
     Scene {
         name: "full disk",
         flags: &[],
-        own_flags: &[],
         script: "if rank == 1:\n    with open('/dev/full', 'w') as checkpoint:\n        \
             checkpoint.write('x' * 9000)\ntime.sleep(600)\n",
         other: None,
         cause: "No space left on device",
         who: "first failure: rank 1 ",
         remedy: "try: room on that file system",
-        under_torchrun: "No space left on device",
     },
     Scene {
         name: "lost node",
         flags: C10D,
-        own_flags: &[],
         script: NOTHING,
         other: Some(Other {
             flags: &["--node-rank=0"],
@@ -192,6 +164,5 @@ pub(crate) const SCENES: [Scene; 12] = [
         cause: "node lost: ",
         who: "first failure of the job: node 127.0.0.1",
         remedy: "try: the log of that node",
-        under_torchrun: "lost",
     },
 ];

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,61 +14,16 @@ use crate::scenes::{BEGINNING, Other, Scene};
 /// The size of the terminal.
 const SIZE: (u16, u16) = (80, 24);
 
-/// A launcher that waits for ever is given up after this, as a person would give it up.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(45);
-
-/// The launcher under test, and the folder whose programs come first in PATH.
-pub(crate) struct Launcher {
-    program: PathBuf,
-    words: Vec<PathBuf>,
-    programs: Option<PathBuf>,
-    pub(crate) is_rdzv: bool,
-}
-
-impl Launcher {
-    pub(crate) fn rdzv() -> Self {
-        Self {
-            program: env!("CARGO_BIN_EXE_rdzv").into(),
-            words: vec!["run".into()],
-            programs: None,
-            is_rdzv: true,
-        }
-    }
-
-    /// The same with the interpreter of an environment for its workers.
-    pub(crate) fn rdzv_with(environment: &Path) -> Self {
-        Self {
-            programs: Some(environment.join("bin")),
-            ..Self::rdzv()
-        }
-    }
-
-    /// That of an environment with PyTorch. Its first line names another path of the interpreter.
-    pub(crate) fn torchrun(environment: &Path) -> Self {
-        Self {
-            program: environment.join("bin/python"),
-            words: vec![environment.join("bin/torchrun")],
-            programs: Some(environment.join("bin")),
-            is_rdzv: false,
-        }
-    }
-}
+const RDZV: &str = env!("CARGO_BIN_EXE_rdzv");
 
 /// The screen in the end.
 pub(crate) struct Screen {
     pub(crate) rows: Vec<String>,
     /// None if it had not ended and was killed.
     pub(crate) code: Option<i32>,
-    /// Number of lines since the start.
-    pub(crate) lines: usize,
 }
 
 impl Screen {
-    /// Whether the words are on the screen, also across the end of a row: torchrun's lines are wrapped by the terminal.
-    pub(crate) fn has(&self, words: &str) -> bool {
-        self.text().contains(words) || self.rows.concat().contains(words)
-    }
-
     /// The rows as one line with single blanks: where a row ends does not matter.
     pub(crate) fn text(&self) -> String {
         let words = self.rows.iter().flat_map(|row| row.split_whitespace());
@@ -78,7 +32,7 @@ impl Screen {
 }
 
 /// Lets the accident happen.
-pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
+pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
     // A short path, because it is in the lines.
     let directory = Builder::new()
         .prefix("job-")
@@ -90,15 +44,13 @@ pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
     fs::write(place.join("train.py"), script).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let ports = (free_port(), taken.local_addr().unwrap().port());
-    let flags = flags(scene, launcher, ports, workers);
+    let flags = flags(scene, ports, workers);
     let (marker, other_marker) = (Marker::new(), Marker::new());
     let prepared = |mut command: Command, marker: &Marker| {
-        let inherited = std::env::var_os("PATH").unwrap_or_default();
-        let first = launcher.programs.clone().into_iter();
-        let path = std::env::join_paths(first.chain(std::env::split_paths(&inherited)));
+        let path = std::env::var_os("PATH").unwrap_or_default();
         command
             .env_clear()
-            .env("PATH", path.unwrap())
+            .env("PATH", path)
             .env("HOME", &place)
             .env("TMPDIR", &place)
             .env("TERM", "xterm-256color")
@@ -110,9 +62,9 @@ pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
         command
     };
     let start_other = |other: &Other| {
-        let mut command = prepared(Command::new(&launcher.program), &other_marker);
+        let mut command = prepared(Command::new(RDZV), &other_marker);
         command
-            .args(&launcher.words)
+            .arg("run")
             .args(&flags)
             .args(other.flags)
             .arg("train.py")
@@ -121,14 +73,13 @@ pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
             .stderr(Stdio::null());
         Process::start(&mut command)
     };
-    let mut command = prepared(Terminal::command(&launcher.program), &marker);
-    command.args(&launcher.words).args(&flags).arg("train.py");
+    let mut command = prepared(Terminal::command(RDZV), &marker);
+    command.arg("run").args(&flags).arg("train.py");
     let mut terminal = Terminal::start(command, SIZE.0, SIZE.1);
     let began = Instant::now();
     let other = scene.other.as_ref().map(|other| {
         // The one on the terminal hosts what they meet at.
-        let host = Duration::from_millis(if launcher.is_rdzv { 300 } else { 6_000 });
-        pids::ends_within(terminal.pid(), host);
+        pids::ends_within(terminal.pid(), Duration::from_millis(300));
         start_other(other)
     });
     if scene.other.as_ref().is_some_and(|other| other.is_killed) {
@@ -143,16 +94,11 @@ pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
         }
         other_marker.kill_all();
     }
-    let limit = if launcher.is_rdzv {
-        DEADLINE
-    } else {
-        GIVEN_UP_AFTER
-    };
-    let code = match pids::ends_within(terminal.pid(), limit) {
+    let code = match pids::ends_within(terminal.pid(), DEADLINE) {
         true => terminal.wait().code(),
         false => None,
     };
-    let (rows, lines) = (terminal.screen(), terminal.lines().len());
+    let rows = terminal.screen();
     marker.kill_all();
     other_marker.kill_all();
     drop(other);
@@ -162,29 +108,15 @@ pub(crate) fn play(scene: &Scene, launcher: &Launcher, workers: u32) -> Screen {
     Screen {
         rows: rows.collect(),
         code,
-        lines,
     }
 }
 
-fn flags(
-    scene: &Scene,
-    launcher: &Launcher,
-    (free, taken): (u16, u16),
-    workers: u32,
-) -> Vec<String> {
-    let own: &[&str] = if launcher.is_rdzv {
-        scene.own_flags
-    } else {
-        &[]
-    };
-    let flags = scene.flags.iter().chain(own);
-    let flags = flags.map(|flag| {
+fn flags(scene: &Scene, (free, taken): (u16, u16), workers: u32) -> Vec<String> {
+    let filled = |flag: &&str| {
         flag.replace("{port}", &free.to_string())
             .replace("{taken}", &taken.to_string())
-            // The imports of a second torchrun take some of that.
-            .replace("{join}", if launcher.is_rdzv { "5" } else { "20" })
-    });
+    };
     std::iter::once(format!("--nproc-per-node={workers}"))
-        .chain(flags)
+        .chain(scene.flags.iter().map(filled))
         .collect()
 }
