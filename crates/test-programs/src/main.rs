@@ -13,19 +13,17 @@ mod hostile;
 mod large_worker;
 mod load;
 mod member;
-mod memory;
-mod message_cost;
 mod placement;
 mod rank;
 mod reference_worker;
 mod remote_worker;
-mod rings;
 mod rpc_bench;
 mod rpc_scenario;
 mod rpc_victim;
 mod rpc_worker;
 mod secret_cost;
 mod serve;
+mod shm_peer;
 mod state_codec;
 mod store_client;
 mod transport;
@@ -38,7 +36,7 @@ use std::{env, fs, io};
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 25] = [
+const PROGRAMS: [Program; 23] = [
     ("agent_harness", || ended(agent_harness::main)),
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
@@ -48,19 +46,17 @@ const PROGRAMS: [Program; 25] = [
     ("large_worker", || ended(large_worker::main)),
     ("load", || ended(load::main)),
     ("member", || ended(member::main)),
-    ("memory", || ended(memory::main)),
-    ("message_cost", || ended(message_cost::main)),
     ("placement", || ended(placement::main)),
     ("rank", || ended(rank::main)),
     ("reference_worker", || ended(reference_worker::main)),
     ("remote_worker", || ended(remote_worker::main)),
-    ("rings", || ended(rings::main)),
     ("rpc_bench", || ended(rpc_bench::main)),
     ("rpc_scenario", || ended(rpc_scenario::main)),
     ("rpc_victim", || ended(rpc_victim::main)),
     ("rpc_worker", || ended(rpc_worker::main)),
     ("secret_cost", || ended(secret_cost::main)),
     ("serve", || ended(serve::main)),
+    ("shm_peer", || ended(shm_peer::main)),
     ("state_codec", || ended(state_codec::main)),
     ("store_client", || ended(store_client::main)),
     ("transport", || ended(transport::main)),

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use rdzv_shm::remote_read::{Witness, permit};
 
-/// What `memory peek` says of these bytes, which may be shown with a wrong nonce.
+/// What `shm_peer peek` says of these bytes, which may be shown with a wrong nonce.
 fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
     let (mut socket, theirs) = UnixStream::pair().unwrap();
-    let peer = Command::new(rdzv_testing::program("memory"))
+    let peer = Command::new(rdzv_testing::program("shm_peer"))
         .arg("peek")
         .stdin(OwnedFd::from(theirs))
         .stderr(Stdio::piped())

@@ -124,7 +124,7 @@ fn threads_stream_through_the_smallest_ring_in_small_pieces() {
     });
 }
 
-/// `rings` as another process.
+/// `shm_peer` as another process.
 struct Peer {
     process: Process,
     socket: UnixStream,
@@ -137,7 +137,7 @@ impl Peer {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        let mut command = Command::new(rdzv_testing::program("rings"));
+        let mut command = Command::new(rdzv_testing::program("shm_peer"));
         let process = Process::start(command.arg(part).stdin(OwnedFd::from(theirs)));
         let offer = pair::offer(capacity).unwrap();
         let message = offer.message();
