@@ -4,7 +4,6 @@
 //! which it is started says which program it is. Under its own name it makes the names: hard links in
 //! the folder `programs` beside it, because programs start themselves by the path of their process.
 
-mod agent_harness;
 mod collective_worker;
 mod crowd;
 mod fixture_worker;
@@ -36,8 +35,7 @@ use std::{env, fs, io};
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 23] = [
-    ("agent_harness", || ended(agent_harness::main)),
+const PROGRAMS: [Program; 22] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),

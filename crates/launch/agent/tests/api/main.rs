@@ -2,6 +2,8 @@
 //! threads.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
+mod alone;
+mod elastic;
 mod examples;
 mod functions;
 mod local;

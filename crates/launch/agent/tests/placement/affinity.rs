@@ -1,21 +1,44 @@
 //! Workers that are bound on this machine.
 
 use rdzv_agent::topology::Hardware;
+use rdzv_agent::{AgentConfig, Entrypoint, LogBase, LogPlan, Outcome, run};
+use rdzv_agent_proto::topology::CpuList;
 
-use crate::harness::start;
+/// Runs workers on these processors: how that ends, and what they have written.
+fn bound(workers: u32, processors: [u32; 2], script: &str) -> (Outcome, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let said = directory.path().join("said");
+    let entrypoint = Entrypoint {
+        program: "/bin/sh".into(),
+        arguments: vec!["-c".into(), script.into(), "sh".into(), said.clone().into()],
+        name: "sh".to_owned(),
+    };
+    let config = AgentConfig {
+        local_world_size: workers,
+        signals: Vec::new(),
+        logs: LogPlan::new(LogBase::Discard),
+        environment: std::env::vars_os().collect(),
+        processors: processors
+            .map(|one| CpuList::parse(&one.to_string()).unwrap())
+            .into(),
+        ..AgentConfig::builder(entrypoint).build()
+    };
+    let outcome = run(config, &mut |_| {});
+    let text = std::fs::read_to_string(said).unwrap_or_default();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    (outcome, lines)
+}
 
-const ALLOWED: &str =
-    "echo $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)";
-
+/// One after the other: there can be one agent at a time in a process.
 #[test]
 fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
     let all = Hardware::of_this_machine().affinity();
     let (first, last) = (all.first().unwrap(), all.iter().last().unwrap());
-    let processors = format!("processors={first};{last}");
-    let ended = start(&["workers=3", &processors], ALLOWED).end();
-    assert_eq!(ended.code(), Some(0));
-    let mut lines: Vec<&str> = ended.stdout.lines().collect();
-    lines.sort_unstable();
+    let script =
+        "echo $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status) >> $1";
+    let (outcome, lines) = bound(3, [first, last], script);
+    assert!(matches!(outcome, Outcome::Succeeded), "{outcome:?}");
     assert_eq!(
         lines,
         [
@@ -24,20 +47,12 @@ fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
             format!("2 {all}")
         ]
     );
-}
 
-#[test]
-fn a_worker_that_cannot_be_bound_ends_the_launch() {
-    let nowhere = Hardware::of_this_machine()
-        .affinity()
-        .iter()
-        .last()
-        .unwrap()
-        + 200;
-    let processors = format!("processors=0;{nowhere}");
-    let ended = start(&["workers=2", &processors, "grace=1000"], "exec sleep 1000").end();
-    assert_eq!(ended.code(), Some(1));
-    ended.assert_said(
-        "outcome error start the worker with local rank 1, '/bin/sh': Invalid argument",
-    );
+    // A worker that cannot be bound ends the launch.
+    let (outcome, _) = bound(2, [first, last + 200], "exec sleep 1000");
+    let Outcome::Error(error) = outcome else {
+        panic!("{outcome:?}");
+    };
+    let expected = "start the worker with local rank 1, '/bin/sh': Invalid argument";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }

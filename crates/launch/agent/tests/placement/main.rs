@@ -5,7 +5,5 @@
 mod affinity;
 mod binding;
 mod devices;
-#[path = "../harness/mod.rs"]
-mod harness;
 mod limits;
 mod machine;

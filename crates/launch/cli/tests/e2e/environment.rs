@@ -1,5 +1,7 @@
 //! What workers find in their environment and on their command line.
 
+use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
+
 use crate::harness::{Ended, free_port, rdzv, run_shell, shell, torchrun};
 
 /// A worker that prints its ranks.
@@ -193,23 +195,47 @@ fn without_a_shared_store_the_port_is_new_in_every_attempt() {
 #[test]
 fn two_static_nodes_make_one_world() {
     let port = free_port().to_string();
-    let node = |rank: &str, size: &str| {
+    let node = |rank: &str, size: &str, role: &str| {
         let flags = ["--nnodes", "2", "--node-rank", rank, "--master-port", &port];
         run_shell(
-            &[&flags[..], &["--nproc-per-node", size]].concat(),
-            "echo $RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT",
+            &[&flags[..], &["--nproc-per-node", size, "--role", role]].concat(),
+            "echo $RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT \
+                $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE",
         )
         .start()
     };
-    let (second, first) = (node("1", "2"), node("0", "1"));
+    let (second, first) = (node("1", "2", "learner"), node("0", "1", "actor"));
     assert_eq!(
         first.wait().expect(0).sorted(),
-        [format!("0 3 0 2 1 {port}")]
+        [format!("0 3 0 2 1 {port} actor 0 1")]
     );
     assert_eq!(
         second.wait().expect(0).sorted(),
-        [format!("1 3 1 2 2 {port}"), format!("2 3 1 2 2 {port}")]
+        [
+            format!("1 3 1 2 2 {port} learner 0 2"),
+            format!("2 3 1 2 2 {port} learner 1 2")
+        ]
     );
+}
+
+#[test]
+fn every_attempt_meets_at_an_empty_store() {
+    let port = free_port().to_string();
+    let alone = ["--node-rank", "0", "--master-port", &port];
+    for flags in [&[][..], &alone] {
+        let flags = [&["--max-restarts", "2"][..], flags].concat();
+        let script = "echo at $MASTER_ADDR $MASTER_PORT; read go < go; exit 1";
+        let running = run_shell(&flags, script).pipe("go").start();
+        for _ in 0..3 {
+            let at = running.stdout.await_line("at ");
+            let (host, port) = at.split_once(' ').unwrap();
+            let store = TcpStoreOptions::new(host, port.parse().unwrap());
+            let store = TcpStore::connect(store).unwrap();
+            assert_eq!(store.add("shared/key", 1).unwrap(), 1);
+            std::fs::write(running.path("go"), "go\n").unwrap();
+        }
+        running.wait().expect(1);
+    }
 }
 
 // SCN-A8

@@ -282,6 +282,7 @@ fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
             "attempt=0?await:started",
             "attempt=0?exit:3",
             "child:exit:0",
+            "child:hang",
         ],
     )
     .pipe("started")

@@ -1,23 +1,13 @@
 //! Where output goes: files, console, filters, prefixes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use crate::harness::{Ended, run_fixture, run_shell, shell};
+use crate::harness::{run_fixture, run_shell, shell};
 
 /// A worker that writes a line to each stream.
 const BOTH: &str = "echo out $RANK; echo err $RANK >&2";
-
-/// Content of the file of that name below the directory `logs`.
-#[track_caller]
-fn content(ended: &Ended, name: &str) -> String {
-    let paths = ended.files_below("logs");
-    let path = paths
-        .iter()
-        .find(|path| path.ends_with(name))
-        .unwrap_or_else(|| panic!("there is no {name}, but {paths:?}"));
-    fs::read_to_string(ended.directory.path().join("logs").join(path)).unwrap()
-}
 
 fn job(flags: &[&str], script: &str) -> crate::harness::Job {
     run_shell(
@@ -45,13 +35,15 @@ fn redirected_streams_are_in_files_only() {
         run.starts_with("job_") && run.len() == "job_".len() + 8,
         "{run}"
     );
+    let mode = ended.directory.path().join("logs").join(run).metadata();
+    assert_eq!(mode.unwrap().permissions().mode() & 0o777, 0o700);
     let expected: Vec<PathBuf> = ["0/stderr", "0/stdout", "1/stderr", "1/stdout"]
         .iter()
         .map(|name| format!("{run}/attempt_0/{name}.log").into())
         .collect();
     assert_eq!(paths, expected);
-    assert_eq!(content(&ended, "0/stdout.log"), "out 0\n");
-    assert_eq!(content(&ended, "1/stderr.log"), "err 1\n");
+    assert_eq!(ended.content("logs", "0/stdout.log"), "out 0\n");
+    assert_eq!(ended.content("logs", "1/stderr.log"), "err 1\n");
 }
 
 // SCN-A35
@@ -63,8 +55,8 @@ fn teed_streams_are_in_files_and_prefixed_on_the_console() {
         sorted(&ended.stderr),
         ["[default0]:err 0", "[default1]:err 1"]
     );
-    assert_eq!(content(&ended, "0/stderr.log"), "err 0\n");
-    assert_eq!(content(&ended, "1/stdout.log"), "out 1\n");
+    assert_eq!(ended.content("logs", "0/stderr.log"), "err 0\n");
+    assert_eq!(ended.content("logs", "1/stdout.log"), "out 1\n");
 }
 
 // SCN-A36
@@ -119,10 +111,13 @@ fn the_console_filter_and_the_filtered_copy_work_together() {
     );
     assert_eq!(ended.stderr, "[default1]:err 1\n");
     assert_eq!(
-        content(&ended, "filtered_stdout.log"),
+        ended.content("logs", "filtered_stdout.log"),
         "[default1]:out 1\n[default1]:bad 1\n"
     );
-    assert_eq!(content(&ended, "0/stdout.log"), "out 0\nnothing 0\nbad 0\n");
+    assert_eq!(
+        ended.content("logs", "0/stdout.log"),
+        "out 0\nnothing 0\nbad 0\n"
+    );
 }
 
 // SCN-A39
@@ -167,9 +162,15 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 }
 
 #[test]
-fn a_temporary_log_directory_is_gone_after_a_success() {
-    let ended = run_shell(&[], "true").run().expect(0);
-    assert_eq!(fs::read_dir(ended.directory.path()).unwrap().count(), 0);
+fn a_temporary_log_directory_is_gone_at_the_end() {
+    for (script, code) in [("true", 0), ("exit 7", 1)] {
+        let ended = run_shell(&[], script).run().expect(code);
+        let left = fs::read_dir(ended.directory.path()).unwrap().count();
+        assert_eq!(
+            left, 0,
+            "without output it is of no use after a failure either"
+        );
+    }
 }
 
 // EDGE-S11
@@ -182,18 +183,38 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
         "{}",
         ended.stderr
     );
-    assert!(content(&ended, "attempt_0/0/error.json").contains("lost?"));
+    assert!(
+        ended
+            .content("logs", "attempt_0/0/error.json")
+            .contains("lost?")
+    );
 }
 
 // EDGE-S22
 #[test]
 fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
-    let script = "if test $RANK = 1; then echo reason >&2; exit 3; else echo fine; sleep 1000; fi";
+    let script = "if test $RANK = 1; then seq 100000 >&2; echo reason >&2; exit 3
+        else echo fine; sleep 1000; fi";
     let ended = job(&["--local-ranks-filter", "0"], script).run().expect(1);
     let shown = ended.stderr.find("[default1]:reason\n");
     let report = ended.stderr.find("Root Cause");
     assert!(shown.is_some() && shown < report, "{}", ended.stderr);
-    assert_eq!(content(&ended, "1/kept_stderr.log"), "reason\n");
+    let lines = ended.stderr.matches("[default1]:").count();
+    assert!(
+        (5000..12_000).contains(&lines),
+        "the end of it, not {lines} lines"
+    );
+    let kept = ended.content("logs", "1/kept_stderr.log");
+    assert!(kept.ends_with("\nreason\n"));
+}
+
+#[test]
+fn hidden_workers_that_succeed_leave_nothing() {
+    let flags = ["--nproc-per-node", "2", "--local-ranks-filter", "0"];
+    let job = run_shell(&flags, BOTH).env("OMP_NUM_THREADS", "1");
+    let ended = job.run().expect(0);
+    assert_eq!((&*ended.stdout, &*ended.stderr), ("out 0\n", "err 0\n"));
+    assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod console;
+mod control_group;
 mod cost;
 mod descriptors;
 mod early_signals;
@@ -19,6 +21,8 @@ mod failures;
 mod first_process;
 mod hangs;
 mod harness;
+mod job_control;
+mod killed;
 mod logs;
 mod observe;
 mod preemption;
@@ -27,3 +31,4 @@ mod schedulers;
 mod signals;
 mod store;
 mod verdict;
+mod workers;

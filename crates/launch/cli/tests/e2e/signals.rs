@@ -106,53 +106,19 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
 #[test]
 fn repeated_signals_leave_no_worker_alive() {
     let running = run_fixture(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
-        &["ignore:15", "out:ready", "hang"],
+        &["--nproc-per-node", "2", "--shutdown-timeout", "60"],
+        &["ignore:15,2,1", "out:ready", "hang"],
     )
     .start();
     running.stdout.await_text("ready\n", 2);
-    for count in 1..=2 {
-        running.signal(Signal::TERM);
-        running.stderr.await_text("Received 15 death signal", count);
+    for signal in [Signal::TERM, Signal::INT] {
+        running.signal(signal);
+        let received = format!("Received {} death signal", signal.as_raw());
+        running.stderr.await_text(&received, 1);
     }
-    running.signal(Signal::TERM);
+    running.signal(Signal::HUP);
     // That nothing is left is asserted by `wait`.
     running.wait().expect(1);
-}
-
-/// Two workers, each with a child, a child in a session of its own, and an orphan.
-fn families() -> Running {
-    let running = run_fixture(
-        &["--nproc-per-node", "2"],
-        &[
-            "child:hang",
-            "child-in-session:hang",
-            "orphan:hang",
-            "out:ready",
-            "hang",
-        ],
-    )
-    .start();
-    running.stdout.await_text("ready\n", 2);
-    running
-}
-
-// SCN-A31
-#[test]
-fn killing_the_launcher_leaves_nothing() {
-    let running = families();
-    running.signal(Signal::KILL);
-    assert!(running.all_gone_within(Duration::from_secs(10)));
-    running.wait().expect(-9);
-}
-
-// SCN-A31, for the other process of ours
-#[test]
-fn killing_the_agent_leaves_nothing() {
-    let running = families();
-    kill(running.agent_pid(), Signal::KILL);
-    assert!(running.all_gone_within(Duration::from_secs(10)));
-    running.wait().expect(-9);
 }
 
 // SCN-A33
@@ -168,10 +134,15 @@ fn a_signal_can_be_added_to_those_that_are_handled() {
 // SCN-A33
 #[test]
 fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
-    let running = run_shell(&[], TELLS).start();
-    running.stdout.await_text("ready\n", 1);
-    running.signal(Signal::ALARM);
-    running.wait().expect(-Signal::ALARM.as_raw());
+    for (flags, sent) in [
+        (&[][..], Signal::ALARM),
+        (&["--signals-to-handle", "SIGUSR1"], Signal::TERM),
+    ] {
+        let running = run_shell(flags, TELLS).start();
+        running.stdout.await_text("ready\n", 1);
+        running.signal(sent);
+        running.wait().expect(-sent.as_raw());
+    }
 }
 
 /// Two workers that say which of the signals for workers they got; SIGTERM ends them.
@@ -213,31 +184,22 @@ fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
 #[test]
 fn a_signal_that_was_ignored_is_ignored_by_launcher_and_workers() {
     let script = "grep SigIgn /proc/self/status; echo ready; exec sleep 1000";
-    let before = "trap '' USR1 INT;";
+    let before = "trap '' USR1 INT HUP;";
     let launch = format!("{before} exec \"$RDZV\" run --no-python sh -c '{script}'");
     let running = shell(&launch).start();
     running.stdout.await_text("ready\n", 1);
-    running.signal(Signal::USR1);
-    running.signal(Signal::INT);
+    let ignored = [Signal::USR1, Signal::INT, Signal::HUP];
+    for signal in ignored {
+        running.signal(signal);
+    }
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
     assert!(ended.stderr.contains("got signal: 15"), "{}", ended.stderr);
-    let ignored = ended
-        .stdout
-        .lines()
-        .next()
-        .unwrap()
-        .rsplit(':')
-        .next()
-        .unwrap();
-    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
-    for signal in [Signal::USR1, Signal::INT] {
-        assert_ne!(
-            ignored & (1 << (signal.as_raw() - 1)),
-            0,
-            "{}",
-            ended.stdout
-        );
+    let line = ended.stdout.lines().next().unwrap();
+    let mask = line.rsplit(':').next().unwrap().trim();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    for signal in ignored {
+        assert_ne!(mask & (1 << (signal.as_raw() - 1)), 0, "{line}");
     }
 }
 
@@ -313,6 +275,19 @@ fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
         let dropped = events.lines().find(|line| line.contains("output_dropped"));
         assert_eq!(dropped.is_some(), worker.contains("yes"), "{events}");
     }
+}
+
+#[test]
+fn a_console_that_nobody_reads_does_not_keep_workers_of_a_killed_run_alive() {
+    let worker = "setsid yes >&2 & echo > ready; wait";
+    let script = format!("{FULL_PIPE} exec \"$RDZV\" run --no-python sh -c '{worker}' 2>&3");
+    let job = shell(&script).pipe("stalled").pipe("ready");
+    let ready = job.path("ready");
+    let running = job.start();
+    fs::read(ready).unwrap();
+    running.signal(Signal::KILL);
+    assert!(running.all_gone_within(Duration::from_secs(10)));
+    running.wait().expect(-9);
 }
 
 #[test]

@@ -61,6 +61,14 @@ pub(crate) fn run_shell(flags: &[&str], script: &str) -> Job {
         .args(["--no-python", "sh", "-c", script])
 }
 
+/// The same from a shell that does something first, in the same process.
+pub(crate) fn run_shell_after(first: &str, flags: &[&str], script: &str) -> Job {
+    shell(&format!("{first}\nexec \"$RDZV\" run \"$@\""))
+        .args(["sh"])
+        .args(flags)
+        .args(["--no-python", "sh", "-c", script])
+}
+
 /// `rdzv run` with these arguments and the scripted worker.
 pub(crate) fn run_fixture(flags: &[&str], steps: &[&str]) -> Job {
     rdzv(["run"])
@@ -174,6 +182,11 @@ impl Deref for Running {
 }
 
 impl Running {
+    /// A path inside the job's directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
     /// Waits until this was written to stdout; false if the launcher ended instead.
     pub(crate) fn says_before_it_ends(&self, text: &str) -> bool {
         let until = Instant::now() + DEADLINE;
@@ -297,5 +310,14 @@ impl Ended {
         }
         found.sort();
         found
+    }
+
+    /// Content of the file whose path ends so, below a directory of the job.
+    #[track_caller]
+    pub(crate) fn content(&self, directory: &str, name: &str) -> String {
+        let paths = self.files_below(directory);
+        let path = paths.iter().find(|path| path.ends_with(name));
+        let path = path.unwrap_or_else(|| panic!("there is no {name}, but {paths:?}"));
+        fs::read_to_string(self.directory.path().join(directory).join(path)).unwrap()
     }
 }

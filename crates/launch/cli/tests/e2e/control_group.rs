@@ -2,18 +2,15 @@
 //! hierarchy (v2) that is writable, as for root on most machines, and in containers and sessions
 //! with delegation. Elsewhere these tests say that they have seen nothing.
 
-#![allow(clippy::unwrap_used, reason = "this is all test code")]
-
-use crate::harness;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::harness::{Harness, start_after};
-use rdzv_testing::pids::ends_within;
 use rustix::process::Signal;
 
-/// A control group of the test's own, in which it starts a harness.
+use crate::harness::{Running, kill, run_shell_after};
+
+/// A control group of the test's own, in which it starts runs.
 struct Group(PathBuf);
 
 impl Group {
@@ -39,9 +36,11 @@ impl Group {
         group.0.join("cgroup.kill").exists().then_some(group)
     }
 
-    fn start(&self, options: &[&str], script: &str) -> Harness {
+    /// Starts a run in the group, of workers that leave a family behind and then do this.
+    fn start(&self, flags: &[&str], then: &str) -> Running {
         let enter = format!("echo $$ > {}/cgroup.procs", self.0.display());
-        start_after(&format!("{enter}; mkfifo $DIR/go"), options, script)
+        let job = run_shell_after(&enter, flags, &format!("{FAMILY}; {then}"));
+        job.pipe("go").start()
     }
 
     fn groups_inside(&self) -> Vec<String> {
@@ -62,35 +61,22 @@ impl Drop for Group {
 
 /// Says where it is, and leaves a child, one in a session of its own and one doubly forked behind.
 const FAMILY: &str = "grep ^0:: /proc/self/cgroup
-    echo $$ >> $DIR/pids
-    sleep 1000 & echo $! >> $DIR/pids
-    setsid sleep 1000 & echo $! >> $DIR/pids
-    (setsid sh -c 'echo $$ >> $DIR/pids; echo up >&2; exec sleep 1000' &)";
+    sleep 1000 & setsid sleep 1000 & (setsid sh -c 'echo up >&2; exec sleep 1000' &)";
 
 #[test]
 fn each_worker_is_in_a_group_of_its_own_which_goes_with_the_run() {
     let Some(group) = Group::make("own") else {
         return;
     };
-    let script = format!("{FAMILY}; read up < $DIR/go");
-    let mut harness = group.start(&["workers=2"], &script);
-    harness.wait_for("up");
-    harness.wait_for("up");
-    let agent = format!("rdzv-agent-{}", harness.keeper());
+    let running = group.start(&["--nproc-per-node", "2"], "read up < go");
+    running.stderr.await_text("up\n", 2);
+    let agent = format!("rdzv-agent-{}", running.pid());
     assert_eq!(group.groups_inside(), std::slice::from_ref(&agent));
-    harness.signal(harness.keeper(), Signal::TERM);
-    let ended = harness.end();
-    let mut lines: Vec<&str> = ended.stdout.lines().collect();
-    lines.sort_unstable();
-    assert!(
-        lines[0].ends_with(&format!("{agent}/worker-0")),
-        "{lines:?}"
-    );
-    assert!(
-        lines[1].ends_with(&format!("{agent}/worker-1")),
-        "{lines:?}"
-    );
-    ended.assert_nothing_left(8);
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(1);
+    for (line, worker) in ended.sorted().iter().zip(["worker-0", "worker-1"]) {
+        assert!(line.ends_with(&format!("{agent}/{worker}")), "{line}");
+    }
     assert!(group.groups_inside().is_empty());
 }
 
@@ -99,11 +85,8 @@ fn groups_are_used_again_by_the_next_attempt() {
     let Some(group) = Group::make("again") else {
         return;
     };
-    let script = format!("{FAMILY}; exit 3");
-    let ended = group.start(&["restarts=2"], &script).end();
+    let ended = group.start(&["--max-restarts", "2"], "exit 3").wait();
     assert_eq!(ended.stdout.matches("/worker-0\n").count(), 3);
-    // Some have gone before they could say who they are.
-    ended.assert_nothing_left(ended.pids().len());
     assert!(group.groups_inside().is_empty());
 }
 
@@ -114,31 +97,27 @@ fn a_group_that_was_killed_before_starts_workers_too() {
     };
     // As a service that is started again in the group in which it was killed.
     fs::write(group.0.join("cgroup.kill"), "1").unwrap();
-    let ended = group
-        .start(&["restarts=1"], &format!("{FAMILY}; exit 3"))
-        .end();
+    let ended = group.start(&["--max-restarts", "1"], "exit 3").wait();
     assert_eq!(ended.stdout.matches("/worker-0\n").count(), 2);
-    ended.assert_nothing_left(ended.pids().len());
     assert!(group.groups_inside().is_empty());
 }
 
 #[test]
 fn whoever_is_killed_the_groups_go() {
-    for kill_keeper in [true, false] {
-        let Some(group) = Group::make(if kill_keeper { "keeper" } else { "agent" }) else {
+    for name in ["keeper", "agent"] {
+        let Some(group) = Group::make(name) else {
             return;
         };
-        let script = format!("{FAMILY}; read up < $DIR/go");
-        let mut harness = group.start(&[], &script);
-        harness.wait_for("up");
-        let agent = harness.agent();
-        let killed = if kill_keeper { harness.keeper() } else { agent };
-        let processes = harness::pids(harness.directory.path());
-        harness.signal(killed, Signal::KILL);
-        for process in processes.into_iter().chain([agent]) {
-            assert!(ends_within(process, Duration::from_secs(10)), "{process:?}");
-        }
-        harness.end();
-        assert!(group.groups_inside().is_empty(), "{kill_keeper}");
+        let running = group.start(&[], "read up < go");
+        running.stderr.await_line("up");
+        let killed = if name == "keeper" {
+            running.pid()
+        } else {
+            running.agent_pid()
+        };
+        kill(killed, Signal::KILL);
+        assert!(running.all_gone_within(Duration::from_secs(10)), "{name}");
+        running.wait();
+        assert!(group.groups_inside().is_empty(), "{name}");
     }
 }

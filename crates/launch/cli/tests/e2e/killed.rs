@@ -1,0 +1,190 @@
+//! Any of the launcher's processes are killed: nothing of the run is left, and no other process is hit.
+
+use std::fs;
+use std::time::Duration;
+
+use rdzv_testing::pids;
+use rustix::process::Signal;
+
+use crate::harness::{Running, ends_within, kill, run_fixture, run_shell, run_shell_after};
+
+/// No end takes longer on a busy machine; it is a second otherwise.
+const GONE: Duration = Duration::from_secs(20);
+
+/// Two workers that ignore SIGTERM, each with a child, a child in a session of its own, and an orphan.
+fn families(flags: &[&str]) -> Running {
+    let steps = [
+        "ignore:15",
+        "child:hang",
+        "child-in-session:hang",
+        "orphan:hang",
+        "out:ready",
+        "hang",
+    ];
+    let running = run_fixture(&[&["--nproc-per-node", "2"], flags].concat(), &steps).start();
+    running.stdout.await_text("ready\n", 2);
+    running
+}
+
+// SCN-A31
+#[test]
+fn killing_the_launcher_leaves_nothing() {
+    for flags in [&[][..], &["--signals-to-handle", "SIGUSR1"]] {
+        let running = families(flags);
+        running.signal(Signal::KILL);
+        assert!(running.all_gone_within(GONE));
+        running.wait().expect(-9);
+    }
+}
+
+// SCN-A31, for the other process of ours
+#[test]
+fn killing_the_agent_leaves_nothing() {
+    let running = families(&[]);
+    kill(running.agent_pid(), Signal::KILL);
+    assert!(running.all_gone_within(GONE));
+    running.wait().expect(-9);
+}
+
+/// The processes of a launch, in the order in which they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ours {
+    Keeper,
+    Guard,
+    Agent,
+}
+
+use Ours::{Agent, Guard, Keeper};
+
+#[track_caller]
+fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
+    let running = families(&[]);
+    let ours = [
+        Some(running.pid()),
+        pids::guard(running.pid()),
+        Some(running.agent_pid()),
+    ];
+    let send = |which: Ours, signal| kill(ours[which as usize].unwrap(), signal);
+    if let Some(which) = stopped {
+        send(which, Signal::STOP);
+        // The keeper has its guard go on.
+        if which != Guard {
+            pids::wait_for_state(ours[which as usize].unwrap(), 'T');
+        }
+    }
+    killed.iter().for_each(|which| send(*which, Signal::KILL));
+    assert!(running.all_gone_within(GONE), "{stopped:?} {killed:?}");
+    if stopped == Some(Keeper) {
+        send(Keeper, Signal::CONT);
+    }
+    running.wait().expect(-9);
+}
+
+#[test]
+fn when_any_two_are_killed_everything_goes() {
+    for (first, second) in [(Keeper, Agent), (Keeper, Guard), (Guard, Agent)] {
+        kill_together(None, &[first, second]);
+        kill_together(None, &[second, first]);
+    }
+}
+
+#[test]
+fn when_one_is_killed_while_another_is_stopped_everything_goes() {
+    for (one, other) in [(Keeper, Agent), (Keeper, Guard), (Guard, Agent)] {
+        kill_together(Some(one), &[other]);
+        kill_together(Some(other), &[one]);
+    }
+    kill_together(Some(Agent), &[Keeper, Guard]);
+    kill_together(Some(Guard), &[Keeper, Agent]);
+}
+
+/// One worker of each kind: with children that fork and end, with one in a session of its own, with
+/// one that is doubly forked, and one that is stopped. All ignore SIGTERM.
+const WORKER: &str = "trap '' TERM
+    case $LOCAL_RANK in
+    0) while :; do (setsid sleep 0.2 &); sleep 0.01; done & ;;
+    1) setsid sleep 1000 & ;;
+    2) (setsid sh -c 'sleep 1000 & exec sleep 1000' &) ;;
+    3) sleep 1000 & setsid sleep 1000 & ;;
+    esac
+    echo up
+    if [ $LOCAL_RANK = 3 ]; then kill -STOP $$$$; fi
+    while :; do sleep 1000; done";
+
+/// Kills one or two of the processes at a random moment, while another one may be stopped.
+fn kill_at_random(seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let running = run_shell(&["--nproc-per-node", "4"], WORKER).start();
+    let keeper = running.pid();
+    if random.bool() {
+        // Into the start, where some of the processes are not there yet.
+        assert!(!ends_within(
+            keeper,
+            Duration::from_micros(random.u64(..60_000))
+        ));
+    } else {
+        running.stdout.await_text("up\n", 4);
+    }
+    // By descriptors: a number may be another process's when its turn comes.
+    let ours = [Some(keeper), pids::guard(keeper), pids::agent(keeper)];
+    let ours = ours.map(|pid| pid.and_then(pids::open));
+    let mut order = [Keeper, Guard, Agent];
+    random.shuffle(&mut order);
+    let killed = &order[..random.usize(1..=2)];
+    let stopped =
+        (killed.len() == 1 && random.u8(..4) == 0 && order[1] != Keeper).then_some(order[1]);
+    let send = |which: Ours, signal| {
+        ours[which as usize]
+            .as_ref()
+            .is_some_and(|process| pids::signal(process, signal))
+    };
+    stopped.map(|which| send(which, Signal::STOP));
+    let hit = killed
+        .iter()
+        .filter(|which| send(**which, Signal::KILL))
+        .count();
+    if hit == 0 {
+        // None of them was there yet.
+        send(Keeper, Signal::KILL);
+    }
+    let gone = running.all_gone_within(GONE) && ends_within(keeper, GONE);
+    assert!(
+        gone,
+        "seed {seed}: killed {killed:?}, stopped {stopped:?}: {:?}",
+        running.processes()
+    );
+    running.wait();
+}
+
+/// `KILL_RUNS=200` makes more runs, `KILL_SEED=N` begins with another one.
+#[test]
+fn whichever_of_the_launchers_processes_are_killed_nothing_is_left() {
+    let setting =
+        |name, usual| std::env::var(name).map_or(usual, |text: String| text.parse().unwrap());
+    let first = setting("KILL_SEED", 0);
+    (first..first + setting("KILL_RUNS", 12)).for_each(kill_at_random);
+}
+
+#[test]
+fn the_guard_has_a_name_of_its_own() {
+    let running = families(&[]);
+    let guard = pids::guard(running.pid()).unwrap();
+    for file in ["comm", "cmdline"] {
+        let name = fs::read_to_string(format!("/proc/{guard}/{file}")).unwrap();
+        assert_eq!(name.trim_end_matches(['\n', '\0']), "launch-guard");
+    }
+}
+
+#[test]
+fn children_that_were_there_before_are_not_touched() {
+    // The shell becomes the keeper, and its children with it; one of them leaves its session. They lose
+    // the marker by which processes of the run are found.
+    let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
+        env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
+    let ended = run_shell_after(first, &[], "exit 0").run().expect(0);
+    let foreign = fs::read_to_string(ended.directory.path().join("foreign")).unwrap();
+    for foreign in foreign.lines().map(|line| line.parse().unwrap()) {
+        assert!(pids::state(foreign).is_some(), "{foreign} was hit");
+        kill(foreign, Signal::KILL);
+    }
+}
