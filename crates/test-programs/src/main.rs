@@ -9,17 +9,13 @@ mod crowd;
 mod fixture_worker;
 mod group_member;
 mod hostile;
-mod large_worker;
 mod load;
 mod member;
 mod placement;
 mod rank;
 mod reference_worker;
-mod remote_worker;
 mod rpc_bench;
 mod rpc_scenario;
-mod rpc_victim;
-mod rpc_worker;
 mod secret_cost;
 mod serve;
 mod shm_peer;
@@ -35,23 +31,19 @@ use std::{env, fs, io};
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 22] = [
+const PROGRAMS: [Program; 18] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),
     ("group_member", || ended(group_member::main)),
     ("hostile", || ended(hostile::main)),
-    ("large_worker", || ended(large_worker::main)),
     ("load", || ended(load::main)),
     ("member", || ended(member::main)),
     ("placement", || ended(placement::main)),
     ("rank", || ended(rank::main)),
     ("reference_worker", || ended(reference_worker::main)),
-    ("remote_worker", || ended(remote_worker::main)),
     ("rpc_bench", || ended(rpc_bench::main)),
     ("rpc_scenario", || ended(rpc_scenario::main)),
-    ("rpc_victim", || ended(rpc_victim::main)),
-    ("rpc_worker", || ended(rpc_worker::main)),
     ("secret_cost", || ended(secret_cost::main)),
     ("serve", || ended(serve::main)),
     ("shm_peer", || ended(shm_peer::main)),

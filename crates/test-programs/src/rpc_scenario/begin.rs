@@ -1,9 +1,11 @@
 //! Becoming the worker of a group.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdzv_rpc::options::Keywords;
 use rdzv_rpc::{RpcAgent, RpcError, RpcOptions, init_rpc};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,6 +22,11 @@ pub(crate) struct Init {
     /// Of calls, in seconds.
     timeout: f64,
     options: Keywords,
+    /// What no word says: the time for a greeting and the patience with users of references, in seconds.
+    greeting: Option<f64>,
+    grace: Option<f64>,
+    /// The most data of the process, in bytes: what takes more has no bound, and the machine is to survive that.
+    data: Option<u64>,
 }
 
 impl Default for Init {
@@ -31,6 +38,9 @@ impl Default for Init {
             init_method: RpcOptions::default().init_method,
             timeout: 60.0,
             options: Keywords::new(),
+            greeting: None,
+            grace: None,
+            data: None,
         }
     }
 }
@@ -41,10 +51,21 @@ impl Worker {
         let mut words = init.options.clone();
         words.insert("rpc_timeout".to_owned(), init.timeout.into());
         words.insert("init_method".to_owned(), init.init_method.clone().into());
+        let mut options = RpcOptions::from_words(&words)?;
+        if let Some(seconds) = init.greeting {
+            options.transport.greeting = Duration::from_secs_f64(seconds);
+        }
+        if let Some(seconds) = init.grace {
+            options.references.grace = Duration::from_secs_f64(seconds);
+        }
+        if init.data.is_some() {
+            let (current, maximum) = (init.data, init.data);
+            setrlimit(Resource::Data, Rlimit { current, maximum }).expect("less than now");
+        }
         let mut builder = RpcAgent::builder(&init.name)
             .world_size(init.world_size)
             .methods(offered::methods(&self.counts))
-            .options(RpcOptions::from_words(&words)?);
+            .options(options);
         if let Some(rank) = init.rank {
             builder = builder.rank(rank);
         }

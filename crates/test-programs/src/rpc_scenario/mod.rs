@@ -7,6 +7,7 @@
 mod begin;
 mod calls;
 mod counts;
+mod large;
 mod lives;
 mod offered;
 mod pressure;
@@ -14,6 +15,7 @@ mod process;
 mod references;
 mod spans;
 mod tensors;
+mod victim;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
@@ -22,7 +24,7 @@ use std::time::{Duration, Instant};
 use rdzv_rpc::backend::Agent;
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::device::testing::FakeDevices;
-use rdzv_rpc::{RpcError, current};
+use rdzv_rpc::{PeerTraffic, RpcError, current};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -60,6 +62,8 @@ enum Command {
     References { to: String, along: Vec<String> },
     /// Has another worker keep a reference of a value of this one.
     Lend { to: String },
+    /// The references that are left at this worker after a while, if any are.
+    Left,
     /// Offers so many pieces to another worker, and goes on.
     Offer {
         to: String,
@@ -178,6 +182,7 @@ impl Worker {
             }
             Command::References { to, along } => references::pass(&current()?, &to, &along),
             Command::Lend { to } => references::lend(&current()?, &to),
+            Command::Left => Ok(json!(references::left(&current()?))),
             Command::Offer { to, pieces, bytes } => {
                 let counts = Arc::clone(&self.counts);
                 let offering = Offering::begin(current()?, counts, to, pieces, bytes);
@@ -199,6 +204,7 @@ impl Worker {
                     "in_flight": traffic.in_flight,
                     "running": traffic.running,
                     "connections": traffic.connections,
+                    "peers": traffic.peers.iter().map(peer).collect::<Value>(),
                 }))
             }
             Command::Process { threads } => {
@@ -219,6 +225,11 @@ impl Worker {
             Command::Exit => unreachable!("it has ended"),
         }
     }
+}
+
+/// The name of another worker, and the transport to it.
+fn peer(peer: &PeerTraffic) -> Value {
+    json!([peer.worker.name.as_str(), peer.transport])
 }
 
 /// Ends the agent; how many seconds it took is told with its error too.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdzv_rpc::{CallContext, Method, Methods, RemoteError, RpcError, blocking};
 
 use super::counts::EventCounts;
-use super::{LONG, pressure, references, tensors};
+use super::{LONG, large, pressure, references, tensors, victim};
 
 pub(crate) const DOUBLE: Method<i64, i64> = Method::new("scenario.double");
 /// The same with another argument, as a worker of another version might have it.
@@ -36,6 +36,11 @@ pub(crate) const NOTE: Method<u64, ()> = Method::new("scenario.note");
 pub(crate) const NOTED: Method<(), Vec<u64>> = Method::new("scenario.noted");
 /// Goes on along the names; the numbers of the trace that each call belongs to.
 pub(crate) const TRACE: Method<Vec<String>, Vec<String>> = Method::new("scenario.trace");
+
+/// Goes on along the names; answers how many workers it has passed.
+const CHAIN: Method<Vec<String>, u32> = Method::new("scenario.chain");
+/// The same on a thread.
+const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("scenario.blocking_chain");
 
 pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
     let noted = Arc::new(Mutex::new(Vec::new()));
@@ -111,6 +116,25 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
             async { Ok::<_, RpcError>(noted) }
         })
         .with(
+            CHAIN,
+            async |context: CallContext, mut names: Vec<String>| match names.pop() {
+                Some(next) => Ok(context.agent().call(&next, CHAIN, &names).await? + 1),
+                None => Ok::<_, RpcError>(0),
+            },
+        )
+        .with(
+            BLOCKING_CHAIN,
+            blocking(
+                |context: CallContext, mut names: Vec<String>| match names.pop() {
+                    Some(next) => {
+                        let next = context.agent().call(&next, BLOCKING_CHAIN, &names);
+                        Ok(next.wait()? + 1)
+                    }
+                    None => Ok::<_, RpcError>(0),
+                },
+            ),
+        )
+        .with(
             TRACE,
             async |context: CallContext, mut names: Vec<String>| {
                 let mut traces = vec![format!("{:032x}", context.trace())];
@@ -121,6 +145,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
             },
         );
     let methods = pressure::with_methods(methods, counts);
+    let methods = large::with_methods(victim::with_methods(methods));
     references::with_methods(tensors::with_methods(methods))
 }
 

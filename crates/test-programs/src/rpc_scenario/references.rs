@@ -60,7 +60,7 @@ pub(crate) fn with_methods(methods: Methods) -> Methods {
 }
 
 /// References that are left after a while, if any are.
-fn left(agent: &RpcAgent) -> Option<String> {
+pub(crate) fn left(agent: &RpcAgent) -> Option<String> {
     let begun = Instant::now();
     // Nothing tells when the last word was acknowledged: only tests want to know.
     while agent.references() != ReferenceCounters::default() {

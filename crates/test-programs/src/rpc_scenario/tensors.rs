@@ -1,6 +1,6 @@
 //! Tensors of accelerators.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rdzv_rpc::device::DeviceBackend;
 use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, Tensor};
@@ -10,11 +10,22 @@ use serde_json::{Value, json};
 /// Gives a tensor back, and says on which device it came.
 const BACK: Method<Tensor, (Tensor, u32)> = Method::new("scenario.back");
 
+/// Keeps a tensor for good; answers the sum of its bytes.
+const KEEP: Method<Tensor, u64> = Method::new("scenario.keep_tensor");
+
 pub(crate) fn with_methods(methods: Methods) -> Methods {
-    methods.with(BACK, async |tensor: Tensor| {
-        let index = tensor.device().index().ok_or("it came to the CPU")?;
-        Ok::<_, &str>((tensor, index))
-    })
+    let kept = Mutex::new(Vec::new());
+    methods
+        .with(BACK, async |tensor: Tensor| {
+            let index = tensor.device().index().ok_or("it came to the CPU")?;
+            Ok::<_, &str>((tensor, index))
+        })
+        .with(KEEP, move |tensor: Tensor| {
+            let bytes = tensor.as_slice::<u8>();
+            let sum = bytes.map(|bytes| bytes.iter().map(|byte| u64::from(*byte)).sum());
+            kept.lock().expect("nothing panics here").push(tensor);
+            async move { sum }
+        })
 }
 
 /// Sends a tensor of this device: on which it arrives there, on which it comes back, and with what.

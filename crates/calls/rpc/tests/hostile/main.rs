@@ -14,6 +14,8 @@ mod nonsense;
 mod peer;
 mod unread;
 mod victim;
+#[path = "../support/worker.rs"]
+mod worker;
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;

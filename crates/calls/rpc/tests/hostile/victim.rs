@@ -1,19 +1,19 @@
-//! The worker that is attacked (the program `rpc_victim`), and an honest one beside it.
+//! The worker that is attacked (a process of `rpc_scenario`), and an honest one beside it.
 
 use std::fs;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_core::env::TORCHELASTIC_USE_AGENT_STORE;
 use rdzv_rpc::transport::{PeerAddress, Token, TransportOptions};
 use rdzv_rpc::{CallOptions, Method, RpcAgent, RpcError, RpcOptions};
 use rdzv_rpc_proto::directory::Membership;
-use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
-use rdzv_testing::Process;
+use rdzv_store::Store as _;
+use serde_json::json;
 
 use super::BETWEEN_CALLS;
 use super::peer::{Target, tcp};
+use super::worker::{Scenario, Worker};
 
 const NOTHING: Method<(), ()> = Method::new("victim.nothing");
 
@@ -27,8 +27,8 @@ const TOKEN: &str = "a token that the job has";
 
 /// A worker in a process of its own, and the job that it is in.
 pub(crate) struct Victim {
-    process: Process,
-    server: TcpStoreServer,
+    process: Worker,
+    scenario: Scenario,
     token: Option<&'static str>,
     /// Memory before anything has happened, in bytes.
     before: usize,
@@ -37,23 +37,23 @@ pub(crate) struct Victim {
 impl Victim {
     /// Starts it, in a job with a token or without.
     pub(crate) fn new(with_token: bool) -> Self {
-        let server = TcpStoreServer::start(ServerOptions::default()).unwrap();
+        let scenario = Scenario::new();
         let token = with_token.then_some(TOKEN);
-        let mut command = Command::new(rdzv_testing::program("rpc_victim"));
-        command
-            .arg(format!("127.0.0.1:{}", server.port()))
-            .arg(token.unwrap_or("-"))
+        let allocator = [
             // What the allocator keeps for later is not what is looked for.
-            .env("MALLOC_ARENA_MAX", "1")
-            .env("MALLOC_MMAP_THRESHOLD_", "16384")
-            .env("MALLOC_TRIM_THRESHOLD_", "65536")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let process = Process::start(&mut command);
-        assert_eq!(process.line(), "ready");
+            ("MALLOC_ARENA_MAX", "1"),
+            ("MALLOC_MMAP_THRESHOLD_", "16384"),
+            ("MALLOC_TRIM_THRESHOLD_", "65536"),
+            (TORCHELASTIC_USE_AGENT_STORE, "True"),
+        ];
+        let process = scenario.start_at(scenario.port(), "victim", 0, &allocator);
+        let options = json!({ "num_worker_threads": 2, "lease": 60, "token": token });
+        // Nobody gets in because others run out of time.
+        let init = json!({ "options": options, "greeting": 60, "data": 2_u64 << 30 });
+        process.init(&init).unwrap();
         let mut victim = Self {
             process,
-            server,
+            scenario,
             token,
             before: 0,
         };
@@ -61,13 +61,9 @@ impl Victim {
         victim
     }
 
-    fn store(&self) -> TcpStore {
-        TcpStore::connect(TcpStoreOptions::new("127.0.0.1", self.server.port())).unwrap()
-    }
-
     /// The knowledge of an attacker: where it is, and the token if it is a worker of the job.
     pub(crate) fn target(&self, knows_token: bool) -> Target {
-        let record = self.store().get("rdzv/rpc/1/members").unwrap();
+        let record = self.scenario.store().get("rdzv/rpc/1/members").unwrap();
         let record = Membership::decode(&record).unwrap();
         let victim = record.members().iter().find(|member| member.info.id.0 == 0);
         Target {
@@ -122,9 +118,8 @@ impl Victim {
             lease: Duration::from_secs(60),
             ..RpcOptions::default()
         };
-        let builder = RpcAgent::builder(format!("honest{rank}")).rank(rank);
-        let builder = builder.store(Arc::new(self.store())).options(options);
-        Honest(builder.connect().unwrap())
+        let name = format!("honest{rank}");
+        Honest(self.scenario.agent(&name, rank, None, options))
     }
 
     /// A worker of the job that calls over TCP, as the attackers do.

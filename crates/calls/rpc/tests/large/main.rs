@@ -7,15 +7,17 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 mod shared;
+#[path = "../support/worker.rs"]
+mod worker;
 
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::time::Duration;
 
-use rdzv_rpc::RpcAgent;
-use rdzv_store::{ServerOptions, TcpStore, TcpStoreOptions, TcpStoreServer};
-use rdzv_testing::Process;
+use rdzv_rpc::RpcOptions;
+use rdzv_rpc::transport::TransportOptions;
+use serde_json::{Value, json};
 
-use shared::{EXAMINE, MAKE, Marks, Path, WORLD_SIZE, examined, options, tensor};
+use shared::{EXAMINE, MAKE, Marks, Path, examined, tensor};
+use worker::Scenario;
 
 /// Not a multiple of anything that something is cut into.
 const LENGTH: u64 = (4 << 30) + 4097;
@@ -35,14 +37,19 @@ fn marks() -> Marks {
     places.into_iter().zip(1..).collect()
 }
 
-fn start(store: &str, path: Path) -> Process {
-    let mut command = Command::new(rdzv_testing::program("large_worker"));
-    command
-        .arg(store)
-        .arg(serde_json::to_string(&path).unwrap())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    Process::start(&mut command)
+fn options(path: Path) -> RpcOptions {
+    RpcOptions {
+        timeout: Duration::from_secs(1800).into(),
+        init_deadline: Duration::from_secs(60),
+        transport: TransportOptions {
+            unix: path != Path::Tcp,
+            shared: path != Path::Unix,
+            read_memory: path == Path::Memory,
+            ..TransportOptions::default()
+        },
+        message_limit: 5 << 30,
+        ..RpcOptions::default()
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -52,21 +59,20 @@ enum Direction {
 }
 
 fn travels_whole(path: Path, direction: Direction) {
-    let server = TcpStoreServer::start(ServerOptions {
-        port: 0,
-        ..ServerOptions::default()
-    });
-    let server = server.unwrap();
-    let other = start(&format!("127.0.0.1:{}", server.port()), path);
-    let store = TcpStoreOptions::new("127.0.0.1", server.port());
-    let store = Arc::new(TcpStore::connect(store).unwrap());
-    let builder = RpcAgent::builder("me").rank(0).world_size(WORLD_SIZE);
-    let agent = builder
-        .store(store)
-        .options(options(path))
-        .connect()
-        .unwrap();
-    assert_eq!(other.line(), "ready");
+    let scenario = Scenario::new();
+    let other = scenario.start("other", 1);
+    let transports = match path {
+        Path::Unix => json!(["unix", "tcp"]),
+        Path::Tcp => json!(["tcp"]),
+        Path::Memory | Path::Arena | Path::Ring => Value::Null,
+    };
+    let mut words = json!({ "message_limit": 5_u64 << 30, "transports": transports });
+    if path != Path::Memory {
+        words["_channels"] = json!(["basic"]);
+    }
+    other.begin_init(&json!({ "world_size": 2, "timeout": 1800, "options": words }));
+    let agent = scenario.agent("me", 0, Some(2), options(path));
+    other.succeeds();
 
     // The first call finds out whether memory can be read.
     let small = tensor(path, 1, &vec![(0, 1)]);
@@ -87,7 +93,7 @@ fn travels_whole(path: Path, direction: Direction) {
             agent.call("other", EXAMINE, &there).wait().unwrap()
         }
         Direction::Back => {
-            let made = agent.call("other", MAKE, &(LENGTH, marks())).wait();
+            let made = agent.call("other", MAKE, &(path, LENGTH, marks())).wait();
             examined(&made.unwrap()).unwrap()
         }
     };

@@ -1,11 +1,8 @@
 //! What both processes of the test know: ways for bytes, and tensors that are nearly empty.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions};
-use rdzv_rpc::transport::TransportOptions;
-use rdzv_rpc::{Arena, Method, RpcError, RpcOptions, Tensor};
+use rdzv_rpc::{Arena, Method, RpcError, Tensor};
 use rdzv_rpc_proto::tensor::DataType;
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +13,7 @@ pub(crate) type Marks = Vec<(u64, u8)>;
 pub(crate) const EXAMINE: Method<Tensor, (u64, Marks)> = Method::new("large.examine");
 
 /// Answers with a tensor of this length, with these marks.
-pub(crate) const MAKE: Method<(u64, Marks), Tensor> = Method::new("large.make");
-
-pub(crate) const WORLD_SIZE: u32 = 2;
+pub(crate) const MAKE: Method<(Path, u64, Marks), Tensor> = Method::new("large.make");
 
 /// A way for bytes from one worker to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,21 +28,6 @@ pub(crate) enum Path {
     Unix,
     /// Through TCP.
     Tcp,
-}
-
-pub(crate) fn options(path: Path) -> RpcOptions {
-    RpcOptions {
-        timeout: Duration::from_secs(1800).into(),
-        init_deadline: Duration::from_secs(60),
-        transport: TransportOptions {
-            unix: path != Path::Tcp,
-            shared: path != Path::Unix,
-            read_memory: path == Path::Memory,
-            ..TransportOptions::default()
-        },
-        message_limit: 5 << 30,
-        ..RpcOptions::default()
-    }
 }
 
 /// Zeros, except for the marks. Memory that was never written takes none.

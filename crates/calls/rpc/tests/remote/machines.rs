@@ -3,10 +3,15 @@
 //! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails and
 //! says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use rdzv_core::env::TORCHELASTIC_USE_AGENT_STORE;
 use rdzv_testing::{Authority, DEADLINE, Process};
+use serde_json::json;
+
+use super::worker::Worker;
 
 pub(crate) const NEAR: &str = "10.9.0.1";
 pub(crate) const FAR: &str = "10.9.0.2";
@@ -57,25 +62,17 @@ impl Machine {
         let status = self.command("sh").args(["-ec", script]).status().unwrap();
         assert!(status.success(), "{script}");
     }
-
-    /// The program of the workers in there.
-    fn program(&self, words: &[&str]) -> Process {
-        let program = rdzv_testing::program("remote_worker");
-        let mut command = self.command(program.to_str().unwrap());
-        command.args(words);
-        start(command)
-    }
 }
 
 /// Two machines, a cable between them, and a store on the near one.
 pub(crate) struct World {
     // Processes end before the machines that they are on.
     _store: Process,
-    store: String,
+    store: SocketAddr,
     pub(crate) near: Machine,
     pub(crate) far: Machine,
-    /// 0 for a dynamic group.
-    pub(crate) world_size: u32,
+    /// `None` for a dynamic group.
+    pub(crate) world_size: Option<u32>,
     /// In seconds.
     pub(crate) heartbeat_limit: u32,
     /// Who signs the certificates of the workers; without, TCP is plain.
@@ -84,7 +81,7 @@ pub(crate) struct World {
 
 impl World {
     /// None where that was declared to be acceptable.
-    pub(crate) fn new(world_size: u32, heartbeat_limit: u32) -> Option<Self> {
+    pub(crate) fn new(world_size: Option<u32>, heartbeat_limit: u32) -> Option<Self> {
         match Self::try_new(world_size, heartbeat_limit) {
             Ok(world) => Some(world),
             Err(why) if std::env::var_os("RDZV_TEST_NO_NAMESPACES").is_some() => {
@@ -95,7 +92,7 @@ impl World {
         }
     }
 
-    fn try_new(world_size: u32, heartbeat_limit: u32) -> Result<Self, String> {
+    fn try_new(world_size: Option<u32>, heartbeat_limit: u32) -> Result<Self, String> {
         let near = Machine::new(["unshare", "-rn"].map(str::to_owned).into(), NEAR)?;
         let mut enter = near.enter();
         enter.extend(["unshare", "-n"].map(str::to_owned));
@@ -108,8 +105,10 @@ impl World {
         far.run(&format!(
             "ip addr add {FAR}/24 dev cable; ip link set cable up"
         ));
-        let server = near.program(&["store", NEAR]);
-        let store = server.line();
+        let mut server = near.command(rdzv_testing::program("serve").to_str().unwrap());
+        server.arg(NEAR);
+        let server = start(server);
+        let store: SocketAddr = server.line().parse().unwrap();
         Ok(Self {
             _store: server,
             store,
@@ -127,25 +126,28 @@ impl World {
         Self { authority, ..self }
     }
 
-    /// A worker on a machine. It is not ready yet.
-    pub(crate) fn start(&self, machine: &Machine, name: &str, rank: u32) -> Process {
-        let (rank, world_size) = (rank.to_string(), self.world_size.to_string());
-        let limit = self.heartbeat_limit.to_string();
-        let files = self.authority.as_ref().map(|authority| {
+    /// A worker on a machine. It is not in its group yet.
+    pub(crate) fn start(&self, machine: &Machine, name: &str, rank: u32) -> Worker {
+        let program = rdzv_testing::program("rpc_scenario");
+        let mut command = machine.command(program.to_str().unwrap());
+        command.env(TORCHELASTIC_USE_AGENT_STORE, "True");
+        let (host, port) = (self.store.ip().to_string(), self.store.port());
+        let worker = Worker::start(command, &host, port, name, rank);
+        let tls = self.authority.as_ref().map(|authority| {
             let (certificate, key) = authority.files(name);
-            [certificate, key, authority.file()].map(|file| file.display().to_string())
+            json!({ "certificate": certificate, "key": key, "authorities": authority.file() })
         });
-        let mut words = vec![
-            "worker",
-            &self.store,
-            machine.address,
-            name,
-            &rank,
-            &world_size,
-            &limit,
-        ];
-        words.extend(files.iter().flatten().map(String::as_str));
-        machine.program(&words)
+        let options = json!({
+            "address": machine.address,
+            "heartbeat_limit": self.heartbeat_limit,
+            // Longer than the heartbeat limit where there is a dynamic group.
+            "lease": 6,
+            "tls": tls,
+        });
+        // How long a user of a value may be out of reach.
+        let init = json!({ "world_size": self.world_size, "options": options, "grace": 1 });
+        worker.begin_init(&init);
+        worker
     }
 
     /// From now on nothing gets from one machine to the other, and nobody is told.
@@ -169,8 +171,8 @@ impl World {
 }
 
 /// Waits until they are in their group.
-pub(crate) fn are_ready(workers: &[&Process]) {
+pub(crate) fn are_ready(workers: &[&Worker]) {
     for worker in workers {
-        assert_eq!(worker.line(), "ready");
+        worker.succeeds();
     }
 }

@@ -5,3 +5,5 @@
 mod machines;
 mod stopped;
 mod vanished;
+#[path = "../support/worker.rs"]
+mod worker;

@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+mod arenas;
 mod beginning;
 mod calls;
+mod chains;
 mod devices;
 mod ending;
 mod forming;
 mod idle;
+mod killed;
 mod lives;
 mod membership;
 mod pressure;
@@ -16,4 +19,5 @@ mod references;
 mod time;
 mod traces;
 mod unauthenticated;
+#[path = "../support/worker.rs"]
 mod worker;

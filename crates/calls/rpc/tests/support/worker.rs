@@ -1,12 +1,14 @@
 //! The processes of a scenario (`rpc_scenario`), and the store at which they meet.
 
+#![allow(dead_code, reason = "each test program uses its own part of this")]
+
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
-use rdzv_rpc::{RemoteError, RpcErrorKind};
+use rdzv_rpc::{RemoteError, RpcAgent, RpcErrorKind, RpcOptions};
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::{NoLine, Process};
 use rustix::process::Signal;
@@ -14,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// How long a scenario may take.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const HERE: &str = "127.0.0.1";
 
@@ -71,20 +73,11 @@ impl Scenario {
     ) -> Worker {
         let mut command = Command::new(rdzv_testing::program("rpc_scenario"));
         command
-            .env(MASTER_ADDR, HERE)
-            .env(MASTER_PORT, port.to_string())
-            .env(RANK, rank.to_string())
-            // Of the job. Which of its workers are in a group is said by each of them.
-            .env(WORLD_SIZE, "4")
             .env_remove(TORCHELASTIC_USE_AGENT_STORE)
-            .envs(more.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .envs(more.iter().copied());
         Worker {
-            name: name.to_owned(),
-            process: Process::start(&mut command),
-            asked: Mutex::default(),
             begun: self.begun,
+            ..Worker::start(command, HERE, port, name, rank)
         }
     }
 
@@ -113,8 +106,26 @@ impl Scenario {
         worker
     }
 
-    fn store(&self) -> TcpStore {
+    /// An agent of this process.
+    pub(crate) fn agent(
+        &self,
+        name: &str,
+        rank: u32,
+        world_size: Option<u32>,
+        options: RpcOptions,
+    ) -> RpcAgent {
+        let builder = RpcAgent::builder(name).rank(rank).world_size(world_size);
+        let builder = builder.store(Arc::new(self.store()));
+        builder.options(options).connect().unwrap()
+    }
+
+    /// A client of the store.
+    pub(crate) fn store(&self) -> TcpStore {
         TcpStore::connect(TcpStoreOptions::new(HERE, self.server.port())).unwrap()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.server.port()
     }
 
     /// What is in the store.
@@ -148,6 +159,30 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Starts `rpc_scenario` by this command, with a store there. It is no worker yet.
+    pub(crate) fn start(
+        mut command: Command,
+        host: &str,
+        port: u16,
+        name: &str,
+        rank: u32,
+    ) -> Self {
+        command
+            .env(MASTER_ADDR, host)
+            .env(MASTER_PORT, port.to_string())
+            .env(RANK, rank.to_string())
+            // Of the job. Which of its workers are in a group is said by each of them.
+            .env(WORLD_SIZE, "4")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        Self {
+            name: name.to_owned(),
+            process: Process::start(&mut command),
+            asked: Mutex::default(),
+            begun: Instant::now(),
+        }
+    }
+
     /// Says what it has to do, and goes on.
     pub(crate) fn tell(&self, command: &Value) {
         let line = command.to_string();
@@ -181,9 +216,14 @@ impl Worker {
         }
     }
 
-    /// Whether it has not answered yet.
+    /// `true` if it has not answered yet.
     pub(crate) fn is_silent(&self) -> bool {
-        self.process.stdout.line_within(Duration::ZERO) == Err(NoLine::Timeout)
+        self.is_silent_for(Duration::ZERO)
+    }
+
+    /// `true` if it does not answer for so long.
+    pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
+        self.process.stdout.line_within(time) == Err(NoLine::Timeout)
     }
 
     /// Says what it has to do, and waits for its answer.
@@ -214,6 +254,26 @@ impl Worker {
     /// Calls a method of another worker.
     pub(crate) fn calls(&self, to: &str, method: &str, argument: Value) -> Result<Value, Failure> {
         self.ask(&json!({ "do": "call", "to": to, "method": method, "argument": argument }))
+    }
+
+    /// Makes a call under a name, and goes on.
+    pub(crate) fn begins(&self, name: &str, to: &str, method: &str) {
+        let call = json!({ "to": to, "method": method });
+        self.does(&json!({ "do": "begin", "name": name, "call": call }));
+    }
+
+    /// Has as many calls wait at another worker, and waits until all have arrived. Their names are `what` and a number.
+    pub(crate) fn stalls(&self, what: &str, to: &str, calls: usize) {
+        for number in 0..calls {
+            self.begins(&format!("{what}{number}"), to, "wait");
+        }
+        self.calls(to, "reached", json!(["waiting", calls]))
+            .unwrap();
+    }
+
+    /// The error of a call that was made under a name.
+    pub(crate) fn loses(&self, name: &str) -> Failure {
+        self.refuses(&json!({ "do": "end", "name": name }))
     }
 
     /// Has it become the worker of a group, and goes on.
@@ -252,6 +312,10 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.pid()
     }
 }
 

@@ -3,19 +3,20 @@
 use std::time::{Duration, Instant};
 
 use rdzv_rpc::tensor::DataType;
-use rdzv_rpc::{Arena, Method, Tensor};
+use rdzv_rpc::{Arena, Method, RpcOptions, Tensor};
+use rustix::process::Signal;
 
-use super::worker::{Job, TEST_LIMIT};
+use super::worker::{LIMIT, Scenario};
 
-const KEEP: Method<Tensor, u64> = Method::new("test.keep");
+const KEEP: Method<Tensor, u64> = Method::new("scenario.keep_tensor");
 
 const LARGE: usize = 8 << 20;
 
 #[test]
 fn what_is_shared_to_a_worker_is_free_when_the_worker_is_killed() {
-    let job = Job::new(None);
-    let mut borrower = job.start("borrower", 0).ready();
-    let agent = job.join("owner", 1);
+    let scenario = Scenario::new();
+    let borrower = scenario.joined("borrower", 0);
+    let agent = scenario.agent("owner", 1, None, RpcOptions::default());
     let arena = Arena::new(2 * LARGE).unwrap();
     let mut block = arena.allocate(LARGE).unwrap();
     block.as_mut().fill(2);
@@ -28,13 +29,10 @@ fn what_is_shared_to_a_worker_is_free_when_the_worker_is_killed() {
     drop(tensor);
     assert_eq!(arena.capacity() - arena.free(), LARGE, "it is kept there");
 
-    borrower.kill();
+    borrower.signal(Signal::KILL);
     let killed = Instant::now();
     while arena.free() < arena.capacity() {
-        assert!(
-            killed.elapsed() < TEST_LIMIT,
-            "the dead worker has it still"
-        );
+        assert!(killed.elapsed() < LIMIT, "the dead worker has it still");
         // Nothing tells when memory comes back: whoever needs some asks.
         std::thread::park_timeout(Duration::from_millis(1));
     }

@@ -1,11 +1,12 @@
 //! Functions that call on: from worker to worker, and in circles.
 
-use rdzv_rpc::{Method, RpcFuture};
+use rdzv_rpc::{Method, RpcFuture, RpcOptions};
+use serde_json::json;
 
-use super::worker::Job;
+use super::worker::Scenario;
 
-const CHAIN: Method<Vec<String>, u32> = Method::new("test.chain");
-const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("test.blocking_chain");
+const CHAIN: Method<Vec<String>, u32> = Method::new("scenario.chain");
+const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("scenario.blocking_chain");
 
 /// So many at the same time.
 const CHAINS: usize = 100;
@@ -13,15 +14,18 @@ const CHAINS: usize = 100;
 /// Workers a, b and c, each with one thread for functions that block, and one who calls a, to go on
 /// along these names from the last to the first.
 fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
-    let job = Job::new(Some(4));
-    let workers = [("a", 0), ("b", 1), ("c", 2)].map(|(name, rank)| job.start(name, rank));
-    let agent = job.join("caller", 3);
+    let scenario = Scenario::new();
+    let workers = scenario.started(["a", "b", "c"]);
+    for worker in &workers {
+        let one_thread = json!({ "num_worker_threads": 1 });
+        worker.begin_init(&json!({ "world_size": 4, "options": one_thread }));
+    }
+    let agent = scenario.agent("caller", 3, Some(4), RpcOptions::default());
     let expected = u32::try_from(on.len()).unwrap();
     let on: Vec<String> = on.iter().map(|&name| name.to_owned()).collect();
     let chains = (0..CHAINS).map(|_| agent.call("a", method, &on)).collect();
     let answers = RpcFuture::collect(chains).unwrap().wait().unwrap();
     assert_eq!(answers, vec![Ok(expected); CHAINS]);
-    drop(workers);
 }
 
 #[test]
