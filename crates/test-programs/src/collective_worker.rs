@@ -1,11 +1,14 @@
-//! One rank that does what a test tells it, line by line: the processes of `tests/processes.rs`.
+//! One rank of a group.
 //!
 //! ```text
 //! collective_worker <store host:port> <rank> <world size>
+//! collective_worker <store host:port> <rank> <world size> <name of the group>
 //! ```
 //!
-//! It says `ready` when it is in the group, and answers every line of its input with one line: `ok`, or
-//! the error.
+//! With a name it measures, for `cargo xtask bench collective`: rank 0 prints one line of JSON, the median seconds
+//! of one `all_reduce` by size in bytes, and with two ranks, of a message to the other one and back, as `message`
+//! and the size. Without a name it does what a test tells it, line by line. It says `ready` when it is in the group,
+//! and answers every line of its input with one line: `ok`, or the error.
 //!
 //! | line | does |
 //! |---|---|
@@ -17,10 +20,11 @@
 
 use std::io::BufRead;
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_collective::{CollectiveError, Element, GroupOptions, ProcessGroup, ReduceOp};
-use rdzv_store::{TcpStore, TcpStoreOptions};
+
+use crate::store_at;
 
 /// Numbers of elements: none, one, 1 KiB of four bytes each, and an odd number.
 const LENGTHS: [usize; 4] = [0, 1, 256, 1001];
@@ -30,18 +34,24 @@ const LONG: usize = 256 << 10;
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [store, rank, world_size] = &words[..] else {
+    let [store, rank, world_size, name @ ..] = &words[..] else {
         return Err("usage: see the head of this program's source".into());
     };
-    let (host, port) = store.rsplit_once(':').ok_or("no port")?;
-    let store = TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?;
-    let options = GroupOptions {
+    let store = store_at(store)?;
+    let mut options = GroupOptions {
         timeout: Duration::from_secs(20),
         address: Some(Ipv4Addr::LOCALHOST.into()),
         ..GroupOptions::default()
     };
+    if let [name] = name {
+        options.name.clone_from(name);
+        options.timeout = GroupOptions::default().timeout;
+    }
     let mut group =
         ProcessGroup::with_options(&store, rank.parse()?, world_size.parse()?, &options)?;
+    if !name.is_empty() {
+        return Ok(measure(&mut group)?);
+    }
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -63,6 +73,62 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     Ok(())
+}
+
+/// Sizes in bytes, and how often each is reduced and sent. The peer of the benchmark has the same.
+const ROUNDS: [(usize, usize); 3] = [(4, 3000), (64 << 10, 1000), (16 << 20, 20)];
+
+/// How many of these do not count.
+const WARM: usize = 5;
+
+fn measure(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
+    let mut figures = Vec::new();
+    for (bytes, rounds) in ROUNDS {
+        let mut values = vec![1.0_f32; bytes / size_of::<f32>()];
+        group.barrier()?;
+        let middle = median(rounds, || group.all_reduce(&mut values, ReduceOp::Max))?;
+        figures.push(format!("\"{bytes}\":{middle:.9}"));
+    }
+    let (rank, is_pair) = (group.rank(), group.world_size() == 2);
+    for (bytes, rounds) in ROUNDS.into_iter().filter(|_| is_pair) {
+        // Without a copy of the values, as PyTorch's.
+        let mut values = vec![1.0_f32; bytes / size_of::<f32>()];
+        group.barrier()?;
+        let messages = group.point_to_point();
+        let middle = median(rounds, || {
+            let mut sent = std::mem::take(&mut values);
+            if rank == 0 {
+                sent = messages.send(sent, 1, 0)?.wait()?;
+                values = messages.receive(sent, Some(1), 0)?.wait()?.buffer;
+            } else {
+                sent = messages.receive(sent, Some(0), 0)?.wait()?.buffer;
+                values = messages.send(sent, 0, 0)?.wait()?;
+            }
+            Ok(())
+        })?;
+        figures.push(format!("\"message {bytes}\":{middle:.9}"));
+    }
+    group.barrier()?;
+    if rank == 0 {
+        println!("{{{}}}", figures.join(","));
+    }
+    Ok(())
+}
+
+/// The median of the times in seconds.
+fn median(
+    rounds: usize,
+    mut once: impl FnMut() -> Result<(), CollectiveError>,
+) -> Result<f64, CollectiveError> {
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..WARM + rounds {
+        let start = Instant::now();
+        once()?;
+        times.push(start.elapsed());
+    }
+    let times = &mut times[WARM..];
+    times.sort_unstable();
+    Ok(times[times.len() / 2].as_secs_f64())
 }
 
 /// Sums ones for ever.

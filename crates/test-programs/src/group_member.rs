@@ -25,8 +25,10 @@ use rdzv_rpc::group::{Group, GroupChange, new_incarnation};
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::Member;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
-use rdzv_store::{Breaker, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store::{Breaker, Store, StoreError, TcpStore};
 use rustix::process::{Signal, getpid, kill_process};
+
+use crate::store_at;
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,8 +36,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let [way, endpoint, name, rank, more @ ..] = &words[..] else {
         return Err("usage: group_member join|form HOST:PORT NAME RANK …".into());
     };
-    let (host, port) = endpoint.rsplit_once(':').ok_or("the store is HOST:PORT")?;
-    let store = TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?;
+    let store = store_at(endpoint)?;
     let me = Member {
         info: WorkerInfo {
             id: WorkerId(rank.parse()?),

@@ -12,7 +12,6 @@ mod hostile;
 mod load;
 mod member;
 mod placement;
-mod rank;
 mod reference_worker;
 mod rpc_bench;
 mod rpc_scenario;
@@ -23,15 +22,18 @@ mod state_codec;
 mod store_client;
 mod transport;
 
+use std::error::Error;
 use std::path::Path;
 use std::process::{ExitCode, Termination};
 use std::{env, fs, io};
+
+use rdzv_store::{TcpStore, TcpStoreOptions};
 
 /// A name and what runs under it.
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 18] = [
+const PROGRAMS: [Program; 17] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),
@@ -40,7 +42,6 @@ const PROGRAMS: [Program; 18] = [
     ("load", || ended(load::main)),
     ("member", || ended(member::main)),
     ("placement", || ended(placement::main)),
-    ("rank", || ended(rank::main)),
     ("reference_worker", || ended(reference_worker::main)),
     ("rpc_bench", || ended(rpc_bench::main)),
     ("rpc_scenario", || ended(rpc_scenario::main)),
@@ -79,6 +80,12 @@ fn make_names() -> io::Result<()> {
         let _ = fs::remove_file(&new);
     }
     Ok(())
+}
+
+/// Connects to the store at an endpoint.
+fn store_at(endpoint: &str) -> Result<TcpStore, Box<dyn Error>> {
+    let (host, port) = endpoint.rsplit_once(':').ok_or("a store is HOST:PORT")?;
+    Ok(TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?)
 }
 
 fn ended<E: Termination>(program: impl FnOnce() -> E) -> ExitCode {

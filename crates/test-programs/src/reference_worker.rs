@@ -19,8 +19,10 @@ use rdzv_rpc::{
     CallContext, Method, Methods, RRef, ReferenceCounters, ReferenceSettings, RpcAgent, RpcError,
     RpcErrorKind, RpcFuture, RpcOptions, Timeout, ValueMethod,
 };
-use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+use rdzv_store::Store as _;
 use serde::{Deserialize, Serialize};
+
+use crate::store_at;
 
 const MAKE: Method<u64, Token> = Method::new("make");
 const NUMBER_HERE: Method<u64, u64> = Method::new("number");
@@ -257,9 +259,6 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let [endpoint, name, rank, seed] = &arguments[..] else {
         return Err("usage: reference_worker HOST:PORT NAME RANK SEED".into());
     };
-    let (host, port) = endpoint.rsplit_once(':').ok_or("HOST:PORT")?;
-    let connect = || TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap_or(0)));
-    let store: Arc<dyn Store> = Arc::new(connect()?);
     let options = RpcOptions {
         references: ReferenceSettings {
             grace: Duration::from_secs(3),
@@ -271,9 +270,10 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         ..RpcOptions::default()
     };
     let rank = rank.parse()?;
-    let builder = RpcAgent::builder(name).rank(rank).store(store);
+    let builder = RpcAgent::builder(name).rank(rank);
+    let builder = builder.store(Arc::new(store_at(endpoint)?));
     let agent = builder.methods(methods()).options(options).connect()?;
-    let store = connect()?;
+    let store = store_at(endpoint)?;
     store.add("joined", 1)?;
     if seed == "idle" {
         store.wait(&["bye"], Some(Duration::from_secs(120)))?;

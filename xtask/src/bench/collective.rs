@@ -40,7 +40,7 @@ const FASTER: f64 = 1.5;
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let runs = arguments::runs("collective", words, DEFAULT_RUNS)?;
     let python = install::python()?;
-    let rank = test_program("rank")?;
+    let rank = test_program("collective_worker")?;
     let store = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
     let address = store.address();
     let mut cases = CASES.map(|(_, _, name)| Comparison::new(name, "us", Better::Less, 1.0));
