@@ -4,6 +4,7 @@
 //! - [`Process`]: a program that runs, its output with bounded waits; killed and reaped on drop
 //! - [`Terminal`]: a program on a terminal of its own, and what that shows
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
+//! - [`Words`]: arguments of a program, as one text or as a list
 //! - [`free_port`]: a port that stays reserved until the test program ends
 //! - [`Authority`]: certificates in files
 
@@ -21,6 +22,7 @@ mod process;
 mod programs;
 mod stream;
 mod terminal;
+mod words;
 
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ pub use process::Process;
 pub use programs::{example, program};
 pub use stream::{NoLine, Stream};
 pub use terminal::Terminal;
+pub use words::Words;
 
 /// No step of a test takes longer on a busy machine; reaching it is a failure.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -7,13 +7,11 @@
 //! | step | what it does | in |
 //! |---|---|---|
 //! | `out:TEXT`, `err:TEXT` | writes a line to stdout or stderr | `output` |
-//! | `out-part:TEXT`, `err-part:TEXT` | the same without the newline; `\n`, `\r`, `\t`, `\xHH` are understood | |
+//! | `out-part:TEXT` | writes to stdout, without a newline | |
 //! | `env:NAME` | prints `NAME=value`, or `NAME` alone if it is not set | |
-//! | `argv` | prints all arguments, one per line, as `argv[i]=…` | |
 //! | `pid` | prints `pid=…` | |
 //! | `flood:BYTES` | writes lines of 100 bytes to stdout, so many bytes in all | |
 //! | `flood-err:BYTES` | the same to stderr | |
-//! | `flood-on` | the same to stdout without an end | |
 //! | `close-stdio` | goes on without stdin, stdout and stderr | |
 //! | `write:PATH:TEXT` | appends a line to a file or named pipe | |
 //! | `note-pid:PATH` | appends its process id as a line | |
@@ -23,7 +21,6 @@
 //! | `await:PATH` | reads PATH to its end; a named pipe makes this wait for a writer | |
 //! | `hello:SOCKET:NAME` | connects to a listening socket, tells NAME and its ranks, waits for a byte | |
 //! | `eat:BYTES` | takes so much memory, touches and keeps it | |
-//! | `open-files` | opens files until the system refuses, says why and exits with 1 | |
 //! | `exit:CODE` | ends | `ending` |
 //! | `signal:N` | sends itself signal number N | |
 //! | `stop` | stops itself (SIGSTOP) | |

@@ -14,22 +14,15 @@ pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Resul
         "err" => writeln!(io::stderr(), "{value}"),
         "out-part" => {
             let mut stdout = io::stdout();
-            stdout
-                .write_all(&unescaped(value))
-                .and_then(|()| stdout.flush())
+            write!(stdout, "{value}").and_then(|()| stdout.flush())
         }
-        "err-part" => io::stderr().write_all(&unescaped(value)),
         "env" => match env::var(value) {
             Ok(held) => writeln!(io::stdout(), "{value}={held}"),
             Err(_) => writeln!(io::stdout(), "{value}"),
         },
-        "argv" => env::args()
-            .enumerate()
-            .try_for_each(|(index, text)| writeln!(io::stdout(), "argv[{index}]={text}")),
         "pid" => writeln!(io::stdout(), "pid={}", std::process::id()),
         "flood" => number(value).and_then(|bytes| flood(&mut io::stdout().lock(), bytes)),
         "flood-err" => number(value).and_then(|bytes| flood(&mut io::stderr().lock(), bytes)),
-        "flood-on" => flood(&mut io::stdout().lock(), u64::MAX),
         "close-stdio" => Err(become_shell("exec \"$@\" <&- >&- 2>&-", rest)),
         "write" => {
             let (path, text) = value.split_once(':').unwrap_or((value, ""));
@@ -57,37 +50,4 @@ fn flood(stream: &mut dyn Write, bytes: u64) -> io::Result<()> {
         left -= now;
     }
     stream.flush()
-}
-
-fn unescaped(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        match (first, after.first()) {
-            (b'\\', Some(b'n')) => bytes.push(b'\n'),
-            (b'\\', Some(b'r')) => bytes.push(b'\r'),
-            (b'\\', Some(b't')) => bytes.push(b'\t'),
-            (b'\\', Some(b'x')) => {
-                let digits = after.get(1..3).and_then(|pair| str::from_utf8(pair).ok());
-                match digits.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
-                    Some(byte) => {
-                        bytes.push(byte);
-                        rest = &after[3..];
-                        continue;
-                    }
-                    None => {
-                        bytes.push(b'\\');
-                        continue;
-                    }
-                }
-            }
-            _ => {
-                bytes.push(first);
-                continue;
-            }
-        }
-        rest = &after[1..];
-    }
-    bytes
 }

@@ -1,11 +1,10 @@
 //! Steps in which time passes, or resources are taken.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::exit;
 use std::thread;
 use std::time::Duration;
 
@@ -27,7 +26,6 @@ pub(crate) fn step(name: &str, value: &str, _rest: &[String]) -> Option<io::Resu
             hello(path, name)
         }
         "eat" => number(value).map(eat),
-        "open-files" => open_files(),
         _ => return None,
     })
 }
@@ -71,17 +69,4 @@ fn eat(bytes: u64) {
     }
     // Kept until the process ends.
     Box::leak(taken.into_boxed_slice());
-}
-
-fn open_files() -> io::Result<()> {
-    let mut held = Vec::new();
-    loop {
-        match File::open("/dev/null") {
-            Ok(file) => held.push(file),
-            Err(error) => {
-                writeln!(io::stderr(), "after {} files: {error}", held.len())?;
-                exit(1);
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@ use crate::harness::{run_shell, run_shell_after};
 fn a_line_without_an_end_is_shown_while_the_worker_waits() {
     let script = "if test $RANK = 0; then printf 'name? ' >&2; read go < go; echo thanks >&2
         else read other < other; echo other >&2; fi";
-    let running = run_shell(&["--nproc-per-node", "2", "-t", "2"], script)
+    let running = run_shell("--nproc-per-node 2 -t 2", script)
         .pipe("go")
         .pipe("other")
         .start();
@@ -33,8 +33,8 @@ fn streams_and_our_lines_share_a_pipe_and_no_line_is_torn() {
     let script = "yes \"out $RANK abcdefghijklmnopqrstuvwxyz\" | head -n 50000 &
         yes \"err $RANK abcdefghijklmnopqrstuvwxyz\" | head -n 50000 >&2; wait
         if test $RANK = 1; then read go < go; exit 1; fi; echo > go";
-    let flags = ["--nproc-per-node", "2", "-t", "3", "--max-restarts", "3"];
-    let ended = run_shell_after("exec 2>&1", &flags, script)
+    let flags = "--nproc-per-node 2 -t 3 --max-restarts 3";
+    let ended = run_shell_after("exec 2>&1", flags, script)
         .pipe("go")
         .run()
         .expect(1);
@@ -63,8 +63,8 @@ fn a_long_line_stays_whole_while_others_speak() {
     let script = "if test $RANK = 0; then head -c 4000000 /dev/zero | tr '\\0' x; echo; echo > go
         else while ! read go < go; do :; done & while kill -0 $! ; do echo short; done; fi";
     let script = format!("({script}) 2> /dev/null");
-    let flags = ["--nproc-per-node", "2", "-t", "1"];
-    let ended = run_shell(&flags, &script).pipe("go").run().expect(0);
+    let flags = "--nproc-per-node 2 -t 1";
+    let ended = run_shell(flags, &script).pipe("go").run().expect(0);
     let long: Vec<&str> = ended
         .stdout
         .lines()
@@ -78,7 +78,7 @@ fn a_long_line_stays_whole_while_others_speak() {
 #[test]
 fn what_a_killed_worker_wrote_is_there_before_the_outcome() {
     let script = "seq 20000 >&2; printf 'last words' >&2; kill -9 $$$$";
-    let ended = run_shell(&["-t", "2"], script).run().expect(1);
+    let ended = run_shell("-t 2", script).run().expect(1);
     let (said, outcome) = ended.stderr.split_once("[default0]:last words\n").unwrap();
     assert_eq!(
         said.lines()
@@ -95,8 +95,8 @@ fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
     let child =
         "trap '' TERM; i=0; echo line 0; echo > go; while :; do i=$((i+1)); echo line $i; done";
     let script = "(setsid sh -c \"$CHILD\" &) ; read go < go; exit 1";
-    let flags = ["-t", "1", "--log-dir", "logs", "--shutdown-timeout", "1"];
-    let ended = run_shell(&flags, script)
+    let flags = "-t 1 --log-dir logs --shutdown-timeout 1";
+    let ended = run_shell(flags, script)
         .env("CHILD", child)
         .pipe("go")
         .run()
@@ -114,8 +114,8 @@ fn collapsing_loses_nothing_of_a_flood_of_distinct_lines() {
     // Each line is written at once: part of one could be shown while its worker rests.
     let script =
         "i=0; while test $i -lt 5000; do i=$((i+1)); echo $RANK $i; done; printf 'no newline'";
-    let flags = ["--nproc-per-node", "3", "-t", "1", "--collapse"];
-    let ended = run_shell(&flags, script).run().expect(0);
+    let flags = "--nproc-per-node 3 -t 1 --collapse";
+    let ended = run_shell(flags, script).run().expect(0);
     for rank in 0..3 {
         let prefix = format!("[default{rank}]:{rank} ");
         let lines = ended.stdout.lines();
@@ -138,7 +138,7 @@ fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
     let reader = "(exec 9< console; read go < go; cat <&9 > /dev/null) & exec > console";
     let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'
         yes \"$(printf '%99s')\" | head -c 10000000; echo \"agent $PPID\" >&2; read end < end";
-    let running = run_shell_after(reader, &["--nproc-per-node", "4", "-t", "1"], script)
+    let running = run_shell_after(reader, "--nproc-per-node 4 -t 1", script)
         .pipe("console")
         .pipe("go")
         .pipe("end")
@@ -162,17 +162,8 @@ fn a_later_attempt_that_gets_no_directory_writes_to_the_console() {
     let script = "if test $TORCHELASTIC_RESTART_COUNT = 0; then
         mv logs/job_* away; : > ${TORCHELASTIC_ERROR_FILE%/attempt_0/*}; exit 1; fi
         echo shown; echo \"file <$TORCHELASTIC_ERROR_FILE>\"";
-    let flags = [
-        "--rdzv-id",
-        "job",
-        "--log-dir",
-        "logs",
-        "-r",
-        "3",
-        "--max-restarts",
-        "1",
-    ];
-    let ended = run_shell(&flags, script).run().expect(0);
+    let flags = "--rdzv-id job --log-dir logs -r 3 --max-restarts 1";
+    let ended = run_shell(flags, script).run().expect(0);
     assert_eq!(ended.stdout, "shown\nfile <>\n");
     let warning = "Not a directory (os error 20); the workers write to the console\n";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
@@ -181,7 +172,7 @@ fn a_later_attempt_that_gets_no_directory_writes_to_the_console() {
 #[test]
 fn a_reader_that_goes_away_stops_nobody() {
     let reader = "exec 3>&1; (head -n 1 < console >&3) & exec > console";
-    let job = run_shell_after(reader, &["-t", "1"], "seq 100000; echo done > done");
+    let job = run_shell_after(reader, "-t 1", "seq 100000; echo done > done");
     let ended = job.pipe("console").run().expect(0);
     assert_eq!(ended.stdout, "[default0]:1\n");
     let done = fs::read_to_string(ended.directory.path().join("done"));

@@ -16,11 +16,7 @@ const MOMENTS: u32 = 60;
 
 fn start() -> Running {
     let script = "trap 'exit 0' TERM INT HUP; echo started; while :; do sleep 60 & wait $!; done";
-    run_shell(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "5"],
-        script,
-    )
-    .start()
+    run_shell("--nproc-per-node 2 --shutdown-timeout 5", script).start()
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
 
 #[test]
 fn every_variable_of_the_contract_is_set() {
-    let job = run_shell(&["--max-restarts", "3", "--role", "trn"], "env");
+    let job = run_shell("--max-restarts 3 --role trn", "env");
     let ended = job.env("PET_LOG_DIR", "logs").own_face().run().expect(0);
     let value = |name: &str| {
         let prefix = format!("{name}=");
@@ -85,7 +85,7 @@ fn every_variable_of_the_contract_is_set() {
 fn standalone_workers_share_a_store_and_a_random_run_id() {
     let script = "echo $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID \
                   $TORCHELASTIC_USE_AGENT_STORE $OMP_NUM_THREADS";
-    let ended = run_shell(&["--standalone", "--nproc-per-node", "2"], script)
+    let ended = run_shell("--standalone --nproc-per-node 2", script)
         .run()
         .expect(0);
     let values = agreed(&ended);
@@ -109,7 +109,7 @@ fn standalone_workers_share_a_store_and_a_random_run_id() {
 // SCN-A3
 #[test]
 fn a_number_of_threads_that_is_set_stays() {
-    let ended = run_shell(&["--nproc-per-node", "2"], "echo $RANK $OMP_NUM_THREADS")
+    let ended = run_shell("--nproc-per-node 2", "echo $RANK $OMP_NUM_THREADS")
         .env("OMP_NUM_THREADS", "7")
         .run()
         .expect(0);
@@ -177,7 +177,7 @@ fn a_dynamic_backend_on_one_node_uses_what_was_given() {
 #[test]
 fn without_a_shared_store_the_port_is_new_in_every_attempt() {
     let ended = run_shell(
-        &["--max-restarts", "1"],
+        "--max-restarts 1",
         "echo $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE; exit 3",
     )
     .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -242,7 +242,7 @@ fn every_attempt_meets_at_an_empty_store() {
 #[test]
 fn virtual_local_ranks_give_each_worker_one_device() {
     let script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
-    let ended = run_shell(&["--virtual-local-rank", "--nproc-per-node", "2"], script)
+    let ended = run_shell("--virtual-local-rank --nproc-per-node 2", script)
         .env("CUDA_VISIBLE_DEVICES", "4, 5")
         .run()
         .expect(0);
@@ -252,7 +252,7 @@ fn virtual_local_ranks_give_each_worker_one_device() {
 // SCN-A10
 #[test]
 fn only_the_local_rank_is_substituted_in_arguments() {
-    let ended = run_shell(&["--nproc-per-node", "2"], "echo \"$1 $2 $3\"")
+    let ended = run_shell("--nproc-per-node 2", "echo \"$1 $2 $3\"")
         .args(["w", "${local_rank}", "$$x", "${foo}"])
         .run()
         .expect(0);
@@ -262,9 +262,9 @@ fn only_the_local_rank_is_substituted_in_arguments() {
 // SCN-A11
 #[test]
 fn flags_have_defaults_in_the_environment() {
-    let job = || run_shell(&[], RANKS).env("PET_NPROC_PER_NODE", "2");
+    let job = || run_shell("", RANKS).env("PET_NPROC_PER_NODE", "2");
     assert_eq!(job().run().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
-    let ended = run_shell(&["--nproc-per-node", "1"], RANKS)
+    let ended = run_shell("--nproc-per-node 1", RANKS)
         .env("PET_NPROC_PER_NODE", "2")
         .run()
         .expect(0);
@@ -283,7 +283,7 @@ fn flags_behind_the_script_are_the_scripts() {
 #[test]
 fn a_run_id_that_is_given_is_kept_on_one_node() {
     let ended = run_shell(
-        &["--rdzv-id", "mine", "--log-dir", "logs"],
+        "--rdzv-id mine --log-dir logs",
         "echo $TORCHELASTIC_RUN_ID $TORCHELASTIC_ERROR_FILE",
     )
     .run()
@@ -294,7 +294,7 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
 
 #[test]
 fn a_rendezvous_is_logged_with_all_that_it_settled() {
-    let ended = run_shell(&["--nproc-per-node", "2", "--role", "trn"], "exit 0")
+    let ended = run_shell("--nproc-per-node 2 --role trn", "exit 0")
         .env("LOGLEVEL", "INFO")
         .run()
         .expect(0);

@@ -1,5 +1,6 @@
 //! The face of `rdzv run`: plain sentences, no log lines of internals, no box, and the cause last.
 
+use rdzv_testing::Words;
 use rustix::process::Signal;
 
 use crate::harness::{Ended, Job, rdzv, run_shell, torchrun};
@@ -14,7 +15,7 @@ const OF_TORCHRUN: [&str; 6] = [
     "Error: ",
 ];
 
-fn own(flags: &[&str], script: &str) -> Job {
+fn own(flags: impl Words, script: &str) -> Job {
     run_shell(flags, script).own_face()
 }
 
@@ -149,15 +150,10 @@ fn both_switches_give_torchruns_face() {
 
 #[test]
 fn a_restart_a_failure_and_the_attempts_are_sentences() {
-    let flags = [
-        "--nproc-per-node=2",
-        "--max-restarts=1",
-        "-r3",
-        "--log-dir=logs",
-    ];
+    let flags = "--nproc-per-node=2 --max-restarts=1 -r3 --log-dir=logs";
     let script =
         "test $RANK = 0 && sleep 1000; echo \"boom: $TORCHELASTIC_RESTART_COUNT\" >&2; exit 3";
-    let ended = own(&flags, script).run().expect(1);
+    let ended = own(flags, script).run().expect(1);
     has_nothing_of_torchrun(&ended);
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let has = |start: &str, end: &str| {
@@ -195,7 +191,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
 
 #[test]
 fn a_success_is_one_line() {
-    let ended = own(&["--nproc-per-node=2", "--max-restarts=1"], "exit 0")
+    let ended = own("--nproc-per-node=2 --max-restarts=1", "exit 0")
         .run()
         .expect(0);
     let last = ended.last_error_line();
@@ -204,7 +200,7 @@ fn a_success_is_one_line() {
         "{last}"
     );
     let job = own(
-        &["--max-restarts=1"],
+        "--max-restarts=1",
         "exit $((1 - TORCHELASTIC_RESTART_COUNT))",
     );
     let ended = job.run().expect(0);
@@ -218,7 +214,7 @@ fn a_success_is_one_line() {
 #[test]
 fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     let running = own(
-        &["--nproc-per-node=2", "--shutdown-timeout=40"],
+        "--nproc-per-node=2 --shutdown-timeout=40",
         "trap '' TERM INT; echo up; while :; do sleep 1; done",
     )
     .start();
@@ -269,7 +265,7 @@ fn a_program_that_is_not_there_is_said_without_an_errno() {
 
 #[test]
 fn log_lines_with_times_are_there_for_who_asks() {
-    let ended = own(&[], "exit 1").env("LOGLEVEL", "INFO").run().expect(1);
+    let ended = own("", "exit 1").env("LOGLEVEL", "INFO").run().expect(1);
     assert!(
         ended
             .stderr

@@ -44,7 +44,7 @@ fn report(ended: &Ended) -> String {
 // SCN-A19
 #[test]
 fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
-    let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?exit:7", "hang"])
+    let ended = run_fixture("--nproc-per-node 2", "rank=1?exit:7 hang")
         .run()
         .expect(1);
     let text = report(&ended).replace(crate::harness::fixture_worker().to_str().unwrap(), "worker");
@@ -62,7 +62,7 @@ fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
 // SCN-A20
 #[test]
 fn a_signal_is_named() {
-    let ended = run_fixture(&["--nproc-per-node", "2"], &["rank=1?signal:11", "hang"])
+    let ended = run_fixture("--nproc-per-node 2", "rank=1?signal:11 hang")
         .run()
         .expect(1);
     let text = report(&ended);
@@ -82,10 +82,7 @@ fn a_signal_is_named() {
 // SCN-A21, SCN-A22
 #[test]
 fn a_recorded_exception_is_shown_and_handed_on() {
-    let job = run_fixture(
-        &["--log-dir", "logs"],
-        &["error:ValueError: boom", "exit:1"],
-    );
+    let job = run_fixture("--log-dir logs", &["error:ValueError: boom", "exit:1"]);
     let handed_on = job.path("p.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
@@ -111,7 +108,7 @@ fn a_recorded_exception_is_shown_and_handed_on() {
 #[test]
 fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
     let content = r#"{"message":"m","timestamp":"1700000000"}"#;
-    let job = run_fixture(&[], &[&format!("error-file:{content}"), "exit:4"]);
+    let job = run_fixture("", &[&format!("error-file:{content}"), "exit:4"]);
     let handed_on = job.path("p.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
@@ -135,7 +132,7 @@ fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
 #[test]
 fn an_unreadable_error_file_stops_neither_restart_nor_report() {
     let ended = run_fixture(
-        &["--max-restarts", "1"],
+        "--max-restarts 1",
         &[
             "env:TORCHELASTIC_RESTART_COUNT",
             r#"error-file:{"mess"#,
@@ -157,14 +154,8 @@ fn an_unreadable_error_file_stops_neither_restart_nor_report() {
 #[test]
 fn a_sibling_that_obeys_and_exits_with_zero_is_no_failure() {
     let ended = run_fixture(
-        &["--nproc-per-node", "2", "--event-log-handler", "console"],
-        &[
-            "rank=0?trap:15:0",
-            "rank=0?write:ready:x",
-            "rank=1?await:ready",
-            "rank=1?exit:7",
-            "hang",
-        ],
+        "--nproc-per-node 2 --event-log-handler console",
+        "rank=0?trap:15:0 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang",
     )
     .pipe("ready")
     .run()
@@ -192,14 +183,7 @@ fn events(ended: &Ended) -> Vec<Value> {
 #[test]
 fn events_have_the_names_keys_and_arrays_of_torchelastic() {
     let ended = run_shell(
-        &[
-            "--event-log-handler",
-            "console",
-            "--rdzv-id",
-            "job",
-            "--role",
-            "trn",
-        ],
+        "--event-log-handler console --rdzv-id job --role trn",
         "true",
     )
     .run()
@@ -254,7 +238,7 @@ fn events_have_the_names_keys_and_arrays_of_torchelastic() {
 #[test]
 fn every_attempt_has_its_count_and_its_directory() {
     let ended = run_shell(
-        &["--max-restarts", "2", "-r", "1", "--log-dir", "logs"],
+        "--max-restarts 2 -r 1 --log-dir logs",
         "echo $TORCHELASTIC_RESTART_COUNT; exit 3",
     )
     .run()
@@ -275,15 +259,8 @@ fn every_attempt_has_its_count_and_its_directory() {
 #[test]
 fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
     let ended = run_fixture(
-        &["--max-restarts", "1"],
-        &[
-            "attempt=0?child:write:started:x;hang",
-            "attempt=0?orphan:write:started:x;hang",
-            "attempt=0?await:started",
-            "attempt=0?exit:3",
-            "child:exit:0",
-            "child:hang",
-        ],
+        "--max-restarts 1",
+        "attempt=0?child:write:started:x;hang attempt=0?orphan:write:started:x;hang attempt=0?await:started attempt=0?exit:3 child:exit:0 child:hang",
     )
     .pipe("started")
     .run()
@@ -296,18 +273,8 @@ fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
 fn the_first_to_exit_is_the_root_cause_every_time() {
     for run in 0..20 {
         let ended = run_fixture(
-            &["--nproc-per-node", "4"],
-            &[
-                "rank=3?write:0:x",
-                "rank=3?write:1:x",
-                "rank=3?write:2:x",
-                "rank=3?exit:7",
-                "rank=0?await:0",
-                "rank=1?await:1",
-                "rank=2?await:2",
-                "pause:60",
-                "exit:5",
-            ],
+            "--nproc-per-node 4",
+            "rank=3?write:0:x rank=3?write:1:x rank=3?write:2:x rank=3?exit:7 rank=0?await:0 rank=1?await:1 rank=2?await:2 pause:60 exit:5",
         )
         .env("OMP_NUM_THREADS", "1")
         .pipe("0")
@@ -362,7 +329,7 @@ fn a_failure_with_a_final_exit_code_uses_no_restart() {
 #[test]
 fn the_next_attempt_can_be_made_to_wait() {
     let began = Instant::now();
-    let flags = ["--max-restarts", "1", "--settle-delay", "0.4"];
-    run_shell(&flags, "exit 1").run().expect(1);
+    let flags = "--max-restarts 1 --settle-delay 0.4";
+    run_shell(flags, "exit 1").run().expect(1);
     assert!(began.elapsed() >= Duration::from_millis(400));
 }

@@ -107,7 +107,7 @@ fn a_flood_of_nonsense_is_complained_about_only_so_often() {
 
 #[test]
 fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
-    let job = run_shell(&[], "echo started")
+    let job = run_shell("", "echo started")
         .file("precious", "text")
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", "precious");
@@ -132,12 +132,7 @@ fn a_pipe_that_was_left_there_is_used_again() {
 #[test]
 fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
     let ended = run_shell(
-        &[
-            "--nproc-per-node=2",
-            "--heartbeat-timeout=step=4,checkpoint=1000",
-            "--hang-action=restart",
-            "--max-restarts=1",
-        ],
+        "--nproc-per-node=2 --heartbeat-timeout=step=4,checkpoint=1000 --hang-action=restart --max-restarts=1",
         "for i in 1 2 3 4; do echo step $i > $RDZV_HEARTBEAT; sleep 0.5; done\n\
          [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exit 0; }\n\
          [ $RANK = 0 ] && echo checkpoint > $RDZV_HEARTBEAT; sleep 1000",
@@ -167,14 +162,14 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
 #[test]
 fn without_a_limit_for_init_a_worker_need_not_send_anything() {
     let ended = run_shell(
-        &["--heartbeat-timeout=0.5", "--hang-action=fail"],
+        "--heartbeat-timeout=0.5 --hang-action=fail",
         "sleep 1.5; echo done > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
     .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     let ended = run_shell(
-        &["--heartbeat-timeout=init=0.5", "--hang-action=fail"],
+        "--heartbeat-timeout=init=0.5 --hang-action=fail",
         "sleep 1000",
     )
     .run()
@@ -185,7 +180,7 @@ fn without_a_limit_for_init_a_worker_need_not_send_anything() {
 #[test]
 fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
     let ended = run_shell(
-        &["--heartbeat-timeout=3"],
+        "--heartbeat-timeout=3",
         "echo > $RDZV_HEARTBEAT; sleep 6; echo > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
     .run()
@@ -203,11 +198,7 @@ fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
 #[test]
 fn time_in_which_the_job_was_stopped_does_not_count() {
     let running = run_shell(
-        &[
-            "--heartbeat-timeout=5",
-            "--hang-timeout=5",
-            "--hang-action=fail",
-        ],
+        "--heartbeat-timeout=5 --hang-timeout=5 --hang-action=fail",
         "for i in 1 2 3 4 5 6; do echo $i > $RDZV_HEARTBEAT; echo $i; sleep 0.3; done; echo fine",
     )
     .start();
@@ -223,7 +214,7 @@ fn time_in_which_the_job_was_stopped_does_not_count() {
 #[test]
 fn nothing_is_there_for_who_asked_for_nothing() {
     let ended = run_shell(
-        &[],
+        "",
         "echo ${RDZV_HEARTBEAT-none} ${TORCHELASTIC_TIMER_FILE-none}",
     )
     .run()
@@ -234,13 +225,8 @@ fn nothing_is_there_for_who_asked_for_nothing() {
 #[test]
 fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
     let ended = run_fixture(
-        &[
-            "--nproc-per-node=3",
-            "--hang-timeout=2",
-            "--hang-action=fail",
-            "--max-restarts=5",
-        ],
-        &["rank=2?await:/dev/stdin", "pause:100000"],
+        "--nproc-per-node=3 --hang-timeout=2 --hang-action=fail --max-restarts=5",
+        "rank=2?await:/dev/stdin pause:100000",
     )
     .run()
     .expect(1);
@@ -264,12 +250,9 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
 
 #[test]
 fn a_hang_that_ends_by_itself_is_reported_once_and_then_its_end() {
-    let ended = run_fixture(
-        &["--hang-timeout=1"],
-        &["pause:2500", "compute:1000", "out:fine"],
-    )
-    .run()
-    .expect(0);
+    let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine")
+        .run()
+        .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     assert_eq!(said(&ended, "hangs: no progress"), 1, "{}", ended.stderr);
     assert_eq!(said(&ended, "make progress again"), 1, "{}", ended.stderr);
@@ -278,12 +261,8 @@ fn a_hang_that_ends_by_itself_is_reported_once_and_then_its_end() {
 #[test]
 fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
     let ended = run_fixture(
-        &[
-            "--nproc-per-node=2",
-            "--hang-timeout=3",
-            "--hang-action=fail",
-        ],
-        &["rank=0?compute:9000", "rank=0?signal:10", "pause:60000"],
+        "--nproc-per-node=2 --hang-timeout=3 --hang-action=fail",
+        "rank=0?compute:9000 rank=0?signal:10 pause:60000",
     )
     .run();
     // Rank 0 ends by its own signal: what ends the run is not a hang.
@@ -294,8 +273,8 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
 #[test]
 fn a_child_that_computes_is_progress() {
     let ended = run_fixture(
-        &["--hang-timeout=3", "--hang-action=fail"],
-        &["child:compute:9000", "pause:9000", "out:fine"],
+        "--hang-timeout=3 --hang-action=fail",
+        "child:compute:9000 pause:9000 out:fine",
     )
     .run()
     .expect(0);
@@ -306,7 +285,7 @@ fn a_child_that_computes_is_progress() {
 #[test]
 fn output_is_progress() {
     let ended = run_shell(
-        &["--hang-timeout=3", "--hang-action=fail"],
+        "--hang-timeout=3 --hang-action=fail",
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.4; done",
     )
     .run()

@@ -4,17 +4,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use rdzv_testing::Words;
+
 use crate::harness::{run_fixture, run_shell, shell};
 
 /// A worker that writes a line to each stream.
 const BOTH: &str = "echo out $RANK; echo err $RANK >&2";
 
-fn job(flags: &[&str], script: &str) -> crate::harness::Job {
-    run_shell(
-        &[&["--nproc-per-node", "2", "--log-dir", "logs"], flags].concat(),
-        script,
-    )
-    .env("OMP_NUM_THREADS", "1")
+fn job(flags: impl Words, script: &str) -> crate::harness::Job {
+    let flags = ("--nproc-per-node 2 --log-dir logs", flags);
+    run_shell(flags, script).env("OMP_NUM_THREADS", "1")
 }
 
 fn sorted(text: &str) -> Vec<&str> {
@@ -26,7 +25,7 @@ fn sorted(text: &str) -> Vec<&str> {
 // SCN-A34
 #[test]
 fn redirected_streams_are_in_files_only() {
-    let ended = job(&["-r", "3", "--rdzv-id", "job"], BOTH).run().expect(0);
+    let ended = job("-r 3 --rdzv-id job", BOTH).run().expect(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
     let paths = ended.files_below("logs");
     let run = paths[0].components().next().unwrap();
@@ -49,7 +48,7 @@ fn redirected_streams_are_in_files_only() {
 // SCN-A35
 #[test]
 fn teed_streams_are_in_files_and_prefixed_on_the_console() {
-    let ended = job(&["-t", "3"], BOTH).run().expect(0);
+    let ended = job("-t 3", BOTH).run().expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "[default1]:out 1"]);
     assert_eq!(
         sorted(&ended.stderr),
@@ -62,7 +61,7 @@ fn teed_streams_are_in_files_and_prefixed_on_the_console() {
 // SCN-A36
 #[test]
 fn streams_can_be_chosen_by_rank() {
-    let ended = job(&["-t", "0:1,1:2"], BOTH).run().expect(0);
+    let ended = job("-t 0:1,1:2", BOTH).run().expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "out 1"]);
     assert_eq!(sorted(&ended.stderr), ["[default1]:err 1", "err 0"]);
     assert_eq!(ended.files_below("logs").len(), 2);
@@ -96,15 +95,8 @@ fn the_prefix_is_a_template() {
 #[test]
 fn the_console_filter_and_the_filtered_copy_work_together() {
     let script = "echo out $RANK; echo nothing $RANK; echo bad $RANK; echo err $RANK >&2";
-    let flags = [
-        "-t",
-        "3",
-        "--local-ranks-filter",
-        "1",
-        "--duplicate-stdout-filters",
-        "out,bad",
-    ];
-    let ended = job(&flags, script).run().expect(0);
+    let flags = "-t 3 --local-ranks-filter 1 --duplicate-stdout-filters out,bad";
+    let ended = job(flags, script).run().expect(0);
     assert_eq!(
         ended.stdout,
         "[default1]:out 1\n[default1]:nothing 1\n[default1]:bad 1\n"
@@ -124,12 +116,12 @@ fn the_console_filter_and_the_filtered_copy_work_together() {
 #[test]
 fn lines_are_never_torn_on_the_console() {
     let ended = run_fixture(
-        &["--nproc-per-node", "2", "-t", "1"],
+        "--nproc-per-node 2 -t 1",
         &[
             "local=1?pause:10",
             "out-part:first half ",
             "pause:20",
-            "out-part:second half\\nlast",
+            "out-part:second half\nlast",
         ],
     )
     .env("OMP_NUM_THREADS", "1")
@@ -151,7 +143,7 @@ fn lines_are_never_torn_on_the_console() {
 #[test]
 fn no_log_directory_means_no_files_and_a_plain_console() {
     let ended = run_shell(
-        &["--log-dir", "/dev/null", "-t", "3"],
+        "--log-dir /dev/null -t 3",
         "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2",
     )
     .run()
@@ -164,7 +156,7 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 #[test]
 fn a_temporary_log_directory_is_gone_at_the_end() {
     for (script, code) in [("true", 0), ("exit 7", 1)] {
-        let ended = run_shell(&[], script).run().expect(code);
+        let ended = run_shell("", script).run().expect(code);
         let left = fs::read_dir(ended.directory.path()).unwrap().count();
         assert_eq!(
             left, 0,
@@ -177,7 +169,7 @@ fn a_temporary_log_directory_is_gone_at_the_end() {
 #[test]
 fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
-    let ended = job(&[], script).run().expect(1);
+    let ended = job("", script).run().expect(1);
     assert!(
         ended.stderr.contains("traceback : lost?"),
         "{}",
@@ -195,7 +187,7 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
 fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
     let script = "if test $RANK = 1; then seq 100000 >&2; echo reason >&2; exit 3
         else echo fine; sleep 1000; fi";
-    let ended = job(&["--local-ranks-filter", "0"], script).run().expect(1);
+    let ended = job("--local-ranks-filter 0", script).run().expect(1);
     let shown = ended.stderr.find("[default1]:reason\n");
     let report = ended.stderr.find("Root Cause");
     assert!(shown.is_some() && shown < report, "{}", ended.stderr);
@@ -210,8 +202,8 @@ fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
 
 #[test]
 fn hidden_workers_that_succeed_leave_nothing() {
-    let flags = ["--nproc-per-node", "2", "--local-ranks-filter", "0"];
-    let job = run_shell(&flags, BOTH).env("OMP_NUM_THREADS", "1");
+    let flags = "--nproc-per-node 2 --local-ranks-filter 0";
+    let job = run_shell(flags, BOTH).env("OMP_NUM_THREADS", "1");
     let ended = job.run().expect(0);
     assert_eq!((&*ended.stdout, &*ended.stderr), ("out 0\n", "err 0\n"));
     assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());

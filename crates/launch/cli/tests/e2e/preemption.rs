@@ -111,15 +111,8 @@ fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
 fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next() {
     let script = "trap 'echo got USR1' USR1; trap 'echo got TERM' TERM; echo ready; \
                   while :; do sleep 60 & wait $!; done";
-    let flags = [
-        "--preempt-signal",
-        "USR1",
-        "--preempt-grace",
-        "1",
-        "--shutdown-timeout",
-        "1",
-    ];
-    let running = run_shell(&flags, script).start();
+    let flags = "--preempt-signal USR1 --preempt-grace 1 --shutdown-timeout 1";
+    let running = run_shell(flags, script).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     running.stdout.await_text("got TERM\n", 1);
@@ -132,15 +125,8 @@ fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next
 #[test]
 fn after_a_notice_nothing_is_restarted() {
     let script = "trap 'exit 9' USR1; echo ready; while :; do sleep 60 & wait $!; done";
-    let flags = [
-        "--preempt-signal",
-        "USR1",
-        "--max-restarts",
-        "3",
-        "--exit-code",
-        "worker",
-    ];
-    let running = run_shell(&flags, script).start();
+    let flags = "--preempt-signal USR1 --max-restarts 3 --exit-code worker";
+    let running = run_shell(flags, script).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     let ended = running.wait().expect(128 + Signal::USR1.as_raw());
@@ -151,15 +137,8 @@ fn after_a_notice_nothing_is_restarted() {
 fn the_second_notice_to_the_same_agent_is_a_request_to_stop() {
     let script =
         "trap 'echo got TERM; sleep 1000' TERM; echo ready; while :; do sleep 60 & wait $!; done";
-    let flags = [
-        "--preempt-signal",
-        "TERM",
-        "--preempt-grace",
-        "1000",
-        "--shutdown-timeout",
-        "1",
-    ];
-    let running = run_shell(&flags, script).start();
+    let flags = "--preempt-signal TERM --preempt-grace 1000 --shutdown-timeout 1";
+    let running = run_shell(flags, script).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 1);

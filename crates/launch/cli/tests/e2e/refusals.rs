@@ -5,7 +5,7 @@ use crate::harness::{rdzv, run_shell, torchrun};
 // SCN-A9
 #[test]
 fn more_virtual_ranks_than_devices_are_refused() {
-    let ended = run_shell(&["--virtual-local-rank", "--nproc-per-node", "2"], "true")
+    let ended = run_shell("--virtual-local-rank --nproc-per-node 2", "true")
         .env("CUDA_VISIBLE_DEVICES", "4")
         .run()
         .expect(1);
@@ -18,7 +18,7 @@ fn more_virtual_ranks_than_devices_are_refused() {
 // SCN-A12
 #[test]
 fn a_flag_in_the_environment_must_be_a_number() {
-    let ended = run_shell(&[], "true")
+    let ended = run_shell("", "true")
         .env("PET_STANDALONE", "abc")
         .run()
         .expect(1);
@@ -115,7 +115,7 @@ fn impossible_values_end_with_the_class_and_text_of_torchrun() {
 
 #[test]
 fn a_refusal_is_left_in_the_error_file_that_was_asked_for() {
-    let job = run_shell(&["--rdzv-backend", "foo"], "true");
+    let job = run_shell("--rdzv-backend foo", "true");
     let path = job.path("launcher.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", path.to_str().unwrap())
@@ -161,7 +161,7 @@ fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
         "{}",
         ended.stderr
     );
-    let ended = run_shell(&["--signals-to-handle", "SIGKILL"], "true")
+    let ended = run_shell("--signals-to-handle SIGKILL", "true")
         .run()
         .expect(1);
     assert_eq!(

@@ -23,7 +23,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
         (Signal::HUP, "HUP"),
         (Signal::QUIT, "QUIT"),
     ] {
-        let running = run_shell(&["--nproc-per-node", "2"], TELLS)
+        let running = run_shell("--nproc-per-node 2", TELLS)
             .env("OMP_NUM_THREADS", "1")
             .start();
         running.stdout.await_text("ready\n", 2);
@@ -57,8 +57,8 @@ fn workers_get_the_signal_that_the_launcher_got() {
 #[test]
 fn workers_that_ignore_it_are_killed_after_the_grace() {
     let running = run_fixture(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
-        &["ignore:15", "out:ready", "hang"],
+        "--nproc-per-node 2 --shutdown-timeout 3",
+        "ignore:15 out:ready hang",
     )
     .start();
     running.stdout.await_text("ready\n", 2);
@@ -78,14 +78,8 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
 #[test]
 fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
     let ended = run_fixture(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "3"],
-        &[
-            "rank=0?ignore:15",
-            "rank=0?write:ready:x",
-            "rank=1?await:ready",
-            "rank=1?exit:7",
-            "hang",
-        ],
+        "--nproc-per-node 2 --shutdown-timeout 3",
+        "rank=0?ignore:15 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang",
     )
     .pipe("ready")
     .run()
@@ -106,8 +100,8 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
 #[test]
 fn repeated_signals_leave_no_worker_alive() {
     let running = run_fixture(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "60"],
-        &["ignore:15,2,1", "out:ready", "hang"],
+        "--nproc-per-node 2 --shutdown-timeout 60",
+        "ignore:15,2,1 out:ready hang",
     )
     .start();
     running.stdout.await_text("ready\n", 2);
@@ -124,7 +118,7 @@ fn repeated_signals_leave_no_worker_alive() {
 // SCN-A33
 #[test]
 fn a_signal_can_be_added_to_those_that_are_handled() {
-    let running = run_shell(&["--signals-to-handle", "SIGUSR1,SIGTERM"], TELLS).start();
+    let running = run_shell("--signals-to-handle SIGUSR1,SIGTERM", TELLS).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
     let ended = running.wait().expect(1);

@@ -29,8 +29,8 @@ fn verdict_lines(ended: &Ended) -> Vec<&str> {
 
 #[test]
 fn an_exception_is_named_with_nothing_but_the_default_flags() {
-    let flags = ["--nproc-per-node=2", "--report=report.json"];
-    let ended = run_shell(&flags, EXCEPTION).run().expect(1);
+    let flags = "--nproc-per-node=2 --report=report.json";
+    let ended = run_shell(flags, EXCEPTION).run().expect(1);
     let lines = verdict_lines(&ended);
     assert!(
         lines[0].starts_with("rdzv: first failure: rank 1 (local rank 1, pid ")
@@ -75,12 +75,12 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
 
 #[test]
 fn stderr_that_went_to_a_file_only_is_shown() {
-    let ended = run_shell(&["-r2", "--nproc-per-node=2"], EXCEPTION)
+    let ended = run_shell("-r2 --nproc-per-node=2", EXCEPTION)
         .run()
         .expect(1);
     let tail = "rdzv: the last lines of its stderr:\n    Traceback (most recent call last):\n";
     assert!(ended.stderr.contains(tail), "{}", ended.stderr);
-    let teed = run_shell(&["-t2", "--nproc-per-node=2"], EXCEPTION)
+    let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION)
         .run()
         .expect(1);
     assert!(!teed.stderr.contains("the last lines"), "{}", teed.stderr);
@@ -90,18 +90,18 @@ fn stderr_that_went_to_a_file_only_is_shown() {
 #[test]
 fn a_bare_stderr_is_the_launchers_own() {
     let script = "readlink /proc/self/fd/2; echo oh >&2; exit 3";
-    let ended = run_shell(&["--bare-stderr"], script).run().expect(1);
+    let ended = run_shell("--bare-stderr", script).run().expect(1);
     let bare = ended.stdout.trim().to_owned();
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
     let script = &format!("test $(readlink /proc/self/fd/2) != '{bare}' && exit 3; exit 4");
-    let ended = run_shell(&[], script).run().expect(1);
+    let ended = run_shell("", script).run().expect(1);
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
 }
 
 #[test]
 fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
     let script = "i=0; while [ $i -lt 20000 ]; do echo line $i >&2; i=$((i+1)); done; exit 5";
-    let ended = run_shell(&["--report=report.json"], script).run().expect(1);
+    let ended = run_shell("--report=report.json", script).run().expect(1);
     let lines = ended
         .stderr
         .lines()
@@ -116,14 +116,14 @@ fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
 #[test]
 fn a_worker_that_reads_no_stderr_of_its_own_may_leave_it_to_a_child() {
     // The child holds the pipe longer than the worker lives, and ends with the group.
-    let ended = run_shell(&[], "sleep 1000 & echo bye >&2; exit 0").run();
+    let ended = run_shell("", "sleep 1000 & echo bye >&2; exit 0").run();
     ended.expect(0);
 }
 
 #[test]
 fn a_report_is_written_however_the_run_ends() {
-    let with_report = ["--report=report.json", "--rdzv-id=job"];
-    let ended = run_shell(&with_report, "true").run().expect(0);
+    let with_report = "--report=report.json --rdzv-id=job";
+    let ended = run_shell(with_report, "true").run().expect(0);
     let good = report(&ended);
     assert_eq!(
         (&good["outcome"], &good["exit_code"]),
@@ -134,7 +134,7 @@ fn a_report_is_written_however_the_run_ends() {
         (&"job".into(), &Value::Null)
     );
 
-    let running = run_shell(&with_report, "echo on; sleep 1000").start();
+    let running = run_shell(with_report, "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     let stopped = report(&running.wait().expect(1));
@@ -170,7 +170,7 @@ fn a_report_is_written_however_the_run_ends() {
             .starts_with("ValueError: ")
     );
 
-    let killed = run_shell(&with_report, "kill -KILL $PPID; sleep 1000")
+    let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000")
         .run()
         .expect(-9);
     assert!(
@@ -188,7 +188,7 @@ fn a_report_is_written_however_the_run_ends() {
 
 #[test]
 fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
-    let ended = run_shell(&["--report=none/report.json"], "echo ran")
+    let ended = run_shell("--report=none/report.json", "echo ran")
         .run()
         .expect(2);
     assert_eq!(ended.stdout, "");
@@ -202,7 +202,7 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
 
 #[test]
 fn a_report_replaces_the_one_before_and_a_relative_path_survives_the_workers_ways() {
-    let job = run_shell(&["--report=report.json"], "cd /; exit 3").file("report.json", "old");
+    let job = run_shell("--report=report.json", "cd /; exit 3").file("report.json", "old");
     let ended = job.run().expect(1);
     assert_eq!(report(&ended)["first_failure"]["exit_code"], 3);
     let left = ended.files_below(".");
@@ -239,11 +239,11 @@ fn a_scheduler_may_have_the_workers_exit_code() {
         "no-such-program",
     ];
     rdzv(missing).run().expect(127);
-    let running = run_shell(&["--exit-code=worker"], "echo on; sleep 1000").start();
+    let running = run_shell("--exit-code=worker", "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     running.wait().expect(143);
-    let ended = run_shell(&["--exit-code=both"], "exit 0").run().expect(2);
+    let ended = run_shell("--exit-code=both", "exit 0").run().expect(2);
     assert!(
         ended
             .last_error_line()
@@ -253,7 +253,7 @@ fn a_scheduler_may_have_the_workers_exit_code() {
 
 #[test]
 fn the_environment_may_ask_for_both() {
-    let ended = run_shell(&[], "exit 6")
+    let ended = run_shell("", "exit 6")
         .env("PET_REPORT", "report.json")
         .env("PET_EXIT_CODE", "worker")
         .run()
@@ -268,9 +268,7 @@ fn a_recorded_error_says_more_than_stderr() {
         "error:RuntimeError: shapes do not match",
         "exit:1",
     ];
-    let ended = run_fixture(&["--report=report.json"], &steps)
-        .run()
-        .expect(1);
+    let ended = run_fixture("--report=report.json", &steps).run().expect(1);
     let first = &report(&ended)["first_failure"];
     assert_eq!(first["cause"]["text"], "RuntimeError: shapes do not match");
     assert!(

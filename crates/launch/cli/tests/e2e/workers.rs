@@ -9,7 +9,7 @@ use crate::harness::{rdzv, run_fixture, run_shell, run_shell_after};
 fn workers_get_three_descriptors_and_a_session_of_their_own() {
     let script = "ls /proc/$$$$/fd; cut -d' ' -f 1,5,6 /proc/$$$$/stat; echo $RDZV_KEEPER; pwd";
     let first = "exec 5< /dev/null 7> seven";
-    let ended = run_shell_after(first, &[], script).run().expect(0);
+    let ended = run_shell_after(first, "", script).run().expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!(lines[..3], ["0", "1", "2"]);
     let ids: Vec<&str> = lines[3].split(' ').collect();
@@ -29,7 +29,7 @@ fn a_child_that_ignores_the_signal_its_worker_obeys_goes_too() {
         "rank=1?exit:3",
         "hang",
     ];
-    run_fixture(&["--nproc-per-node", "2"], &steps)
+    run_fixture("--nproc-per-node 2", &steps)
         .pipe("go")
         .run()
         .expect(1);
@@ -39,15 +39,8 @@ fn a_child_that_ignores_the_signal_its_worker_obeys_goes_too() {
 fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
     // The agent can open so few files that it runs out of them among the workers.
     let script = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000 & wait $!; done";
-    let flags = [
-        "--nproc-per-node",
-        "60",
-        "--shutdown-timeout",
-        "1",
-        "--max-restarts",
-        "3",
-    ];
-    let ended = run_shell_after("ulimit -n 60", &flags, script)
+    let flags = "--nproc-per-node 60 --shutdown-timeout 1 --max-restarts 3";
+    let ended = run_shell_after("ulimit -n 60", flags, script)
         .run()
         .expect(1);
     let error = ended.last_error_line();
@@ -107,15 +100,8 @@ fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_l
         "echo started; test $RANK = 1 && exec python3 -c \"{HELD}\"
          trap 'exit 0' TERM; sleep 1000 & wait"
     );
-    let flags = [
-        "--nproc-per-node",
-        "2",
-        "--max-restarts",
-        "3",
-        "--shutdown-timeout",
-        "1",
-    ];
-    let ended = run_shell(&flags, &script)
+    let flags = "--nproc-per-node 2 --max-restarts 3 --shutdown-timeout 1";
+    let ended = run_shell(flags, &script)
         .env("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0.4")
         .run()
         .expect(1);
@@ -149,5 +135,5 @@ fn without_a_limit_nobody_minds_a_worker_that_the_kernel_holds() {
          exec 9> held; wait $pid"
     );
     let off = ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0");
-    run_shell(&[], &script).env(off.0, off.1).run().expect(0);
+    run_shell("", &script).env(off.0, off.1).run().expect(0);
 }

@@ -24,7 +24,7 @@ fn go_on(run: &crate::job::Running, ranks: u32) {
 #[test]
 fn the_bar_of_each_of_four_workers_takes_one_row() {
     for (columns, rows) in [(80, 24), (120, 40)] {
-        let run = run_shell(&["--nproc-per-node", "4"], BAR).start_on(columns, rows);
+        let run = run_shell("--nproc-per-node 4", BAR).start_on(columns, rows);
         let screen = run.wait_for("four bars and a status row", |screen| {
             screen.len() == 5 && screen[3].contains(" 10%") && screen[4].starts_with("running")
         });
@@ -56,7 +56,7 @@ fn the_bar_of_each_of_four_workers_takes_one_row() {
 
 #[test]
 fn many_bars_are_folded() {
-    let run = run_shell(&["--nproc-per-node", "12"], BAR).start();
+    let run = run_shell("--nproc-per-node 12", BAR).start();
     let screen = run.wait_for("some bars", |screen| {
         screen.iter().any(|row| row == "(5 more)")
     });
@@ -69,7 +69,7 @@ fn many_bars_are_folded() {
 fn lines_go_above_the_bars() {
     let script = format!("{BAR}\necho epoch $RANK is over");
     let script = script.replace("touch half$RANK", "echo half of $RANK; touch half$RANK");
-    let run = run_shell(&["--nproc-per-node", "2"], &script).start();
+    let run = run_shell("--nproc-per-node 2", &script).start();
     let screen = run.wait_for("two lines, two bars and a status row", |screen| {
         screen.len() == 5 && screen[3].contains("10%|bar of 1|") && has(screen, "[1] half of 1")
     });
@@ -89,7 +89,7 @@ fn the_rows_of_a_terminal_that_gets_another_size_follow_it() {
     let waiting = "exec 3<> fifo$RANK; until read go <&3; do :; done";
     let script = format!("trap 'echo now $(stty size <&2)' WINCH\n{BAR}")
         .replace("read go < fifo$RANK", waiting);
-    let run = run_shell(&["--nproc-per-node", "2"], &script).start();
+    let run = run_shell("--nproc-per-node 2", &script).start();
     run.wait_for("bars", |screen| {
         screen.iter().any(|row| row.contains("10%|bar of 1|"))
     });

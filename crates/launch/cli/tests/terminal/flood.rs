@@ -20,7 +20,7 @@ fn a_flood_of_two_workers_arrives_whole_and_in_order_above_the_row() {
     let script = "
 seq -f \"line %.0f of $RANK\" 1 50000
 mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
-    let run = run_shell(&["--nproc-per-node", "2"], script).start();
+    let run = run_shell("--nproc-per-node 2", script).start();
     run.wait_for_file("on0");
     run.wait_for_file("on1");
     run.wait_for("the state below the last lines", |screen| {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rdzv_testing::{DEADLINE, Marker, Terminal, pids};
+use rdzv_testing::{DEADLINE, Marker, Terminal, Words, pids};
 use tempfile::TempDir;
 
 /// A launch to be.
@@ -18,19 +18,19 @@ pub(crate) struct Job {
 }
 
 /// `rdzv run` with these flags and this shell script as the worker.
-pub(crate) fn run_shell(flags: &[&str], script: &str) -> Job {
+pub(crate) fn run_shell(flags: impl Words, script: &str) -> Job {
     program(env!("CARGO_BIN_EXE_rdzv"))
         .args(["run"])
-        .args(flags)
+        .args(flags.words())
         .args(["--no-python", "sh", "-c", script])
 }
 
 /// `rdzv run` with these flags and this Python program as the worker.
-pub(crate) fn run_python(flags: &[&str], script: &str) -> Job {
+pub(crate) fn run_python(flags: impl Words, script: &str) -> Job {
     let job = program(env!("CARGO_BIN_EXE_rdzv"));
     fs::write(job.path("train.py"), script).unwrap();
     job.args(["run"])
-        .args(flags)
+        .args(flags.words())
         .args(["--no-python", "python3", "train.py"])
 }
 

@@ -8,11 +8,7 @@ const STUBBORN: &str = "trap 'echo asked $RANK' INT TERM; echo on $RANK; touch o
 
 #[test]
 fn ctrl_c_says_who_is_awaited_and_what_the_next_one_does() {
-    let run = run_shell(
-        &["--nproc-per-node", "2", "--shutdown-timeout", "1000"],
-        STUBBORN,
-    )
-    .start_on(120, 40);
+    let run = run_shell("--nproc-per-node 2 --shutdown-timeout 1000", STUBBORN).start_on(120, 40);
     run.wait_for_file("on0");
     run.wait_for_file("on1");
     run.press(b"\x03");
@@ -36,7 +32,7 @@ fn ctrl_c_says_who_is_awaited_and_what_the_next_one_does() {
 #[test]
 fn ctrl_c_ends_workers_that_do_not_mind() {
     let run = run_shell(
-        &["--nproc-per-node", "2"],
+        "--nproc-per-node 2",
         "echo on $RANK; touch on$RANK; sleep 1000",
     )
     .start();

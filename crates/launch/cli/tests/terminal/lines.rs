@@ -23,7 +23,7 @@ except RuntimeError:
         print(line, file=sys.stderr)
         time.sleep(0.004)
 ";
-    let lines = run_python(&["--nproc-per-node", "4"], script)
+    let lines = run_python("--nproc-per-node 4", script)
         .start_on(120, 40)
         .lines_of_success();
     for rank in 0..4 {
@@ -43,7 +43,7 @@ except RuntimeError:
 fn equal_lines_of_workers_are_one() {
     let script =
         format!("{TOGETHER} echo the same; [ $RANK = 2 ] && echo alone; echo again; sleep 0.5");
-    let lines = run_shell(&["--nproc-per-node", "4"], &script)
+    let lines = run_shell("--nproc-per-node 4", &script)
         .start()
         .lines_of_success();
     for line in ["[0-3] the same", "[2] alone", "[0-3] again"] {
@@ -54,7 +54,7 @@ fn equal_lines_of_workers_are_one() {
 #[test]
 fn characters_line_ends_and_colours_arrive() {
     let script = r#"printf 'crlf %s\r\n\360\237\230\200 \303\244 %s\n\033[31mred\033[0m plain %s\n' $RANK $RANK $RANK; printf 'no end %s' $RANK"#;
-    let mut run = run_shell(&["--nproc-per-node", "2"], script).start();
+    let mut run = run_shell("--nproc-per-node 2", script).start();
     assert!(run.wait().success());
     let lines = run.lines();
     for line in [
@@ -74,7 +74,7 @@ fn characters_line_ends_and_colours_arrive() {
 #[test]
 fn no_color_leaves_the_colours_to_the_workers() {
     let run = run_shell(
-        &["--nproc-per-node", "2"],
+        "--nproc-per-node 2",
         "printf '\\033[31mred\\033[0m %s\\n' $RANK",
     )
     .env("NO_COLOR", "1");
@@ -110,7 +110,7 @@ fn on_a_dumb_terminal_there_are_lines_only() {
 fn a_worker_cannot_reach_what_is_not_its_own() {
     let script =
         r"printf 'kept %s\n' $RANK; printf '\033[2J\033[H\033[5A\033]0;title\007gone? %s\n' $RANK";
-    let mut run = run_shell(&["--nproc-per-node", "2"], script).start();
+    let mut run = run_shell("--nproc-per-node 2", script).start();
     assert!(run.wait().success());
     let lines = run.lines();
     assert!(

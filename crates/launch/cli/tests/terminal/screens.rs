@@ -79,7 +79,7 @@ printf '\\r  0%%|          |\\r 45%%|####      | shard %s' $((RANK / 2)) >&2
 read go < fifo$RANK
 printf '\\r100%%|##########| shard %s\\n' $((RANK / 2)) >&2";
     for size in SIZES {
-        let run = run_shell(&["--nproc-per-node", "4"], script).start_on(size.0, size.1);
+        let run = run_shell("--nproc-per-node 4", script).start_on(size.0, size.1);
         let screen = run.wait_for("two lines, two bars and the state", |screen| {
             screen.len() == 5 && screen[4].starts_with("running")
         });
@@ -137,8 +137,8 @@ fn the_attempts_before_a_failure() {
 fn ctrl_c_once_twice_and_thrice() {
     let stubborn = "trap '' INT TERM; touch on$RANK; while :; do sleep 1000 & wait; done";
     for size in SIZES {
-        let flags = ["--nproc-per-node", "3", "--shutdown-timeout", "59"];
-        let run = run_shell(&flags, stubborn).start_on(size.0, size.1);
+        let flags = "--nproc-per-node 3 --shutdown-timeout 59";
+        let run = run_shell(flags, stubborn).start_on(size.0, size.1);
         for rank in ["on0", "on1", "on2"] {
             run.wait_for_file(rank);
         }

@@ -11,7 +11,7 @@ const KIND: &str = "test -t 1 && test -t 2 && echo tty $RANK $(stty size <&2) ||
 
 #[test]
 fn workers_write_to_terminals_as_wide_as_their_rows() {
-    let lines = run_shell(&["--nproc-per-node", "2"], KIND)
+    let lines = run_shell("--nproc-per-node 2", KIND)
         .start()
         .lines_of_success();
     // 80 columns without the label, its space and the last one.
@@ -19,14 +19,14 @@ fn workers_write_to_terminals_as_wide_as_their_rows() {
         has(&lines, "[0] tty 0 24 75") && has(&lines, "[1] tty 1 24 75"),
         "{lines:?}"
     );
-    let run = run_shell(&["--nproc-per-node", "2"], KIND).start_on(120, 40);
+    let run = run_shell("--nproc-per-node 2", KIND).start_on(120, 40);
     let lines = run.lines_of_success();
     assert!(has(&lines, "[0] tty 0 40 115"), "{lines:?}");
 }
 
 #[test]
 fn no_pty_gives_pipes_with_the_same_lines() {
-    let run = run_shell(&["--nproc-per-node", "2", "--no-pty"], KIND).start();
+    let run = run_shell("--nproc-per-node 2 --no-pty", KIND).start();
     let lines = run.lines_of_success();
     assert!(
         has(&lines, "[0] pipe 0") && has(&lines, "[1] pipe 1"),
@@ -37,7 +37,7 @@ fn no_pty_gives_pipes_with_the_same_lines() {
 #[test]
 fn the_only_worker_has_the_terminal_itself() {
     let run = run_shell(
-        &["--nproc-per-node", "1"],
+        "--nproc-per-node 1",
         &format!("{KIND}; read name; echo hi $name"),
     )
     .start();
@@ -98,7 +98,7 @@ const FLOOD: &str = "if [ $RANK = 0 ]; then seq 300000; touch written; read fore
 #[test]
 fn workers_go_on_while_the_agent_stands_still() {
     let run = run_shell(
-        &["--nproc-per-node", "2"],
+        "--nproc-per-node 2",
         &format!("mkfifo fifo$RANK; touch begun$RANK; read go < fifo$RANK; mkfifo fifo; {FLOOD}"),
     )
     .start();
@@ -124,7 +124,7 @@ fn workers_go_on_while_the_agent_stands_still() {
 #[test]
 fn workers_go_on_while_nobody_takes_what_they_write() {
     let script = format!("[ $RANK = 1 ] || mkfifo fifo; {FLOOD}");
-    let run = run_shell(&["--nproc-per-node", "2"], &script).start();
+    let run = run_shell("--nproc-per-node 2", &script).start();
     // Ctrl-S, which stops the terminal, and Ctrl-Q.
     run.press(b"\x13");
     run.wait_for_file("written");
@@ -137,7 +137,7 @@ fn workers_go_on_while_nobody_takes_what_they_write() {
 #[test]
 fn workers_go_on_without_the_relay() {
     let script = "echo one $RANK; mkfifo fifo$RANK; read go < fifo$RANK; echo two $RANK";
-    let run = run_shell(&["--nproc-per-node", "2"], script).start();
+    let run = run_shell("--nproc-per-node 2", script).start();
     run.wait_for_text("[1] one 1");
     pids::kill(run.process("rdzv-output"), Signal::KILL);
     for rank in ["fifo0", "fifo1"] {
@@ -152,7 +152,7 @@ fn workers_go_on_without_the_relay() {
 
 #[test]
 fn nothing_is_left_when_the_agent_is_killed() {
-    let run = run_shell(&["--nproc-per-node", "2"], "echo on $RANK; sleep 1000").start();
+    let run = run_shell("--nproc-per-node 2", "echo on $RANK; sleep 1000").start();
     run.wait_for_text("[0] on 0");
     pids::kill(pids::agent(run.pid()).unwrap(), Signal::KILL);
     let (code, lines) = run.end();

@@ -228,8 +228,7 @@ until [ -e on0 -a -e on1 ]; do sleep 0.01; done
 if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit; fi
 if [ $RANK = 0 ]; then exit 3; fi
 mkfifo fifo; read go < fifo";
-    let run =
-        run_shell(&["--nproc-per-node", "2", "--max-restarts", "1"], script).start_on(120, 40);
+    let run = run_shell("--nproc-per-node 2 --max-restarts 1", script).start_on(120, 40);
     let row = run.wait_for("the wait for rank 1", |screen| {
         screen
             .last()
@@ -252,8 +251,8 @@ echo $$$$ > pid$RANK; mv pid$RANK on$RANK
 until [ -e go ]; do sleep 0.01; done
 if [ $RANK = 0 ]; then exit 3; fi
 exec sleep 1000";
-    let flags = ["--nproc-per-node", "2", "--shutdown-timeout", "1"];
-    let run = run_shell(&flags, script).start_on(120, 40);
+    let flags = "--nproc-per-node 2 --shutdown-timeout 1";
+    let run = run_shell(flags, script).start_on(120, 40);
     run.wait_for_file("on1");
     let worker = fs::read_to_string(run.path("on1")).unwrap();
     let worker = Pid::from_raw(worker.trim().parse().unwrap());

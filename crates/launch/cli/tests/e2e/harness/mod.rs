@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rdzv_testing::pids;
 pub(crate) use rdzv_testing::pids::{ends_within, kill};
 pub(crate) use rdzv_testing::{DEADLINE, free_port};
-use rdzv_testing::{Marker, Process};
+use rdzv_testing::{Marker, Process, Words};
 use tempfile::TempDir;
 
 /// The scripted worker.
@@ -55,27 +55,27 @@ pub(crate) fn shell(script: &str) -> Job {
 }
 
 /// `rdzv run` with these arguments and a shell script as the worker.
-pub(crate) fn run_shell(flags: &[&str], script: &str) -> Job {
+pub(crate) fn run_shell(flags: impl Words, script: &str) -> Job {
     rdzv(["run"])
-        .args(flags)
+        .args(flags.words())
         .args(["--no-python", "sh", "-c", script])
 }
 
 /// The same from a shell that does something first, in the same process.
-pub(crate) fn run_shell_after(first: &str, flags: &[&str], script: &str) -> Job {
+pub(crate) fn run_shell_after(first: &str, flags: impl Words, script: &str) -> Job {
     shell(&format!("{first}\nexec \"$RDZV\" run \"$@\""))
         .args(["sh"])
-        .args(flags)
+        .args(flags.words())
         .args(["--no-python", "sh", "-c", script])
 }
 
 /// `rdzv run` with these arguments and the scripted worker.
-pub(crate) fn run_fixture(flags: &[&str], steps: &[&str]) -> Job {
+pub(crate) fn run_fixture(flags: impl Words, steps: impl Words) -> Job {
     rdzv(["run"])
-        .args(flags)
+        .args(flags.words())
         .args(["--no-python"])
         .args([fixture_worker()])
-        .args(steps)
+        .args(steps.words())
 }
 
 fn prepared(program: &Path, directory: &TempDir, marker: &Marker) -> Command {

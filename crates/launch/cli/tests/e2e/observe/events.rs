@@ -22,8 +22,8 @@ fn names(events: &[Value]) -> Vec<&str> {
 
 #[test]
 fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
-    let flags = ["--metrics-handler=console", "--max-restarts=1"];
-    let ended = run_shell(&flags, "echo at work; exit 3").run().expect(1);
+    let flags = "--metrics-handler=console --max-restarts=1";
+    let ended = run_shell(flags, "echo at work; exit 3").run().expect(1);
     let (points, others): (Vec<&str>, Vec<&str>) =
         ended.stdout.lines().partition(|line| line.starts_with('['));
     assert_eq!(others, ["at work"; 2]);
@@ -36,13 +36,13 @@ fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
     });
     let failures = names.filter(|name| *name == "workers.default.failed");
     assert_eq!(failures.count(), 2, "{}", ended.stdout);
-    let null = run_shell(&["--metrics-handler=null"], "true").run();
+    let null = run_shell("--metrics-handler=null", "true").run();
     assert_eq!(null.expect(0).stdout, "");
 }
 
 #[test]
 fn a_metrics_handler_that_is_none_is_refused() {
-    let ended = run_shell(&["--metrics-handler=statsd"], "true")
+    let ended = run_shell("--metrics-handler=statsd", "true")
         .run()
         .expect(2);
     let text = "argument --metrics-handler: 'statsd' is neither console nor null";
@@ -53,11 +53,7 @@ fn a_metrics_handler_that_is_none_is_refused() {
 #[test]
 fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
     let ended = run_shell(
-        &[
-            "--nproc-per-node=2",
-            "--max-restarts=1",
-            "--event-log-handler=console",
-        ],
+        "--nproc-per-node=2 --max-restarts=1 --event-log-handler=console",
         "exit 3",
     )
     .run()
@@ -117,14 +113,8 @@ fn sorted(words: &str) -> Vec<String> {
 #[test]
 fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     let ended = run_fixture(
-        &[
-            "--max-restarts=1",
-            "--rdzv-id=job",
-            "--redirects=3",
-            "--log-dir=logs",
-            "--events-file=events.jsonl",
-        ],
-        &["attempt=0?exit:3", "exit:0"],
+        "--max-restarts=1 --rdzv-id=job --redirects=3 --log-dir=logs --events-file=events.jsonl",
+        "attempt=0?exit:3 exit:0",
     )
     .file("events.jsonl", "{\"name\":\"before\"}\n")
     // The level hides the events of torchelastic only.
@@ -179,7 +169,7 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
 
 #[test]
 fn a_pipe_that_nobody_reads_is_refused_and_holds_up_nothing() {
-    let ended: Ended = run_shell(&["--events-file=pipe"], "true")
+    let ended: Ended = run_shell("--events-file=pipe", "true")
         .pipe("pipe")
         .run()
         .expect(1);

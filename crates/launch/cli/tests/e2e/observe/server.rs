@@ -41,21 +41,8 @@ pub(crate) fn logged_port(running: &mut Running, what: &str) -> u16 {
 #[test]
 fn a_run_can_be_looked_at_while_it_goes_on() {
     let job = run_fixture(
-        &[
-            "--nproc-per-node=2",
-            "--max-restarts=3",
-            "--rdzv-id=job",
-            "--role=trainer",
-            "--redirects=3",
-            "--log-dir=logs",
-            "--status-addr=0",
-        ],
-        &[
-            "attempt=0?rank=0?exit:3",
-            "attempt=0?hang",
-            "rank=0?await:end0",
-            "rank=1?await:end1",
-        ],
+        "--nproc-per-node=2 --max-restarts=3 --rdzv-id=job --role=trainer --redirects=3 --log-dir=logs --status-addr=0",
+        "attempt=0?rank=0?exit:3 attempt=0?hang rank=0?await:end0 rank=1?await:end1",
     )
     .pipe("end0")
     .pipe("end1")
@@ -140,7 +127,7 @@ fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
 
 #[test]
 fn a_health_port_that_is_none_and_one_that_is_taken() {
-    let ended = run_shell(&[], "true")
+    let ended = run_shell("", "true")
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", "http")
         .env("LOGLEVEL", "INFO")
         .run()
@@ -151,7 +138,7 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--status-addr=127.0.0.1:{port}");
-    let ended = run_shell(&[&flag], "true").run().expect(1);
+    let ended = run_shell(&*flag, "true").run().expect(1);
     let expected = format!("OSError: --status-addr 127.0.0.1:{port}: Address already in use");
     assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
 }
@@ -160,7 +147,7 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
 #[test]
 fn requests_to_a_worker_are_passed_on_as_they_are() {
     let job = run_shell(
-        &["--status-addr=0", "--worker-server"],
+        "--status-addr=0 --worker-server",
         "echo $TORCH_WORKER_SERVER_SOCKET > socket; cat end",
     )
     .pipe("socket")
