@@ -30,6 +30,12 @@ impl Words for &Vec<&str> {
     }
 }
 
+impl Words for Vec<String> {
+    fn words(self) -> Vec<String> {
+        self
+    }
+}
+
 impl<A: Words, B: Words> Words for (A, B) {
     fn words(self) -> Vec<String> {
         [self.0.words(), self.1.words()].concat()

@@ -142,23 +142,11 @@ fn run_path_records_the_exception_of_the_script() {
         )
         .run()
         .expect(1);
-    assert!(
-        ended.stderr.contains("\nrun_script_path FAILED\n"),
-        "{}",
-        ended.stderr
+    ended.assert_stderr("\nrun_script_path FAILED\n");
+    ended.assert_stderr(
+        "  traceback : Traceback (most recent call last):\n    File \"s.py\", line 3,",
     );
-    assert!(
-        ended.stderr.contains(
-            "  traceback : Traceback (most recent call last):\n    File \"s.py\", line 3,"
-        ),
-        "{}",
-        ended.stderr
-    );
-    assert!(
-        ended.stderr.contains("\n  ValueError: boom\n  \n==="),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("\n  ValueError: boom\n  \n===");
     let error_file = ended
         .files_below("logs")
         .into_iter()
@@ -175,44 +163,24 @@ fn run_path_leaves_exit_codes_alone() {
         .file("s.py", "import sys; sys.exit(3)\n")
         .run()
         .expect(1);
-    assert!(
-        ended.stderr.contains("exitcode  : 3 (pid: "),
-        "{}",
-        ended.stderr
-    );
-    assert!(
-        ended.stderr.contains("error_file: <N/A>"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("exitcode  : 3 (pid: ");
+    ended.assert_stderr("error_file: <N/A>");
 }
 
 #[test]
 fn help_goes_to_stdout_under_the_name_it_was_asked_of() {
     for flag in ["-h", "--help", "--he"] {
         let ended = torchrun([flag]).run().expect(0);
-        assert!(
-            ended.stdout.contains("Usage: torchrun [OPTIONS]"),
-            "{}",
-            ended.stdout
-        );
+        ended.assert_stdout("Usage: torchrun [OPTIONS]");
         assert_eq!(ended.stderr, "");
     }
     let ended = rdzv(["run", "--help"]).run().expect(0);
-    assert!(
-        ended.stdout.contains("Usage: rdzv run [OPTIONS]"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("Usage: rdzv run [OPTIONS]");
     let ended = rdzv(["--help"]).run().expect(0);
-    assert!(ended.stdout.contains("  store "), "{}", ended.stdout);
+    ended.assert_stdout("  store ");
     let ended = rdzv::<&str>([]).run().expect(2);
     assert_eq!(ended.stdout, "");
-    assert!(
-        ended.stderr.contains("Usage: rdzv <COMMAND>"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("Usage: rdzv <COMMAND>");
 }
 
 #[test]
@@ -232,15 +200,11 @@ fn completion_scripts_are_printed_for_each_shell() {
         ("tcsh", "complete torchrun "),
     ] {
         let ended = torchrun(["--print-completion", shell]).run().expect(0);
-        assert!(ended.stdout.contains(sign), "{}", ended.stdout);
-        assert!(ended.stdout.contains("nproc-per-node"), "{}", ended.stdout);
+        ended.assert_stdout(sign);
+        ended.assert_stdout("nproc-per-node");
     }
     let ended = rdzv(["completions", "fish"]).run().expect(0);
-    assert!(
-        ended.stdout.contains("complete -c rdzv"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("complete -c rdzv");
 }
 
 #[test]
@@ -291,13 +255,13 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
 #[test]
 fn variables_are_listed() {
     let ended = rdzv(["env"]).run().expect(0);
-    assert!(ended.stdout.contains("  MASTER_ADDR\n"), "{}", ended.stdout);
+    ended.assert_stdout("  MASTER_ADDR\n");
 }
 
 #[test]
 fn topics_commands_and_their_typos_have_help() {
     let ended = rdzv(["help"]).run().expect(0);
-    assert!(ended.stdout.contains("\n  exit-codes "), "{}", ended.stdout);
+    ended.assert_stdout("\n  exit-codes ");
     let ended = rdzv(["help", "exit-codes"]).run().expect(0);
     assert!(
         ended.stdout.starts_with("# Exit codes\n"),
@@ -305,13 +269,9 @@ fn topics_commands_and_their_typos_have_help() {
         ended.stdout
     );
     let ended = rdzv(["help", "run"]).run().expect(0);
-    assert!(
-        ended.stdout.contains("\nHow the nodes meet:\n"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("\nHow the nodes meet:\n");
     let ended = rdzv(["help", "store"]).run().expect(0);
-    assert!(ended.stdout.contains("--max-keys"), "{}", ended.stdout);
+    ended.assert_stdout("--max-keys");
     let ended = rdzv(["help", "exit-code"]).run().expect(2);
     assert_eq!(
         ended.stderr,
@@ -326,11 +286,7 @@ fn manual_pages_have_every_flag() {
         let path = ended.directory.path().join("pages").join(name);
         std::fs::read_to_string(path).unwrap()
     };
-    assert!(
-        ended.stdout.contains("pages/rdzv-run.1\n"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("pages/rdzv-run.1\n");
     assert!(page("rdzv.1").starts_with(".ie"), "{}", page("rdzv.1"));
     let run = page("rdzv-run.1");
     let help = rdzv(["run", "--help"]).run().expect(0).stdout;

@@ -289,7 +289,7 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
     .run()
     .expect(0);
     assert!(ended.stdout.starts_with("mine /"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("/logs/mine_"), "{}", ended.stdout);
+    ended.assert_stdout("/logs/mine_");
 }
 
 #[test]
@@ -298,13 +298,7 @@ fn a_rendezvous_is_logged_with_all_that_it_settled() {
         .env("LOGLEVEL", "INFO")
         .run()
         .expect(0);
-    assert!(
-        ended
-            .stderr
-            .contains("[trn] Rendezvous complete for workers. Result:"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("[trn] Rendezvous complete for workers. Result:");
     for field in [
         "restart_count=0",
         "master_addr=127.0.0.1",

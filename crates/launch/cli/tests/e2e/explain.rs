@@ -10,7 +10,7 @@ fn an_explained_launch_starts_nothing() {
         .run()
         .expect(0);
     for part in ["touch started", "--nproc-per-node", "WORLD_SIZE", "logs"] {
-        assert!(ended.stdout.contains(part), "{}", ended.stdout);
+        ended.assert_stdout(part);
     }
     let left: Vec<_> = std::fs::read_dir(ended.directory.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

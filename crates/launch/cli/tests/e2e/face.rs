@@ -231,13 +231,7 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     );
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
-    assert!(
-        ended
-            .stderr
-            .contains("rdzv: SIGTERM: ranks 0-1 are killed\nrdzv: ended by SIGTERM after "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("rdzv: SIGTERM: ranks 0-1 are killed\nrdzv: ended by SIGTERM after ");
     assert!(
         ended
             .stderr
@@ -254,23 +248,11 @@ fn a_program_that_is_not_there_is_said_without_an_errno() {
         .own_face()
         .run()
         .expect(1);
-    assert!(
-        ended
-            .stderr
-            .contains(": could not be started: there is no such program: 'no-such-program'\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr(": could not be started: there is no such program: 'no-such-program'\n");
 }
 
 #[test]
 fn log_lines_with_times_are_there_for_who_asks() {
     let ended = own("", "exit 1").env("LOGLEVEL", "INFO").run().expect(1);
-    assert!(
-        ended
-            .stderr
-            .contains(" failed (exitcode: 1) local_rank: 0 "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr(" failed (exitcode: 1) local_rank: 0 ");
 }

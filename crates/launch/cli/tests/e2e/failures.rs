@@ -52,11 +52,7 @@ fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
     let lines = ended.stderr.lines();
     let detected = lines.filter(|line| line.contains("failed (exitcode: 7) local_rank: 1 (pid: "));
     assert_eq!(detected.count(), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains(" closing signal SIGTERM\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr(" closing signal SIGTERM\n");
 }
 
 // SCN-A20
@@ -114,16 +110,8 @@ fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
         .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
         .run()
         .expect(1);
-    assert!(
-        ended.stderr.contains("  time      : 2023-11-14_22:13:20\n"),
-        "{}",
-        ended.stderr
-    );
-    assert!(
-        ended.stderr.contains("  traceback : m\n"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("  time      : 2023-11-14_22:13:20\n");
+    ended.assert_stderr("  traceback : m\n");
     let copy = fs::read_to_string(ended.directory.path().join("p.json")).unwrap();
     assert_eq!(copy, content);
 }
@@ -319,7 +307,7 @@ fn a_failure_with_a_final_exit_code_uses_no_restart() {
             .expect(1);
         assert_eq!(ended.stdout, "attempt\n".repeat(attempts), "{ending}");
         let line = format!("\nrdzv: no restart: {text}\n");
-        assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+        ended.assert_stderr(&line);
         let report = fs::read_to_string(ended.directory.path().join("report.json")).unwrap();
         let report: Value = serde_json::from_str(&report).unwrap();
         assert_eq!(report["finality"], json!({ "kind": kind, "text": text }));

@@ -68,7 +68,7 @@ fn an_expired_timer_whose_signal_is_not_deadly_ends_its_worker_all_the_same() {
     )
     .run()
     .expect(1);
-    assert!(ended.stderr.contains("(SIGKILL)"), "{}", ended.stderr);
+    ended.assert_stderr("(SIGKILL)");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", "precious");
     let ended = job.run().expect(1);
-    assert!(ended.stderr.contains("no named pipe"), "{}", ended.stderr);
+    ended.assert_stderr("no named pipe");
     assert!(!ended.stdout.contains("started"));
     let path = ended.directory.path().join("precious");
     assert_eq!(std::fs::read_to_string(path).unwrap(), "text");
@@ -142,17 +142,9 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
     assert_eq!(ended.stdout, "again\nagain\n");
     let cause = "rank 1 (local rank 1, pid";
     assert_eq!(said(&ended, cause), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("in phase 'step 4' (limit 4.0 s)"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("in phase 'step 4' (limit 4.0 s)");
     // Where it is, from the kernel's point of view.
-    assert!(
-        ended.stderr.contains("system call wait4"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("system call wait4");
     assert_eq!(
         std::fs::read_dir(ended.directory.path()).unwrap().count(),
         0
@@ -174,7 +166,7 @@ fn without_a_limit_for_init_a_worker_need_not_send_anything() {
     )
     .run()
     .expect(1);
-    assert!(ended.stderr.contains("in phase 'init'"), "{}", ended.stderr);
+    ended.assert_stderr("in phase 'init'");
 }
 
 #[test]
@@ -235,16 +227,8 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
         let place = format!("  rank {rank} (pid ");
         assert_eq!(said(&ended, &place), 1, "{}", ended.stderr);
     }
-    assert!(
-        ended.stderr.contains("system call clock_nanosleep"),
-        "{}",
-        ended.stderr
-    );
-    assert!(
-        ended.stderr.contains("no progress for 2."),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("system call clock_nanosleep");
+    ended.assert_stderr("no progress for 2.");
     assert_eq!(said(&ended, "hangs: no progress"), 3, "{}", ended.stderr);
 }
 
@@ -267,7 +251,7 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
     .run();
     // Rank 0 ends by its own signal: what ends the run is not a hang.
     assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
-    assert!(ended.stderr.contains("(SIGUSR1)"), "{}", ended.stderr);
+    ended.assert_stderr("(SIGUSR1)");
 }
 
 #[test]

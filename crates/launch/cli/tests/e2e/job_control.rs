@@ -73,11 +73,7 @@ fn the_grace_does_not_run_while_the_job_stands_still() {
     running.signal(Signal::CONT);
     let ended = running.wait().expect(1);
     let left = goes_on.elapsed();
-    assert!(
-        ended.stderr.contains("forcefully exiting via 9"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("forcefully exiting via 9");
     assert!(
         left + used + Duration::from_millis(50) >= Duration::from_secs(2),
         "{left:?} after {used:?}"
@@ -93,7 +89,7 @@ fn a_signal_ends_a_job_that_stands_still() {
     running.signal(Signal::CONT);
     let ended = running.wait().expect(1);
     assert!(ended.stdout.ends_with("told\n"));
-    assert!(ended.stderr.contains("got signal: 15"), "{}", ended.stderr);
+    ended.assert_stderr("got signal: 15");
 }
 
 #[test]
@@ -128,9 +124,5 @@ fn a_stopped_worker_can_follow_the_signal_that_ends_it() {
     let flags = "--nproc-per-node 2 --shutdown-timeout 20";
     let ended = run_shell(flags, script).pipe("go").run().expect(1);
     assert_eq!(ended.stdout, "obeyed\n", "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("<NO_OTHER_FAILURES>"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("<NO_OTHER_FAILURES>");
 }

@@ -170,11 +170,7 @@ fn a_temporary_log_directory_is_gone_at_the_end() {
 fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
     let ended = job("", script).run().expect(1);
-    assert!(
-        ended.stderr.contains("traceback : lost?"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("traceback : lost?");
     assert!(
         ended
             .content("logs", "attempt_0/0/error.json")
@@ -224,13 +220,9 @@ fn equal_lines_of_several_workers_can_be_shown_as_one() {
         .run()
         .expect(0);
     // On a machine that is too busy one of the three may come too late to be the same.
-    assert!(
-        ended.stdout.contains("<default 0-1> same"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("<default 0-1> same");
     for rank in 0..2 {
         let other = format!("<default {rank}> other {rank}\n");
-        assert!(ended.stdout.contains(&other), "{}", ended.stdout);
+        ended.assert_stdout(&other);
     }
 }

@@ -52,7 +52,7 @@ fn a_notice_to_one_agent_reaches_every_worker_of_every_node_once() {
             let expected = ["got USR1", "got USR1", "ready", "ready", file, file];
             assert_eq!(ended.sorted(), expected, "{}", ended.stderr);
             let last = "preempted by SIGUSR1; the workers of this node have ended after 0.";
-            assert!(ended.stderr.contains(last), "{}", ended.stderr);
+            ended.assert_stderr(last);
         }
     }
 }
@@ -119,7 +119,7 @@ fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next
     let ended = running.wait().expect(1);
     assert_eq!(ended.stdout, "ready\ngot USR1\ngot TERM\n");
     let last = "not all workers of this node had ended by themselves";
-    assert!(ended.stderr.contains(last), "{}", ended.stderr);
+    ended.assert_stderr(last);
 }
 
 #[test]

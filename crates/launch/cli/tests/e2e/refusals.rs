@@ -182,6 +182,6 @@ fn bad_input_for_our_own_commands_is_answered_in_one_sentence() {
     ] {
         let ended = rdzv(line).run().expect(2);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-        assert!(ended.stderr.contains(problem), "{}", ended.stderr);
+        ended.assert_stderr(problem);
     }
 }

@@ -92,7 +92,7 @@ fn a_failure_on_one_node_of_a_slurm_job_ends_all_of_it() {
     )
     .run()
     .expect(1);
-    assert!(ended.stderr.contains("exitcode  : 3"), "{}", ended.stderr);
+    ended.assert_stderr("exitcode  : 3");
     assert!(ended.took.as_secs() < 20, "{:?}", ended.took);
 }
 
@@ -116,11 +116,11 @@ fn steps_in_which_the_nodes_cannot_meet_are_refused() {
     let ended = sbatch(r#"srun "$RDZV" run train.py"#).env("SLURM_STEP_TASKS_PER_NODE", "2(x2)");
     let ended = ended.run().expect(2);
     let text = "several tasks on a node (SLURM_STEP_TASKS_PER_NODE=2(x2))";
-    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    ended.assert_stderr(text);
     let ended = sbatch(r#"srun sh -c 'SLURM_STEP_NODELIST="n[1-" "$RDZV" run train.py'"#);
     let ended = ended.run().expect(2);
     let text = "a bracket is not closed";
-    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    ended.assert_stderr(text);
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
     let ended = ended.run().expect(0);
     assert_eq!(alone(&ended), 1);
     let hint = "one of the 2 nodes of Slurm job 4711: put srun before the line";
-    assert!(ended.stderr.contains(hint), "{}", ended.stderr);
+    ended.assert_stderr(hint);
     let wrong = sbatch(r#"RDZV_SCHEDULER=slrum "$RDZV" run train.py"#)
         .run()
         .expect(2);
     let text = "RDZV_SCHEDULER is 'slrum' and has to be one of auto, slurm, none";
-    assert!(wrong.stderr.contains(text), "{}", wrong.stderr);
+    wrong.assert_stderr(text);
 }
 
 #[test]
@@ -158,21 +158,15 @@ fn a_batch_script_can_ask_for_the_true_result() {
         .run()
         .expect(0);
     let text = "run slurm-4711.0.0 succeeded on 2 nodes with 0 restarts";
-    assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    ended.assert_stdout(text);
     let fails = r#"echo 'test "$RANK" = 1 && exit 3; exec sleep 1000' > train.py"#;
     let one = one.replace("--report", "--exit-code worker --report");
     let script = format!("{fails}\n{one}\n\"$RDZV\" verdict report-*.json");
     let ended = sbatch(&script).env("SLURM_JOB_ID", "4712").run().expect(3);
     let text = "run slurm-4712.0.0 failed with 0 restarts: first failure: rank 1 on ";
-    assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    ended.assert_stdout(text);
     let ended = sbatch(r#""$RDZV" verdict nothing.json"#).run().expect(2);
-    assert!(
-        ended
-            .stderr
-            .contains("rdzv verdict: nothing.json: No such file"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("rdzv verdict: nothing.json: No such file");
 }
 
 #[test]
@@ -202,13 +196,7 @@ fn a_check_of_all_nodes_says_which_it_waits_for() {
     let ended = sbatch(script).env("SLURM_JOB_ID", "4713").run().expect(1);
     let line = "waiting for nodes: 1 of 2 have come, 127.0.0.2 has not; ";
     assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
-    assert!(
-        ended
-            .stdout
-            .contains("127.0.0.2: it did not come to the check"),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("127.0.0.2: it did not come to the check");
 }
 
 #[test]

@@ -67,11 +67,7 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
     let ended = running.wait().expect(1);
     let took = before.elapsed();
     assert!((3.0..15.0).contains(&took.as_secs_f64()), "{took:?}");
-    assert!(
-        ended.stderr.contains("via 15, forcefully exiting via 9"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("via 15, forcefully exiting via 9");
 }
 
 // SCN-A29
@@ -89,11 +85,7 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
         "{:?}",
         ended.took
     );
-    assert!(
-        ended.stderr.contains("exitcode  : -9 (pid: "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("exitcode  : -9 (pid: ");
 }
 
 // SCN-A30
@@ -188,7 +180,7 @@ fn a_signal_that_was_ignored_is_ignored_by_launcher_and_workers() {
     }
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
-    assert!(ended.stderr.contains("got signal: 15"), "{}", ended.stderr);
+    ended.assert_stderr("got signal: 15");
     let line = ended.stdout.lines().next().unwrap();
     let mask = line.rsplit(':').next().unwrap().trim();
     let mask = u64::from_str_radix(mask, 16).unwrap();

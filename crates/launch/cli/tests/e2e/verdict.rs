@@ -79,7 +79,7 @@ fn stderr_that_went_to_a_file_only_is_shown() {
         .run()
         .expect(1);
     let tail = "rdzv: the last lines of its stderr:\n    Traceback (most recent call last):\n";
-    assert!(ended.stderr.contains(tail), "{}", ended.stderr);
+    ended.assert_stderr(tail);
     let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION)
         .run()
         .expect(1);

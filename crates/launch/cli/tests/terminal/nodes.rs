@@ -5,21 +5,11 @@ use std::fs;
 use crate::job::{Running, has, run_shell};
 
 fn start(endpoint: &str, script: &str, (columns, rows): (u16, u16)) -> Running {
-    let flags = [
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-id",
-        "job",
-        "--rdzv-endpoint",
-        endpoint,
-        "--local-addr",
-        "127.0.0.1",
-    ];
-    run_shell(&flags, script).start_on(columns, rows)
+    let flags = format!(
+        "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-id job --rdzv-endpoint {endpoint} \
+         --local-addr 127.0.0.1"
+    );
+    run_shell(&*flags, script).start_on(columns, rows)
 }
 
 #[test]

@@ -168,26 +168,12 @@ fn ctrl_c_once_twice_and_thrice() {
 }
 
 fn node(endpoint: &str, nodes: &str, script: &str) -> Job {
-    let flags = [
-        "--nnodes",
-        nodes,
-        "--nproc-per-node",
-        "1",
-        // A killed node is gone at once.
-        "--agent-restarts",
-        "0",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-id",
-        "job",
-        "--rdzv-conf",
-        "last_call_timeout=600",
-        "--rdzv-endpoint",
-        endpoint,
-        "--local-addr",
-        "127.0.0.1",
-    ];
-    run_shell(&flags, script)
+    // A killed node is gone at once.
+    let flags = format!(
+        "--nnodes {nodes} --nproc-per-node 1 --agent-restarts 0 --rdzv-backend c10d --rdzv-id job \
+         --rdzv-conf last_call_timeout=600 --rdzv-endpoint {endpoint} --local-addr 127.0.0.1"
+    );
+    run_shell(&*flags, script)
 }
 
 #[test]

@@ -6,27 +6,20 @@ use std::net::TcpListener;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, gettid};
+use rdzv_testing::Words;
 
 use crate::job::{Running, run_shell};
 
-fn flags<'a>(backend: &'a str, endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let flags = [
-        "--nproc-per-node",
-        "2",
-        "--rdzv-backend",
-        backend,
-        "--rdzv-id",
-        "job",
-        "--rdzv-endpoint",
-        endpoint,
-        "--local-addr",
-        "127.0.0.1",
-    ];
-    [&flags, more].concat()
+fn flags(backend: &str, endpoint: &str, more: impl Words) -> Vec<String> {
+    let flags = format!(
+        "--nproc-per-node 2 --rdzv-backend {backend} --rdzv-id job --rdzv-endpoint {endpoint} \
+         --local-addr 127.0.0.1"
+    );
+    (&*flags, more).words()
 }
 
-fn start(backend: &str, endpoint: &str, more: &[&str]) -> Running {
-    run_shell(&flags(backend, endpoint, more), "echo hi $RANK").start_on(120, 40)
+fn start(backend: &str, endpoint: &str, more: impl Words) -> Running {
+    run_shell(flags(backend, endpoint, more), "echo hi $RANK").start_on(120, 40)
 }
 
 /// Waits until the last row begins like that; what follows in it.
@@ -75,12 +68,12 @@ fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
 #[test]
 fn the_row_says_that_a_node_is_in_reserve() {
     let endpoint = free_endpoint();
-    let more = ["--nnodes", "1:1"];
+    let more = "--nnodes 1:1";
     let script = "mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
-    let first = run_shell(&flags("c10d", &endpoint, &more), script).start();
+    let first = run_shell(flags("c10d", &endpoint, more), script).start();
     first.wait_for_file("on0");
     first.wait_for_file("on1");
-    let spare = start("c10d", &endpoint, &more);
+    let spare = start("c10d", &endpoint, more);
     wait_for_row(&spare, "in reserve: the job has its 1 node (127.0.0.1)");
     for rank in 0..2 {
         fs::write(first.path(&format!("fifo{rank}")), "go\n").unwrap();
@@ -94,89 +87,35 @@ fn the_row_says_why_the_place_to_meet_does_not_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let free = free_endpoint();
-    let (host, port) = free.split_once(':').unwrap();
-    let is_client = ["--nnodes", "2", "--rdzv-conf", "is_host=0"];
-    let patient = ["--nnodes", "2", "--rdzv-conf", "read_timeout=60"];
-    let fixed = [
-        "--nnodes",
-        "2",
-        "--node-rank",
-        "1",
-        "--master-addr",
-        host,
-        "--master-port",
-        port,
-    ];
-    let fixed_at = |host: &'static str, port: &'static str| {
-        [
-            "--nnodes",
-            "2",
-            "--node-rank",
-            "1",
-            "--master-addr",
-            host,
-            "--master-port",
-            port,
-        ]
+    let unknown = "no-such-host.invalid:29400";
+    let is_client = "--nnodes 2 --rdzv-conf is_host=0";
+    let patient = "--nnodes 2 --rdzv-conf read_timeout=60";
+    let at = |endpoint: &str| {
+        let (host, port) = endpoint.split_once(':').unwrap();
+        format!("--nnodes 2 --node-rank 1 --master-addr {host} --master-port {port}")
     };
-    let fixed_unknown = fixed_at("no-such-host.invalid", "29400");
-    let (silent_host, silent_port) = silent.split_once(':').unwrap();
-    let fixed_silent = [
-        &fixed[..4],
-        &["--master-addr", silent_host, "--master-port", silent_port],
-    ]
-    .concat();
     let no_store =
         |endpoint: &str, why: &str| format!("no store has answered at {endpoint} ({why}");
     let no_etcd = |endpoint: &str| format!("the etcd endpoint {endpoint} has not answered for ");
-    let unknown = "no-such-host.invalid:29400";
+    let (refused, lookup) = ("Connection refused", "failed to lookup");
+    let accepted = "it accepted the connection and said nothing";
     let cases = [
-        (
-            "c10d",
-            &free,
-            &is_client[..],
-            no_store(&free, "Connection refused"),
-        ),
-        (
-            "c10d",
-            &silent,
-            &is_client,
-            no_store(&silent, "it accepted the connection and said nothing"),
-        ),
-        (
-            "static",
-            &free,
-            &fixed,
-            no_store(&free, "Connection refused"),
-        ),
-        (
-            "static",
-            &silent,
-            &fixed_silent,
-            no_store(&silent, "it accepted the connection and said nothing"),
-        ),
-        (
-            "static",
-            &unknown.to_owned(),
-            &fixed_unknown,
-            no_store(unknown, "failed to lookup"),
-        ),
-        ("etcd", &unknown.to_owned(), &patient, no_etcd(unknown)),
-        ("etcd-v2", &unknown.to_owned(), &patient, no_etcd(unknown)),
-        ("etcd", &free, &patient, no_etcd(&free)),
-        ("etcd", &silent, &patient, no_etcd(&silent)),
-        ("etcd-v2", &free, &patient, no_etcd(&free)),
-        ("etcd-v2", &silent, &patient, no_etcd(&silent)),
-        (
-            "c10d",
-            &unknown.to_owned(),
-            &is_client,
-            no_store(unknown, "failed to lookup"),
-        ),
+        ("c10d", &*free, is_client, no_store(&free, refused)),
+        ("c10d", &silent, is_client, no_store(&silent, accepted)),
+        ("static", &free, &at(&free), no_store(&free, refused)),
+        ("static", &silent, &at(&silent), no_store(&silent, accepted)),
+        ("static", unknown, &at(unknown), no_store(unknown, lookup)),
+        ("etcd", unknown, patient, no_etcd(unknown)),
+        ("etcd-v2", unknown, patient, no_etcd(unknown)),
+        ("etcd", &free, patient, no_etcd(&free)),
+        ("etcd", &silent, patient, no_etcd(&silent)),
+        ("etcd-v2", &free, patient, no_etcd(&free)),
+        ("etcd-v2", &silent, patient, no_etcd(&silent)),
+        ("c10d", unknown, is_client, no_store(unknown, lookup)),
     ];
     let runs = cases
         .each_ref()
-        .map(|(backend, endpoint, more, _)| start(backend, endpoint, more));
+        .map(|(backend, endpoint, more, _)| start(backend, endpoint, *more));
     for (run, (backend, _, _, row)) in runs.into_iter().zip(&cases) {
         let rest = wait_for_row(&run, row);
         if !row.contains(unknown) {
@@ -192,17 +131,9 @@ fn the_row_of_node_0_says_how_many_others_have_come() {
     let free = free_endpoint();
     let (host, port) = free.split_once(':').unwrap();
     let node = |rank| {
-        let more = [
-            "--nnodes",
-            "3",
-            "--node-rank",
-            rank,
-            "--master-addr",
-            host,
-            "--master-port",
-            port,
-        ];
-        start("static", &free, &more)
+        let more =
+            format!("--nnodes 3 --node-rank {rank} --master-addr {host} --master-port {port}");
+        start("static", &free, &*more)
     };
     let first = node("0");
     let rest = wait_for_row(
@@ -312,12 +243,12 @@ fn killed_workers_that_do_not_end_are_given_up() {
 #[test]
 fn the_row_says_that_the_workers_of_other_nodes_are_awaited() {
     let endpoint = free_endpoint();
-    let more = ["--nnodes", "2"];
+    let more = "--nnodes 2";
     let script = "
 if [ $GROUP_RANK = 0 ]; then exit; fi
 mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
     let nodes =
-        [(), ()].map(|()| run_shell(&flags("c10d", &endpoint, &more), script).start_on(120, 40));
+        [(), ()].map(|()| run_shell(flags("c10d", &endpoint, more), script).start_on(120, 40));
     let is_late = |run: &Running| run.path("on0").exists() && run.path("on1").exists();
     let row = "the workers of this node have succeeded \u{b7} waiting for those of the other nodes";
     let waits = |run: &Running| {

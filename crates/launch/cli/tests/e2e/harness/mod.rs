@@ -282,6 +282,26 @@ impl Ended {
         self
     }
 
+    /// Asserts that this was written to stderr.
+    #[track_caller]
+    pub(crate) fn assert_stderr(&self, text: &str) {
+        assert!(
+            self.stderr.contains(text),
+            "no {text:?} in\n{}",
+            self.stderr
+        );
+    }
+
+    /// Asserts that this was written to stdout.
+    #[track_caller]
+    pub(crate) fn assert_stdout(&self, text: &str) {
+        assert!(
+            self.stdout.contains(text),
+            "no {text:?} in\n{}",
+            self.stdout
+        );
+    }
+
     /// Lines of stdout in alphabetical order: workers write in no order.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.stdout.lines().collect();

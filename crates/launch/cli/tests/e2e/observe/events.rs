@@ -46,7 +46,7 @@ fn a_metrics_handler_that_is_none_is_refused() {
         .run()
         .expect(2);
     let text = "argument --metrics-handler: 'statsd' is neither console nor null";
-    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    ended.assert_stderr(text);
 }
 
 // SCN-A50
@@ -173,5 +173,5 @@ fn a_pipe_that_nobody_reads_is_refused_and_holds_up_nothing() {
         .pipe("pipe")
         .run()
         .expect(1);
-    assert!(ended.stderr.contains("--events-file"), "{}", ended.stderr);
+    ended.assert_stderr("--events-file");
 }
