@@ -9,145 +9,130 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::health::Liveness;
-use rdzv_agent_proto::group::{GroupSpec, Master, Round, WorkerRanks, barrier, environment};
+use rdzv_agent_proto::group::{
+    GroupIdentity, GroupSpec, Master, PreemptionPlan, RestartOptions, Round, StopOptions,
+    WorkerRanks, barrier, environment,
+};
 use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env;
-use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
-use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters};
+use rdzv_rendezvous::dynamic::C10dRendezvous;
+use rdzv_rendezvous::{BackendRegistry, Kept, RendezvousParameters, StaticRendezvous};
 use rdzv_store::StorePolicy;
 
 use crate::AgentError;
 use crate::hang::HangPlan;
 
-/// Defines the settings: one line each makes a field, its default and its setter.
-macro_rules! settings {
-    ($($(#[doc = $doc:literal])* $name:ident: $type:ty = $default:expr;)*) => {
-        /// The configuration of an agent: one run of workers on this node. Made by
-        /// [`AgentConfig::builder`].
-        #[derive(Debug, Clone)]
-        pub struct AgentConfig {
-            /// What each worker executes.
-            pub entrypoint: Entrypoint,
-            $($(#[doc = $doc])* pub $name: $type,)*
-        }
-
-        impl AgentConfigBuilder {
-            fn new(entrypoint: Entrypoint) -> Self {
-                Self(AgentConfig { entrypoint, $($name: $default,)* })
-            }
-
-            $($(#[doc = $doc])* pub fn $name(mut self, $name: $type) -> Self {
-                self.0.$name = $name;
-                self
-            })*
-        }
-    };
+/// Configuration of an agent: one run of workers on this node. The sections are those of
+/// the flags; the default is one worker on one node.
+#[derive(Debug, Clone, Default)]
+pub struct AgentConfig {
+    /// Command that each worker executes.
+    pub entrypoint: Entrypoint,
+    /// Environment that workers start from, before the variables of their ranks; empty.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// Name and size of the worker group.
+    pub identity: GroupIdentity,
+    /// Failures that lead to another attempt, and the time before it.
+    pub restarts: RestartOptions,
+    /// Ends of the workers that the agent causes.
+    pub stop: StopOptions,
+    /// Notice to workers that the scheduler will take their node away; none.
+    pub preemption: Option<PreemptionPlan>,
+    /// How this node finds the others, and the store of the workers.
+    pub rendezvous: RendezvousOptions,
+    /// Part of this machine that each worker gets.
+    pub placement: PlacementOptions,
+    /// Destination of the workers' output; the console, without files.
+    pub logs: LogPlan,
+    /// Detection of workers that hang, and the action that follows; none.
+    pub hang: HangPlan,
+    /// Observation of the agent and its workers by others.
+    pub observe: ObserveOptions,
 }
 
-settings! {
-    /// The label of the workers (`--role`); `default`.
-    role: String = "default".to_owned();
-    /// The job's name, as workers and log directories see it; `none`.
-    run_id: RunId = RunId::new("none");
-    /// How many workers this node starts; 1, and never 0.
-    local_world_size: u32 = 1;
+/// How a node finds the others, and the store of the workers.
+#[derive(Debug, Clone)]
+pub struct RendezvousOptions {
     /// How the nodes find one another; there is only this one.
-    rendezvous: RendezvousPlan = RendezvousPlan::Local;
-    /// The dynamic rendezvous that there are, by name; those of rdzv.
-    backends: BackendRegistry = BackendRegistry::with_defaults();
-    /// How often the group may be restarted after a failure; not at all.
-    max_restarts: u32 = 0;
-    /// The most lives in a row shorter than 10 s after which an agent that is killed is started again; 0
-    /// never does that. Only of an agent that a keeper has started ([`keep`](crate::keep)).
-    agent_restarts: u32 = 0;
-    /// The sockets and notes that outlive this agent then; [`run`](crate::run()) fills it in.
-    kept: Option<Kept> = None;
-    /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
-    shutdown_timeout: Duration = Duration::from_secs(30);
-    /// Time for which a node whose workers have succeeded waits for the others; 300 s.
-    exit_barrier_timeout: Duration = barrier::EXIT_BARRIER_TIMEOUT;
-    /// The notice to workers that the scheduler will take their node away; none.
-    preemption: Option<PreemptionPlan> = None;
-    /// The command that has to succeed before this node joins a round; none.
-    node_check: Option<NodeCheckPlan> = None;
-    /// Whether the job cannot do without this node, so that a run that ends without it is that of another job; false.
-    is_needed: bool = false;
-    /// How long the node rests between the end of its workers and the next rendezvous; not at all.
-    settle_delay: Duration = Duration::ZERO;
-    /// The exit codes (minus the numbers of signals) of failures after which no restart is tried;
-    /// none.
-    non_retryable: BTreeSet<i32> = BTreeSet::new();
-    /// Signals (numbers) that end the run in order when the agent receives them; SIGTERM, SIGINT,
-    /// SIGHUP and SIGQUIT.
-    signals: Vec<i32> = vec![15, 2, 1, 3];
-    /// `--signals-to-handle` as typed, for the workers' environment.
-    signals_text: String = "SIGTERM,SIGINT,SIGHUP,SIGQUIT".to_owned();
-    /// True gives every worker local rank 0 and the one device that is its own; false.
-    virtual_local_rank: bool = false;
-    /// False leaves hosting the workers' store to the worker with rank 0
-    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`); true. Static rendezvous always shares; whether
+    pub plan: RendezvousPlan,
+    /// Kinds of dynamic rendezvous by name; those of rdzv.
+    pub backends: BackendRegistry,
+    /// Command that has to succeed before this node joins a round; none.
+    pub node_check: Option<NodeCheckPlan>,
+    /// `true` if the job needs this node, so that a run that ends without it belongs to another job;
+    /// `false`.
+    pub is_needed: bool,
+    /// Address of this node that others should use; `None` lets the agent find it.
+    pub local_addr: Option<String>,
+    /// Port of the workers' store; a free one.
+    pub master_port: MasterPort,
+    /// `false` leaves the workers' store to the worker with rank 0
+    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`); `true`. Static rendezvous always shares; whether
     /// another one can is its own business.
-    share_store: bool = true;
-    /// The address of this node that others should use; `None` = found out.
-    local_addr: Option<String> = None;
-    /// True computes ranks without an exchange (`TORCH_ELASTIC_WORKER_IDENTICAL=1`); false.
-    identical_workers: bool = false;
-    /// Where the workers' output goes; to the console, without files.
-    logs: LogPlan = LogPlan::new(LogBase::Discard);
-    /// Whether the last lines of workers that share the agent's stderr are kept for the failure
-    /// report: unless it is a terminal, they then write to it through a pipe. True.
-    capture_stderr: bool = true;
-    /// The same on a terminal: workers that would share it get a pseudo-terminal in place of their stderr, from which
-    /// the bytes go to it unchanged. False.
-    capture_terminal: bool = false;
-    /// The environment that workers start from, before the variables of their ranks; empty.
-    environment: BTreeMap<OsString, OsString> = BTreeMap::new();
-    /// Name of the rendezvous backend, as events show it.
-    rendezvous_backend: String = "c10d".to_owned();
-    /// The workers' store if this node is alone or the rendezvous is static; other backends
+    pub share_store: bool,
+    /// Policy of the workers' store if this node is alone or the rendezvous is static; other backends
     /// have it in their parameters.
-    store_policy: StorePolicy = StorePolicy::default();
-    /// The port of the workers' store; one that is free.
-    master_port: MasterPort = MasterPort::Free;
-    /// The processors that each worker may use, by local rank (`--numa-binding`; what
-    /// [`Hardware::bind`](crate::topology::Hardware::bind) says). Workers beyond the list may use
-    /// what the agent may; an empty list binds nobody.
-    processors: Vec<CpuList> = Vec::new();
-    /// How workers that hang are noticed, and what follows; not at all.
-    hang: HangPlan = HangPlan::default();
-    /// Watches the agent's own threads, for whoever keeps a clone of it.
-    liveness: Liveness = Liveness::new();
-    /// Number of files that workers may open, if that is less than the agent may (the soft limit); `None`
-    /// leaves it.
-    open_files: Option<u64> = None;
-    /// A private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves
-    /// the variable as it is. Its path is short: a socket's has 107 bytes at most.
-    worker_sockets: Option<PathBuf> = None;
+    pub store_policy: StorePolicy,
+    /// `true` computes ranks without an exchange (`TORCH_ELASTIC_WORKER_IDENTICAL=1`); `false`.
+    pub identical_workers: bool,
+    /// Time for which a node whose workers have succeeded waits for the others; 300 s.
+    pub exit_barrier_timeout: Duration,
+    /// Number of restarts in a row of a killed agent that dies within 10 s of its start; 0 disables
+    /// them. Only for an agent that a keeper has started ([`keep`](crate::keep)).
+    pub agent_restarts: u32,
+    /// Sockets and record that outlive this agent then; [`run`](crate::run()) fills it in.
+    pub kept: Option<Kept>,
 }
 
-/// An [`AgentConfig`] in the making.
-#[derive(Debug)]
-#[must_use = "a configuration is made by `build`"]
-pub struct AgentConfigBuilder(AgentConfig);
-
-impl AgentConfigBuilder {
-    /// The configuration.
-    pub fn build(self) -> AgentConfig {
-        self.0
+impl Default for RendezvousOptions {
+    fn default() -> Self {
+        Self {
+            plan: RendezvousPlan::Local,
+            backends: BackendRegistry::with_defaults(),
+            node_check: None,
+            is_needed: false,
+            local_addr: None,
+            master_port: MasterPort::Free,
+            share_store: true,
+            store_policy: StorePolicy::default(),
+            identical_workers: false,
+            exit_barrier_timeout: barrier::EXIT_BARRIER_TIMEOUT,
+            agent_restarts: 0,
+            kept: None,
+        }
     }
+}
+
+/// Part of a machine that each worker gets.
+#[derive(Debug, Clone, Default)]
+pub struct PlacementOptions {
+    /// Processors that each worker may use, by local rank (`--numa-binding`; the result of
+    /// [`Hardware::bind`](crate::topology::Hardware::bind)). Workers beyond the list may use all
+    /// processors of the agent; an empty list binds no worker.
+    pub processors: Vec<CpuList>,
+    /// `true` gives every worker local rank 0 and one device; `false`.
+    pub virtual_local_rank: bool,
+    /// Number of files that workers may open, if that is less than the agent may (the soft limit);
+    /// `None` leaves it.
+    pub open_files: Option<u64>,
+}
+
+/// Observation of an agent and its workers by others.
+#[derive(Debug, Clone, Default)]
+pub struct ObserveOptions {
+    /// Watch over the agent's own threads; a clone of it answers other threads.
+    pub liveness: Liveness,
+    /// Private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves the
+    /// variable as it is. Its path is short: that of a socket has at most 107 bytes.
+    pub worker_sockets: Option<PathBuf>,
 }
 
 impl AgentConfig {
-    /// Begins with one worker on one node, and every setting at its default.
-    pub fn builder(entrypoint: Entrypoint) -> AgentConfigBuilder {
-        AgentConfigBuilder::new(entrypoint)
-    }
-
     /// The path of a worker's socket, if workers have any.
     pub fn worker_socket(&self, local_rank: LocalRank) -> Option<PathBuf> {
-        let directory = self.worker_sockets.as_ref()?;
+        let directory = self.observe.worker_sockets.as_ref()?;
         Some(directory.join(local_rank.to_string()))
     }
 
@@ -167,45 +152,25 @@ impl AgentConfig {
 
     /// The part that the worker-group machine has to know.
     pub(crate) fn group_spec(&self) -> GroupSpec {
-        let dynamic = matches!(self.rendezvous, RendezvousPlan::Dynamic { .. });
+        let plan = &self.rendezvous.plan;
+        let dynamic = matches!(plan, RendezvousPlan::Dynamic { .. });
+        let kept = self.rendezvous.kept.as_ref();
         GroupSpec {
-            role: self.role.clone(),
-            run_id: self.run_id.clone(),
-            local_world_size: self.local_world_size,
-            max_restarts: self.max_restarts,
-            restarts_used: self
-                .kept
-                .as_ref()
-                .map_or(0, |kept| kept.note().restarts_used),
-            grace: self.shutdown_timeout,
-            preempt_grace: self
-                .preemption
-                .as_ref()
-                .map_or(Duration::ZERO, |plan| plan.grace),
-            settle_delay: self.settle_delay,
-            non_retryable: self.non_retryable.clone(),
-            // A dynamic rendezvous hands out an empty store by itself.
-            purge_store: !dynamic && self.rendezvous.nodes() == 1,
+            identity: self.identity.clone(),
+            restarts: self.restarts.clone(),
+            stop: self.stop.clone(),
+            preemption: self.preemption.clone(),
+            restarts_used: kept.map_or(0, |kept| kept.note().restarts_used),
+            // A dynamic rendezvous provides an empty store for every round.
+            purge_store: !dynamic && plan.nodes() == 1,
             dynamic,
-            signals_text: self.signals_text.clone(),
             nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
-            virtual_local_rank: self.virtual_local_rank.then(|| self.visible_lists()),
+            virtual_local_rank: self
+                .placement
+                .virtual_local_rank
+                .then(|| self.visible_lists()),
         }
     }
-}
-
-/// The notice that the scheduler will take the nodes of the job away.
-///
-/// It reaches one agent as a signal, and all agents of the round through the store of the round. Each of them
-/// writes the file, and sends the signal to those of its workers that handle it, once. No restart follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PreemptionPlan {
-    /// The number of the signal.
-    pub signal: i32,
-    /// Time that workers have to end by themselves. Then they are stopped as by SIGTERM.
-    pub grace: Duration,
-    /// The file that is there from the notice on: Unix time in seconds at which the grace ends.
-    pub file: Option<PathBuf>,
 }
 
 /// The check of a node before it joins a round, the first one and every other.
@@ -234,7 +199,7 @@ pub enum MasterPort {
 }
 
 /// What a worker executes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entrypoint {
     /// The program; looked up in `PATH` if it has no slash.
     pub program: OsString,
@@ -275,6 +240,15 @@ impl RendezvousPlan {
             Self::Local => 1,
             Self::Static { nodes, .. } => *nodes,
             Self::Dynamic { parameters } => parameters.max_nodes,
+        }
+    }
+
+    /// Name of the rendezvous backend, as events show it.
+    pub fn backend(&self) -> &str {
+        match self {
+            Self::Local => C10dRendezvous::NAME,
+            Self::Static { .. } => StaticRendezvous::NAME,
+            Self::Dynamic { parameters } => &parameters.backend,
         }
     }
 }
@@ -328,6 +302,12 @@ pub struct LogPlan {
     /// True makes one line of equal teed lines of several workers that come within 100 ms; macros
     /// of the prefix then name all their ranks (`0-3,5`). Other lines come up to 100 ms later.
     pub collapse: bool,
+    /// `true` keeps the last lines of workers that share the agent's stderr for the failure report:
+    /// unless it is a terminal, they then write to it through a pipe. `true`.
+    pub capture_stderr: bool,
+    /// The same on a terminal: workers that would share it get a pseudo-terminal in place of their
+    /// stderr, from which the bytes go to it unchanged. `false`.
+    pub capture_terminal: bool,
 }
 
 impl LogPlan {
@@ -342,7 +322,15 @@ impl LogPlan {
             stderr_filters: Vec::new(),
             prefix_template: "[${role_name}${local_rank}]:".to_owned(),
             collapse: false,
+            capture_stderr: true,
+            capture_terminal: false,
         }
+    }
+}
+
+impl Default for LogPlan {
+    fn default() -> Self {
+        Self::new(LogBase::Discard)
     }
 }
 
@@ -381,7 +369,7 @@ pub fn preview(
     group_rank: GroupRank,
     master: Master,
 ) -> Result<Vec<WorkerPreview>, AgentError> {
-    let size = config.local_world_size;
+    let size = config.identity.local_world_size;
     let (world, first) = (
         nodes.saturating_mul(size),
         group_rank.0.saturating_mul(size),

@@ -59,8 +59,9 @@ mod worker;
 pub const TORCHELASTIC: &str = "torchelastic";
 
 pub use config::{
-    AgentConfig, AgentConfigBuilder, Entrypoint, LogBase, LogPlan, MasterPort, NodeCheckPlan,
-    PreemptionPlan, RankSelection, RendezvousPlan, StreamSelection, WorkerPreview, preview,
+    AgentConfig, Entrypoint, LogBase, LogPlan, MasterPort, NodeCheckPlan, ObserveOptions,
+    PlacementOptions, RankSelection, RendezvousOptions, RendezvousPlan, StreamSelection,
+    WorkerPreview, preview,
 };
 pub use error::{AgentError, SupervisorError};
 pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
@@ -72,7 +73,10 @@ pub use keeper::{
 pub use logs::{LiveView, ViewOptions, write_own_lines, write_own_output};
 pub use outcome::{Outcome, Verdict};
 pub use output_relay::OutputRelay;
-pub use rdzv_agent_proto::group::{Cause, ErrorFile, Evidence, Exit, Failure, Finality};
+pub use rdzv_agent_proto::group::{
+    Cause, ErrorFile, Evidence, Exit, Failure, Finality, GroupIdentity, PreemptionPlan,
+    RestartOptions, StopOptions,
+};
 pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
 pub use rendezvous::RoundStore;
 pub use run::{run, run_in_view};

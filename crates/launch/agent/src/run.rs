@@ -48,11 +48,11 @@ pub(crate) fn run_processes(
         let config = Arc::new(config);
         // Signals first: from here on none is lost.
         let notice = config.preemption.as_ref().map(|plan| plan.signal);
-        let others = config.signals.iter().copied();
+        let others = config.stop.signals.iter().copied();
         let signals = Signals::new(others.filter(|signal| Some(*signal) != notice))
             .map_err(system("handle signals"))?;
-        let stops = |signal: &i32| config.signals.contains(signal) && Some(*signal) != notice;
-        let has_terminals = view.is_some() || config.capture_terminal;
+        let stops = |signal: &i32| config.stop.signals.contains(signal) && Some(*signal) != notice;
+        let has_terminals = view.is_some() || config.logs.capture_terminal;
         let resized = has_terminals.then_some(Signal::WINCH);
         let for_workers = FOR_WORKERS.into_iter().chain(resized).map(Signal::as_raw);
         let for_workers = for_workers.chain(notice);
@@ -65,13 +65,9 @@ pub(crate) fn run_processes(
         let supervisor = ProcessSupervisor::new(Arc::clone(&config), view)?;
         let keeper =
             KeeperWatch::new(supervisor.leftovers()).map_err(system("watch the keeper"))?;
-        let stopping = config
-            .signals
-            .iter()
-            .copied()
-            .filter(|signal| stops(signal));
-        let stopping = stopping.collect();
-        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness)
+        let stopping = config.stop.signals.iter().copied();
+        let stopping = stopping.filter(stops).collect();
+        let requests = Requests::new(signals, keeper, job_control, stop, &config.observe.liveness)
             .with_signals_for_workers(for_workers, by_guard, stopping, notice);
         Ok(AgentLoop::new(config, supervisor, requests, observer)
             .run()
@@ -82,16 +78,16 @@ pub(crate) fn run_processes(
 /// Has another agent started in place of this one if it is killed, as far as the configuration wants that.
 fn outliving(mut config: AgentConfig) -> AgentConfig {
     let kept = kept();
-    if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
+    if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous.plan {
         // An agent in a process that has other purposes shares its descriptors with what that forks.
         parameters.ends_workers = kept.is_some();
     }
-    if let Some(kept) = kept.filter(|_| config.agent_restarts > 0) {
-        kept.update_note(|note| note.restarts = config.agent_restarts);
-        if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
+    if let Some(kept) = kept.filter(|_| config.rendezvous.agent_restarts > 0) {
+        kept.update_note(|note| note.restarts = config.rendezvous.agent_restarts);
+        if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous.plan {
             parameters.kept = Some(kept.clone());
         }
-        config.kept = Some(kept.clone());
+        config.rendezvous.kept = Some(kept.clone());
     }
     config
 }
@@ -105,9 +101,9 @@ pub(crate) fn run_supervised(
 ) -> Outcome {
     block_on(async {
         let signals =
-            Signals::new(config.signals.iter().copied()).map_err(system("handle signals"))?;
+            Signals::new(config.stop.signals.iter().copied()).map_err(system("handle signals"))?;
         let (keeper, job_control) = (KeeperWatch::default(), JobControl::default());
-        let requests = Requests::new(signals, keeper, job_control, stop, &config.liveness);
+        let requests = Requests::new(signals, keeper, job_control, stop, &config.observe.liveness);
         Ok(
             AgentLoop::new(Arc::new(config), supervisor, requests, observer)
                 .run()

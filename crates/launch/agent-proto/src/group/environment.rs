@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::types::{GroupSpec, Round, WorkerRanks};
+use super::options::GroupSpec;
+use super::types::{Round, WorkerRanks};
 use crate::topology::VisibleLists;
 use rdzv_core::env;
 use rdzv_core::rank::{LocalRank, ranges};
@@ -32,8 +33,11 @@ pub fn variables(
         (env::RANK, ranks.rank.to_string()),
         (env::GROUP_RANK, round.group_rank.to_string()),
         (env::ROLE_RANK, ranks.role_rank.to_string()),
-        (env::ROLE_NAME, spec.role.clone()),
-        (env::LOCAL_WORLD_SIZE, spec.local_world_size.to_string()),
+        (env::ROLE_NAME, spec.identity.role.clone()),
+        (
+            env::LOCAL_WORLD_SIZE,
+            spec.identity.local_world_size.to_string(),
+        ),
         (env::WORLD_SIZE, ranks.world_size.to_string()),
         (env::GROUP_WORLD_SIZE, round.group_world_size.to_string()),
         (env::ROLE_WORLD_SIZE, ranks.role_world_size.to_string()),
@@ -42,16 +46,19 @@ pub fn variables(
         (env::TORCHELASTIC_RESTART_COUNT, restart_count.to_string()),
         (
             env::TORCHELASTIC_MAX_RESTARTS,
-            spec.max_restarts.to_string(),
+            spec.restarts.max_restarts.to_string(),
         ),
-        (env::TORCHELASTIC_RUN_ID, spec.run_id.as_str().to_owned()),
+        (
+            env::TORCHELASTIC_RUN_ID,
+            spec.identity.run_id.as_str().to_owned(),
+        ),
         (
             env::TORCHELASTIC_USE_AGENT_STORE,
             use_agent_store.to_owned(),
         ),
         (
             env::TORCHELASTIC_SIGNALS_TO_HANDLE,
-            spec.signals_text.clone(),
+            spec.stop.signals_text.clone(),
         ),
         (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, nccl.to_owned()),
         (env::RDZV_ROUND, round.number.to_string()),
@@ -176,26 +183,23 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::group::Master;
+    use crate::group::{GroupIdentity, Master, RestartOptions};
     use rdzv_core::ident::RunId;
     use rdzv_core::rank::{Assignment, GroupRank};
 
     fn spec(virtual_local_rank: Option<VisibleLists>) -> GroupSpec {
         GroupSpec {
-            role: "trn".into(),
-            run_id: RunId::new("jobX"),
-            local_world_size: 2,
-            max_restarts: 3,
-            restarts_used: 0,
-            grace: Duration::from_secs(30),
-            preempt_grace: Duration::ZERO,
-            settle_delay: Duration::ZERO,
-            non_retryable: std::collections::BTreeSet::new(),
-            purge_store: true,
-            dynamic: false,
-            signals_text: "SIGTERM,SIGINT".into(),
-            nccl_error_handling: None,
+            identity: GroupIdentity {
+                role: "trn".into(),
+                run_id: RunId::new("jobX"),
+                local_world_size: 2,
+            },
+            restarts: RestartOptions {
+                max_restarts: 3,
+                ..RestartOptions::default()
+            },
             virtual_local_rank,
+            ..GroupSpec::default()
         }
     }
 
@@ -241,7 +245,7 @@ mod tests {
                 "TORCHELASTIC_MAX_RESTARTS=3",
                 "TORCHELASTIC_RUN_ID=jobX",
                 "TORCHELASTIC_USE_AGENT_STORE=True",
-                "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT",
+                "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
                 "RDZV_ROUND=4",
             ]

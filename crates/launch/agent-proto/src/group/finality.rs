@@ -16,7 +16,7 @@ pub enum Finality {
         /// Number of restarts at the beginning.
         max_restarts: u32,
     },
-    /// A worker ended in a way that no restart helps ([`GroupSpec::non_retryable`](super::GroupSpec)).
+    /// A worker ended in a way that no restart helps ([`RestartOptions::non_retryable`](super::RestartOptions)).
     NotRetryable {
         /// The exit code, or minus the number of the signal.
         number: i32,

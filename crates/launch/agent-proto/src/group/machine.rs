@@ -11,8 +11,9 @@ use phase::{Phase, Prepared, StopReason, ending, overrule};
 
 use super::awaited::Awaited;
 use super::environment;
+use super::options::GroupSpec;
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
-use super::types::{Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Round, WorkerRanks};
+use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, WorkerRanks};
 use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rank::{Assignment, LocalRank};
@@ -52,7 +53,7 @@ impl WorkerGroup {
     /// A group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
-            budget: RestartBudget::new(spec.max_restarts).with_used(spec.restarts_used),
+            budget: RestartBudget::new(spec.restarts.max_restarts).with_used(spec.restarts_used),
             spec,
             requests: StopRequests::default(),
             phase: Phase::New,
@@ -150,7 +151,7 @@ impl WorkerGroup {
 
     /// Stops the workers with the whole grace.
     fn stop_workers(&mut self, now: Now, why: StopReason) {
-        self.stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+        self.stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
     fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
@@ -182,10 +183,11 @@ impl WorkerGroup {
                     workers: self.started.iter().copied().collect(),
                     signal,
                 });
+                let notice = self.spec.preemption.as_ref();
                 self.phase = Phase::Stopping {
                     why,
                     signal,
-                    until: now.mono + self.spec.preempt_grace,
+                    until: now.mono + notice.map_or(Duration::ZERO, |notice| notice.grace),
                     killed: false,
                     on_notice: true,
                 };
@@ -202,7 +204,7 @@ impl WorkerGroup {
             // The work is done.
             Phase::Clearing { then: None, .. } | Phase::Barrier | Phase::Over(_) => {}
             _ => {
-                let grace = self.spec.grace;
+                let grace = self.spec.stop.shutdown_timeout;
                 self.request_stop(now, why, signal, grace);
             }
         }
@@ -235,6 +237,11 @@ impl WorkerGroup {
             signal,
         });
         self.expire(now);
+    }
+
+    /// A reason to stop, with the closing signal and the whole shutdown timeout.
+    fn close(&mut self, now: Now, why: StopReason) {
+        self.request_stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
     fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
@@ -332,16 +339,16 @@ impl WorkerGroup {
     fn beyond_help(&self) -> Option<i32> {
         let own = self.exits.iter().filter(|ended| !ended.stopped_by_agent);
         own.map(|ended| ended.exit.as_number())
-            .find(|number| self.spec.non_retryable.contains(number))
+            .find(|number| self.spec.restarts.non_retryable.contains(number))
     }
 
     /// Joins the next round, after the delay that the group was given.
     fn join_after_delay(&mut self, now: Now) {
-        if self.spec.settle_delay.is_zero() {
+        if self.spec.restarts.settle_delay.is_zero() {
             return self.join();
         }
         self.phase = Phase::Delayed {
-            until: now.mono + self.spec.settle_delay,
+            until: now.mono + self.spec.restarts.settle_delay,
         };
     }
 
@@ -445,7 +452,7 @@ impl WorkerGroup {
             .clone()
             .expect("the assigning phase begins with a round");
         let restart_count = self.budget.used();
-        let workers = WorkerRanks::of_node(assignment, self.spec.local_world_size);
+        let workers = WorkerRanks::of_node(assignment, self.spec.identity.local_world_size);
         let mut waiting = VecDeque::new();
         for ranks in &workers {
             match environment::variables(&self.spec, &round, ranks, restart_count) {
@@ -528,18 +535,16 @@ impl Machine for WorkerGroup {
                 },
                 Phase::Starting { .. } | Phase::Healthy,
             ) => self.hang(now, workers, restartable),
-            (GroupInput::Broken, _) => {
-                self.request_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace);
-            }
+            (GroupInput::Broken, _) => self.close(now, StopReason::Broken),
             (GroupInput::Signal(signal), _) => {
-                let grace = self.requests.grace_after(now.mono, signal, self.spec.grace);
-                if let Some(grace) = grace {
+                let whole = self.spec.stop.shutdown_timeout;
+                if let Some(grace) = self.requests.grace_after(now.mono, signal, whole) {
                     self.request_stop(now, StopReason::Signalled(signal), signal, grace);
                 }
             }
             (GroupInput::Preempted(signal), _) => self.preempted(now, signal),
             (GroupInput::KeeperLost, _) => {
-                let grace = self.spec.grace.min(GRACE_WITHOUT_KEEPER);
+                let grace = self.spec.stop.shutdown_timeout.min(GRACE_WITHOUT_KEEPER);
                 self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
             }
             (

@@ -13,7 +13,7 @@
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
-//! Between clearing and joining again the group waits for [`GroupSpec::settle_delay`], in STOPPED.
+//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`], in STOPPED.
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
 //! joining, without using a restart; `machine::peers` has the other events of other nodes.
@@ -44,6 +44,7 @@ mod finality;
 mod first_failure;
 mod machine;
 pub mod membership;
+mod options;
 pub mod policy;
 mod types;
 
@@ -55,7 +56,7 @@ pub use failure::{Failure, rfc3339};
 pub use finality::Finality;
 pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
+pub use options::{GroupIdentity, GroupSpec, PreemptionPlan, RestartOptions, StopOptions};
 pub use types::{
-    Ending, GroupInput, GroupOutput, GroupSpec, GroupState, Master, MembershipCause, Round,
-    WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, WorkerRanks,
 };

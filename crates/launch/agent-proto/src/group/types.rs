@@ -1,46 +1,9 @@
-//! The types of the worker group: its specification, its inputs and outputs, its endings.
+//! The types of the worker group: its inputs and outputs, its endings.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Finality, WorkerExit};
-use crate::topology::VisibleLists;
-use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
-
-/// Specification of the workers of one agent; the same for the whole run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupSpec {
-    /// The label of all its workers.
-    pub role: String,
-    /// The job's name.
-    pub run_id: RunId,
-    /// Number of workers; at least 1.
-    pub local_world_size: u32,
-    /// Number of restarts that the group may use.
-    pub max_restarts: u32,
-    /// The number of them that an agent has used in whose place this one was started; 0 if there was none.
-    pub restarts_used: u32,
-    /// Time between the closing signal and SIGKILL, on every path.
-    pub grace: Duration,
-    /// Time that workers have to end by themselves after [`GroupInput::Preempted`], before they are told to.
-    pub preempt_grace: Duration,
-    /// Delay between the end of the workers and the next rendezvous.
-    pub settle_delay: Duration,
-    /// The exit codes, or minus the numbers of signals, of failures that no restart helps.
-    pub non_retryable: BTreeSet<i32>,
-    /// Whether the workers' store is emptied before a further attempt starts. Only right if no
-    /// worker of another node uses it.
-    pub purge_store: bool,
-    /// Whether nodes may come and go while the workers run.
-    pub dynamic: bool,
-    /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
-    pub signals_text: String,
-    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
-    pub nccl_error_handling: Option<String>,
-    /// With `--virtual-local-rank`: the devices that are divided among the workers.
-    pub virtual_local_rank: Option<VisibleLists>,
-}
 
 /// A change among the nodes of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,10 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, Finality, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
-    MembershipCause, Round, WorkerExit, WorkerGroup,
+    Ending, Exit, Finality, GroupIdentity, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
+    MembershipCause, PreemptionPlan, RestartOptions, Round, StopOptions, WorkerExit, WorkerGroup,
 };
-use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
@@ -53,20 +52,27 @@ impl World {
     fn new(max_restarts: u32, dynamic: bool, settle_delay: Duration) -> Self {
         Self {
             group: WorkerGroup::new(GroupSpec {
-                role: "default".into(),
-                run_id: RunId::new("none"),
-                local_world_size: WORKERS,
-                max_restarts,
-                restarts_used: 0,
-                grace: Duration::from_secs(8),
-                preempt_grace: Duration::from_secs(60),
-                settle_delay,
-                non_retryable: [FINAL].into(),
+                identity: GroupIdentity {
+                    local_world_size: WORKERS,
+                    ..GroupIdentity::default()
+                },
+                restarts: RestartOptions {
+                    max_restarts,
+                    settle_delay,
+                    non_retryable: [FINAL].into(),
+                },
+                stop: StopOptions {
+                    shutdown_timeout: Duration::from_secs(8),
+                    ..StopOptions::default()
+                },
+                preemption: Some(PreemptionPlan {
+                    signal: 10,
+                    grace: Duration::from_secs(60),
+                    file: None,
+                }),
                 purge_store: !dynamic,
                 dynamic,
-                signals_text: String::new(),
-                nccl_error_handling: None,
-                virtual_local_rank: None,
+                ..GroupSpec::default()
             }),
             dynamic,
             clock: Duration::ZERO,

@@ -8,19 +8,16 @@ use rdzv_agent_proto::group::GroupSpec;
 use crate::script::{STARTED, run, spec};
 
 fn rested(restarts: u32) -> GroupSpec {
-    GroupSpec {
-        settle_delay: Duration::from_millis(200),
-        ..spec(restarts)
-    }
+    let mut spec = spec(restarts);
+    spec.restarts.settle_delay = Duration::from_millis(200);
+    spec
 }
 
 fn with_code_3_final(restarts: u32, dynamic: bool) -> GroupSpec {
-    GroupSpec {
-        non_retryable: [3, -6].into(),
-        dynamic,
-        purge_store: !dynamic,
-        ..spec(restarts)
-    }
+    let mut spec = spec(restarts);
+    spec.restarts.non_retryable = [3, -6].into();
+    (spec.dynamic, spec.purge_store) = (dynamic, !dynamic);
+    spec
 }
 
 #[test]

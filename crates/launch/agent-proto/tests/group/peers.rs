@@ -280,7 +280,7 @@ fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
 #[test]
 fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
     let mut spec = spec(5);
-    spec.non_retryable = [7].into();
+    spec.restarts.non_retryable = [7].into();
     run(
         spec,
         2,

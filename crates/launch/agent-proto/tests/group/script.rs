@@ -4,15 +4,13 @@
 //! input all outputs are compared; after the last line the group has finished, unless the script
 //! ends with `…`.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, Finality, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
-    MembershipCause, Round, WorkerExit, WorkerGroup,
+    Ending, Exit, Finality, GroupIdentity, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
+    MembershipCause, PreemptionPlan, RestartOptions, Round, StopOptions, WorkerExit, WorkerGroup,
 };
-use rdzv_core::ident::RunId;
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
@@ -28,20 +26,25 @@ pub(crate) const STARTED: &str = "
 
 pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
     GroupSpec {
-        role: "default".into(),
-        run_id: RunId::new("none"),
-        local_world_size: 2,
-        max_restarts,
-        restarts_used: 0,
-        grace: Duration::from_secs(8),
-        preempt_grace: Duration::from_secs(60),
-        settle_delay: Duration::ZERO,
-        non_retryable: BTreeSet::new(),
+        identity: GroupIdentity {
+            local_world_size: 2,
+            ..GroupIdentity::default()
+        },
+        restarts: RestartOptions {
+            max_restarts,
+            ..RestartOptions::default()
+        },
+        stop: StopOptions {
+            shutdown_timeout: Duration::from_secs(8),
+            ..StopOptions::default()
+        },
+        preemption: Some(PreemptionPlan {
+            signal: 10,
+            grace: Duration::from_secs(60),
+            file: None,
+        }),
         purge_store: true,
-        dynamic: false,
-        signals_text: "SIGTERM".into(),
-        nccl_error_handling: None,
-        virtual_local_rank: None,
+        ..GroupSpec::default()
     }
 }
 

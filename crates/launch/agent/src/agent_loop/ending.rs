@@ -47,7 +47,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if let Ending::SucceededAlone { reason, .. } = &ending {
             warn!(
                 "[{}] {reason}; the workers here have succeeded, so this node leaves the others",
-                self.config.role
+                self.config.identity.role
             );
         }
         if let Ending::Succeeded { exits }
@@ -241,7 +241,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 reason: reason.clone(),
             },
             Ending::RunClosed => AgentError::RunClosed {
-                run_id: self.config.run_id.as_str().to_owned(),
+                run_id: self.config.identity.run_id.as_str().to_owned(),
             },
             Ending::KeeperLost => AgentError::KeeperLost,
             Ending::Devices(text) => AgentError::Plan(text.clone()),

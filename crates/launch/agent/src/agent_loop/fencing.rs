@@ -22,7 +22,7 @@ const KILL_AFTER: Duration = Duration::from_secs(60);
 
 /// The time for which workers stand still before they are killed.
 pub(super) fn kill_after(config: &AgentConfig) -> Duration {
-    let RendezvousPlan::Dynamic { parameters } = &config.rendezvous else {
+    let RendezvousPlan::Dynamic { parameters } = &config.rendezvous.plan else {
         return KILL_AFTER;
     };
     // A value that is none is told of when the agent joins.
@@ -96,7 +96,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             kept.update_note(|note| note.lease_until = u64::try_from(millis).unwrap_or(u64::MAX));
         }
         self.noted_lease = until;
-        if let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous
+        if let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan
             && let Some(group) = &parameters.group
         {
             group.lease(until, self.fence.is_closed());
@@ -143,7 +143,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     fn say_of_fence(&mut self, message: String, event: GroupEvent) {
-        warn!("[{}] {message}", self.config.role);
+        warn!("[{}] {message}", self.config.identity.role);
         self.emit_recorded(RendezvousEvent::new(NodeState::Running, message).about(event));
     }
 }

@@ -141,12 +141,12 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Tells why this agent was started, if one before it was killed.
     fn emit_restart(&mut self) {
-        let Some(kept) = &self.config.kept else {
+        let Some(kept) = &self.config.rendezvous.kept else {
             return;
         };
         if let Some(restart) = last_death(kept) {
             let restarts = kept.note().deaths;
-            warn!("[{}] the agent {restart}", self.config.role);
+            warn!("[{}] the agent {restart}", self.config.identity.role);
             self.emit(AgentEvent::AgentRestarted {
                 at: self.clock.now().wall,
                 restarts,
@@ -157,7 +157,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Writes down what an agent has to know that is started in place of this one.
     fn note(&self, change: impl FnOnce(&mut AgentNote)) {
-        if let Some(kept) = &self.config.kept {
+        if let Some(kept) = &self.config.rendezvous.kept {
             kept.update_note(change);
         }
     }
@@ -234,7 +234,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Suspends the workers until the job is continued, or has to end.
     async fn suspend(&mut self) -> Option<GroupInput> {
-        let role = self.config.role.clone();
+        let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
         self.supervisor.suspend();
         warn!("[{role}] stopped; the workers stand still until SIGCONT");
@@ -303,7 +303,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     /// Emits what a dynamic rendezvous has recorded. In a static one, and alone, nodes neither come
     /// nor go.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
-        let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous else {
+        let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {
             return;
         };
         let at = self.clock.now().wall;
@@ -397,7 +397,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 info!(
                     target: TORCHELASTIC,
                     "[{}] Worker group {}. {}/{most} attempts left; will restart worker group",
-                    self.config.role,
+                    self.config.identity.role,
                     state.name(),
                     remaining + 1
                 );
@@ -412,7 +412,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 });
             }
             GroupOutput::Regrouping { reason } => {
-                warn!(target: TORCHELASTIC, "[{}] {reason}; will join the next round", self.config.role);
+                warn!(target: TORCHELASTIC, "[{}] {reason}; will join the next round", self.config.identity.role);
                 let at = clock.now().wall;
                 self.emit(AgentEvent::Regrouping { at, reason });
             }
@@ -431,7 +431,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         });
         self.supervisor.forget();
         self.failures.forget();
-        match self.config.node_check.clone() {
+        match self.config.rendezvous.node_check.clone() {
             Some(plan) => self.rendezvous.check(plan),
             None => self.rendezvous.join(),
         }
@@ -477,8 +477,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     fn unhealthy(&mut self, workers: &[LocalRank], last: bool) {
         let text = hang_sentence(workers, &self.supervisor);
-        error!(target: TORCHELASTIC, "[{}] Worker group UNHEALTHY: {text}", self.config.role);
-        if last && !matches!(self.config.rendezvous, RendezvousPlan::Local) {
+        error!(target: TORCHELASTIC, "[{}] Worker group UNHEALTHY: {text}", self.config.identity.role);
+        if last && !matches!(self.config.rendezvous.plan, RendezvousPlan::Local) {
             let now = self.clock.now().wall;
             let text = self
                 .failures
@@ -504,12 +504,12 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 }
                 return None;
             }
-            Answer::NotNeeded(_) if self.config.is_needed => {
-                let run_id = self.config.run_id.as_str().to_owned();
+            Answer::NotNeeded(_) if self.config.rendezvous.is_needed => {
+                let run_id = self.config.identity.run_id.as_str().to_owned();
                 self.broken(RendezvousError::OtherJob { run_id }.into())
             }
             Answer::NotNeeded(reason) => {
-                warn!("[{}] {reason}", self.config.role);
+                warn!("[{}] {reason}", self.config.identity.role);
                 GroupInput::NotNeeded
             }
             // The exchange of a round that was given up meanwhile.

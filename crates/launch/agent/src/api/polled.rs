@@ -358,6 +358,6 @@ impl Supervisor for &mut PolledSupervisor<'_> {
 
     fn shutdown(&mut self, signal: i32) {
         self.supervisor
-            .shutdown(signal, self.spec.config.shutdown_timeout);
+            .shutdown(signal, self.spec.config.stop.shutdown_timeout);
     }
 }

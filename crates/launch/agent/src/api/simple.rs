@@ -70,7 +70,7 @@ impl<S: WorkerSupervisor> ElasticAgent for SimpleElasticAgent<S> {
         check_role(&self.spec, role)?;
         let mut supervisor = PolledSupervisor::new(&self.spec, &mut self.supervisor, &self.view);
         let outcome = run_supervised(
-            self.spec.config(),
+            self.spec.agent_config(),
             &mut supervisor,
             &self.stop,
             &mut |event| self.view.record(&self.spec, event),

@@ -1,6 +1,6 @@
 //! What the workers of one node are; making that, and checking it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use rdzv_agent_proto::topology::BindingMode;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::BackendRegistry;
 
-use super::{DEFAULT_ROLE, Defaults, SpecError, WorkerEntrypoint};
+use super::{Defaults, SpecError, WorkerEntrypoint};
 use crate::observe::{
     AgentMetrics, EventRegistry, EventSink, InfoLines, MetricsRegistry, RunFacts,
 };
 use crate::processes::signal_name;
 use crate::topology::Hardware;
-use crate::{AgentConfig, Entrypoint, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
+use crate::{AgentConfig, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
 
 /// Who is told of everything that happens in a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
@@ -42,15 +42,14 @@ impl WorkerSpec {
     /// Begins a specification; everything but the entry point has a default:
     /// [`Defaults::LIBRARY`], role `default`, one worker, one node, output on the console.
     pub fn builder(entrypoint: WorkerEntrypoint) -> WorkerSpecBuilder {
-        let config = AgentConfig::builder(no_command(entrypoint.name()))
-            .role(DEFAULT_ROLE.to_owned())
-            .max_restarts(Defaults::LIBRARY.max_restarts)
-            .logs(LogPlan::new(LogBase::Temporary(
-                crate::host::own_temporary_directory(),
-            )));
+        let mut config = AgentConfig::default();
+        // Workers that are no processes of ours have no command.
+        config.entrypoint.name = entrypoint.name();
+        config.restarts.max_restarts = Defaults::LIBRARY.max_restarts;
+        config.logs = LogPlan::new(LogBase::Temporary(crate::host::own_temporary_directory()));
         WorkerSpecBuilder::new(Self {
             entrypoint,
-            config: config.build(),
+            config,
             monitor_interval: Defaults::LIBRARY.monitor_interval,
             master_addr: None,
             numa_binding: None,
@@ -71,52 +70,22 @@ impl WorkerSpec {
 
     /// The label of all its workers.
     pub fn role(&self) -> &str {
-        &self.config.role
+        &self.config.identity.role
     }
 
     /// How many workers the node starts.
     pub fn local_world_size(&self) -> u32 {
-        self.config.local_world_size
+        self.config.identity.local_world_size
     }
 
-    /// The name that all nodes of the job share.
-    pub fn run_id(&self) -> &RunId {
-        &self.config.run_id
-    }
-
-    /// How often the group may be restarted after a failure.
-    pub fn max_restarts(&self) -> u32 {
-        self.config.max_restarts
+    /// Settings of the agent. The entry point, the environment and the processors are those of a run.
+    pub fn config(&self) -> &AgentConfig {
+        &self.config
     }
 
     /// How often a supervisor is asked.
     pub fn monitor_interval(&self) -> Duration {
         self.monitor_interval
-    }
-
-    /// How long the node rests between the end of its workers and the next rendezvous.
-    pub fn settle_delay(&self) -> Duration {
-        self.config.settle_delay
-    }
-
-    /// The exit codes (minus the number for signals) after which no restart is tried.
-    pub fn non_retryable(&self) -> &BTreeSet<i32> {
-        &self.config.non_retryable
-    }
-
-    /// How the nodes find one another.
-    pub fn rendezvous(&self) -> &RendezvousPlan {
-        &self.config.rendezvous
-    }
-
-    /// The port of the workers' store, where it is hosted by the first worker of this node.
-    pub fn master_port(&self) -> &MasterPort {
-        &self.config.master_port
-    }
-
-    /// Destination of the workers' output.
-    pub fn logs(&self) -> &LogPlan {
-        &self.config.logs
     }
 
     /// The environment of the workers, before the variables of their ranks. `None`: that of this process when
@@ -125,19 +94,14 @@ impl WorkerSpec {
         self.environment.as_ref()
     }
 
-    /// Time that workers have to end after a closing signal, before SIGKILL.
-    pub fn shutdown_timeout(&self) -> Duration {
-        self.config.shutdown_timeout
-    }
-
     /// The configuration of an agent with processes.
     pub(super) fn process_config(&self) -> Result<AgentConfig, SpecError> {
-        let mut config = self.config();
+        let mut config = self.agent_config();
         config.entrypoint = self.entrypoint.resolve(&config.environment)?;
         if let Some(mode) = self.numa_binding {
             let lists = config.visible_lists();
             let bound = Hardware::of_this_machine().bind(mode, &lists, self.local_world_size())?;
-            config.processors = bound
+            config.placement.processors = bound
                 .into_iter()
                 .map(|binding| binding.processors)
                 .collect();
@@ -146,48 +110,34 @@ impl WorkerSpec {
     }
 
     /// The configuration of an agent whose workers are no processes of ours.
-    pub(super) fn config(&self) -> AgentConfig {
+    pub(super) fn agent_config(&self) -> AgentConfig {
         let mut config = self.config.clone();
         config.environment = match &self.environment {
             Some(given) => given.clone(),
             None => std::env::vars_os().collect(),
         };
-        let names = config.signals.iter().map(|number| signal_name(*number));
-        config.signals_text = names.collect::<Vec<_>>().join(",");
+        let names = config
+            .stop
+            .signals
+            .iter()
+            .map(|number| signal_name(*number));
+        config.stop.signals_text = names.collect::<Vec<_>>().join(",");
         // Workers meet at the address of the agent with group rank 0.
-        config.local_addr = self.master_addr.clone().or(config.local_addr);
-        if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous {
-            let given = config.local_addr.clone();
+        let rendezvous = &mut config.rendezvous;
+        rendezvous.local_addr = self.master_addr.clone().or(rendezvous.local_addr.take());
+        if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
+            let given = rendezvous.local_addr.clone();
             parameters.local_addr = given.or_else(|| parameters.local_addr.take());
         }
-        config.rendezvous_backend = self.backend();
         config
     }
 
     /// What events and metrics of its runs have in common.
     pub(super) fn facts(&self) -> RunFacts {
         RunFacts {
-            backend: self.backend(),
             entry_point: self.entrypoint.name(),
             ..RunFacts::new(&self.config)
         }
-    }
-
-    fn backend(&self) -> String {
-        match &self.config.rendezvous {
-            RendezvousPlan::Local => "c10d".to_owned(),
-            RendezvousPlan::Static { .. } => "static".to_owned(),
-            RendezvousPlan::Dynamic { parameters } => parameters.backend.clone(),
-        }
-    }
-}
-
-/// The entry point of workers that are no processes of ours.
-fn no_command(name: String) -> Entrypoint {
-    Entrypoint {
-        program: OsString::new(),
-        arguments: Vec::new(),
-        name,
     }
 }
 
@@ -196,11 +146,9 @@ impl fmt::Debug for WorkerSpec {
         formatter
             .debug_struct("WorkerSpec")
             .field("entrypoint", &self.entrypoint)
-            .field("role", &self.config.role)
-            .field("local_world_size", &self.config.local_world_size)
-            .field("run_id", &self.config.run_id)
-            .field("max_restarts", &self.config.max_restarts)
-            .field("rendezvous", &self.config.rendezvous)
+            .field("identity", &self.config.identity)
+            .field("max_restarts", &self.config.restarts.max_restarts)
+            .field("rendezvous", &self.config.rendezvous.plan)
             .finish_non_exhaustive()
     }
 }
@@ -216,11 +164,11 @@ pub struct WorkerSpecBuilder {
 }
 
 macro_rules! setters {
-    ($($(#[doc = $doc:literal])* $name:ident: $type:ty;)*) => {
+    ($($(#[doc = $doc:literal])* $section:ident.$name:ident: $type:ty;)*) => {
         $(
             $(#[doc = $doc])*
             pub fn $name(mut self, $name: $type) -> Self {
-                self.spec.config.$name = $name;
+                self.spec.config.$section.$name = $name;
                 self
             }
         )*
@@ -239,39 +187,54 @@ impl WorkerSpecBuilder {
 
     setters! {
         /// How many workers the node starts; 1 if nothing is said.
-        local_world_size: u32;
+        identity.local_world_size: u32;
         /// How often the group may be restarted after a failure; 3. None is legal.
-        max_restarts: u32;
+        restarts.max_restarts: u32;
         /// How long the node rests between the end of its workers and the next rendezvous; not at
         /// all. For hardware or file systems that need a moment after a crash.
-        settle_delay: Duration;
-        /// How the nodes find one another; there is only this one.
-        rendezvous: RendezvousPlan;
+        restarts.settle_delay: Duration;
         /// The dynamic rendezvous that there are, by name; those of rdzv.
-        backends: BackendRegistry;
+        rendezvous.backends: BackendRegistry;
         /// The port of the workers' store; one that is free. With several nodes that of the agent
         /// with group rank 0 counts.
-        master_port: MasterPort;
+        rendezvous.master_port: MasterPort;
         /// False leaves hosting the workers' store to the worker with rank 0, at a port that is kept
         /// free until it starts. Static rendezvous always shares.
-        share_store: bool;
+        rendezvous.share_store: bool;
         /// True computes ranks without an exchange, as the first torchelastic did: group rank ×
         /// local world size + local rank. All nodes must have the same role and size.
-        identical_workers: bool;
+        rendezvous.identical_workers: bool;
         /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
-        shutdown_timeout: Duration;
+        stop.shutdown_timeout: Duration;
         /// Time for which a node whose workers have succeeded waits for the others; 300 s.
-        exit_barrier_timeout: Duration;
+        rendezvous.exit_barrier_timeout: Duration;
         /// Signals (numbers) that end the run in order when this process receives them; SIGTERM,
         /// SIGINT, SIGHUP and SIGQUIT. This process goes on handling them after the run, so give none
         /// if it should not.
-        signals: Vec<i32>;
-        /// Where the workers' output goes; to the console, with error files in a temporary directory.
-        logs: LogPlan;
+        stop.signals: Vec<i32>;
         /// True gives every worker local rank 0 and the one device that is its own.
-        virtual_local_rank: bool;
-        /// How workers that hang are noticed, and what follows; not at all. For processes only.
-        hang: HangPlan;
+        placement.virtual_local_rank: bool;
+    }
+
+    /// Changes settings of the agent that have no method here.
+    pub fn configure(mut self, change: impl FnOnce(&mut AgentConfig)) -> Self {
+        change(&mut self.spec.config);
+        self
+    }
+
+    /// How the nodes find one another; there is only this one.
+    pub fn rendezvous(self, plan: RendezvousPlan) -> Self {
+        self.configure(|config| config.rendezvous.plan = plan)
+    }
+
+    /// Where the workers' output goes; to the console, with error files in a temporary directory.
+    pub fn logs(self, plan: LogPlan) -> Self {
+        self.configure(|config| config.logs = plan)
+    }
+
+    /// How workers that hang are noticed, and what follows; not at all. For processes only.
+    pub fn hang(self, plan: HangPlan) -> Self {
+        self.configure(|config| config.hang = plan)
     }
 
     /// How often a [`SimpleElasticAgent`](super::SimpleElasticAgent) asks its supervisor; 0.1 s.
@@ -282,14 +245,14 @@ impl WorkerSpecBuilder {
 
     /// Restarts and interval of one of torchelastic's generations.
     pub fn defaults(mut self, defaults: Defaults) -> Self {
-        self.spec.config.max_restarts = defaults.max_restarts;
+        self.spec.config.restarts.max_restarts = defaults.max_restarts;
         self.spec.monitor_interval = defaults.monitor_interval;
         self
     }
 
     /// The label of all its workers; `default`.
     pub fn role(mut self, role: impl Into<String>) -> Self {
-        self.spec.config.role = role.into();
+        self.spec.config.identity.role = role.into();
         self
     }
 
@@ -301,14 +264,14 @@ impl WorkerSpecBuilder {
 
     /// The name that all nodes of the job share; `none`.
     pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
-        self.spec.config.run_id = RunId::new(run_id);
+        self.spec.config.identity.run_id = RunId::new(run_id);
         self
     }
 
     /// Adds an exit code (minus the number for a signal) after which no restart is tried: a worker
     /// that ends with it by itself fails the run at once.
     pub fn non_retryable(mut self, code: i32) -> Self {
-        self.spec.config.non_retryable.insert(code);
+        self.spec.config.restarts.non_retryable.insert(code);
         self
     }
 
@@ -321,7 +284,7 @@ impl WorkerSpecBuilder {
 
     /// The address of this node that others should use; found out if nothing is said.
     pub fn local_addr(mut self, address: impl Into<String>) -> Self {
-        self.spec.config.local_addr = Some(address.into());
+        self.spec.config.rendezvous.local_addr = Some(address.into());
         self
     }
 
@@ -381,16 +344,16 @@ impl WorkerSpecBuilder {
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
         let refused = |why: &str| Err(SpecError::Setting(why.to_owned()));
-        if spec.config.local_world_size == 0 {
+        if spec.config.identity.local_world_size == 0 {
             return refused("local_world_size is 0: a node has at least one worker");
         }
         if spec.monitor_interval.is_zero() {
             return refused("monitor_interval is 0: it has to be more, such as 100 ms");
         }
-        if spec.config.role.is_empty() {
+        if spec.config.identity.role.is_empty() {
             return refused("the role is empty: give the workers one, such as 'default'");
         }
-        if spec.config.non_retryable.contains(&0) {
+        if spec.config.restarts.non_retryable.contains(&0) {
             return refused(
                 "exit code 0 is a success, so it cannot be among those that are not retried",
             );
@@ -434,10 +397,10 @@ impl WorkerSpecBuilder {
 }
 
 fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
-    if matches!(spec.config.master_port, MasterPort::Kept(_)) {
-        let why = if !matches!(spec.config.rendezvous, RendezvousPlan::Local) {
+    if matches!(spec.config.rendezvous.master_port, MasterPort::Kept(_)) {
+        let why = if !matches!(spec.config.rendezvous.plan, RendezvousPlan::Local) {
             "this job may have others"
-        } else if !spec.config.share_store {
+        } else if !spec.config.rendezvous.share_store {
             "here the worker with rank 0 hosts it"
         } else {
             return Ok(());
@@ -447,7 +410,7 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
              the workers' store; {why}"
         )));
     }
-    Err(SpecError::Setting(match &spec.config.rendezvous {
+    Err(SpecError::Setting(match &spec.config.rendezvous.plan {
         RendezvousPlan::Static {
             node_rank, nodes, ..
         } if node_rank.0 >= *nodes => format!(
@@ -455,19 +418,23 @@ fn check_rendezvous(spec: &WorkerSpec) -> Result<(), SpecError> {
             nodes.saturating_sub(1)
         ),
         RendezvousPlan::Dynamic { parameters }
-            if !spec.config.backends.contains(&parameters.backend) =>
+            if !spec
+                .config
+                .rendezvous
+                .backends
+                .contains(&parameters.backend) =>
         {
             format!(
                 "there is no rendezvous backend '{}': the registry has {:?}",
-                parameters.backend, spec.config.backends
+                parameters.backend, spec.config.rendezvous.backends
             )
         }
         RendezvousPlan::Dynamic { parameters }
-            if parameters.run_id != spec.config.run_id.as_str() =>
+            if parameters.run_id != spec.config.identity.run_id.as_str() =>
         {
             format!(
                 "the rendezvous is for run '{}', the workers are of run '{}'",
-                parameters.run_id, spec.config.run_id
+                parameters.run_id, spec.config.identity.run_id
             )
         }
         _ => return Ok(()),

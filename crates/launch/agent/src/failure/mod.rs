@@ -62,7 +62,7 @@ pub(crate) struct FailureAnalysis {
 impl FailureAnalysis {
     pub(crate) fn new(config: &AgentConfig, group_rank: GroupRank) -> Self {
         Self {
-            role: config.role.clone(),
+            role: config.identity.role.clone(),
             group_rank,
             not_started: None,
             peer_failure: None,

@@ -68,10 +68,10 @@ impl Logs {
         let node = node.nodename().to_string_lossy().into_owned();
         Self {
             plan: config.logs.clone(),
-            run_id: config.run_id.as_str().to_owned(),
+            run_id: config.identity.run_id.as_str().to_owned(),
             labels: Labels {
                 template: config.logs.prefix_template.clone(),
-                role: config.role.clone(),
+                role: config.identity.role.clone(),
                 hostname: node.split('.').next().unwrap_or_default().to_owned(),
             },
             run: None,

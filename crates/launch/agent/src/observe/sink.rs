@@ -101,13 +101,13 @@ impl RunFacts {
                 .unwrap_or_default()
         };
         Self {
-            run_id: plan.run_id.to_string(),
-            role: plan.role.clone(),
+            run_id: plan.identity.run_id.to_string(),
+            role: plan.identity.role.clone(),
             host: HostName::This,
-            backend: plan.rendezvous_backend.clone(),
+            backend: plan.rendezvous.plan.backend().to_owned(),
             entry_point,
-            max_restarts: plan.max_restarts,
-            local_world_size: plan.local_world_size,
+            max_restarts: plan.restarts.max_restarts,
+            local_world_size: plan.identity.local_world_size,
         }
     }
 }

@@ -115,7 +115,11 @@ impl ProcessSupervisor {
             logs: Logs::new(&config),
             stderr: StderrCapture::default(),
             view: view.cloned(),
-            hang: HangMonitor::new(&config.hang, &config.role, config.local_world_size)?,
+            hang: HangMonitor::new(
+                &config.hang,
+                &config.identity.role,
+                config.identity.local_world_size,
+            )?,
             kernel_holds: KernelHolds::new(held_limit.as_deref()),
             control_group: OnceCell::new(),
             oom_counters: OutOfMemoryCounters::find(),
@@ -154,8 +158,8 @@ impl ProcessSupervisor {
         let mut streams = self.logs.streams(&place)?;
         if let Some(view) = &self.view {
             view.attach(&place, &mut streams);
-        } else if streams.stderr.is_none() && self.config.capture_stderr {
-            let terminal = self.config.capture_terminal;
+        } else if streams.stderr.is_none() && self.config.logs.capture_stderr {
+            let terminal = self.config.logs.capture_terminal;
             streams.stderr = self.stderr.stderr(local_rank, terminal);
         }
         let error_file = streams.error_file.clone();

@@ -120,8 +120,8 @@ pub(crate) struct RendezvousHandle {
 impl RendezvousHandle {
     pub(crate) fn new(config: &AgentConfig, answers: UnboundedSender<Answer>) -> Self {
         let mut rank = GroupRank(0);
-        let mut share_store = config.share_store;
-        let new_backend: Option<NewBackend> = match config.rendezvous.clone() {
+        let mut share_store = config.rendezvous.share_store;
+        let new_backend: Option<NewBackend> = match config.rendezvous.plan.clone() {
             RendezvousPlan::Local => None,
             RendezvousPlan::Static {
                 endpoint,
@@ -136,8 +136,8 @@ impl RendezvousHandle {
                     node_rank,
                     nodes,
                     timeout,
-                    run_id: config.run_id.clone(),
-                    policy: config.store_policy.clone(),
+                    run_id: config.identity.run_id.clone(),
+                    policy: config.rendezvous.store_policy.clone(),
                 };
                 Some(Box::new(move || {
                     let rendezvous = StaticRendezvous::new(parameters.clone());
@@ -145,7 +145,7 @@ impl RendezvousHandle {
                 }))
             }
             RendezvousPlan::Dynamic { parameters } => {
-                let backends = config.backends.clone();
+                let backends = config.rendezvous.backends.clone();
                 let recorded = answers.clone();
                 let recorder: Recorder = Arc::new(move |event| {
                     let _ = recorded.send(Answer::Recorded(event));
@@ -156,10 +156,10 @@ impl RendezvousHandle {
             }
         };
         let member = Member {
-            role: config.role.clone(),
-            local_world_size: config.local_world_size,
+            role: config.identity.role.clone(),
+            local_world_size: config.identity.local_world_size,
             share_store,
-            master_port: match config.master_port {
+            master_port: match config.rendezvous.master_port {
                 MasterPort::Fixed(port) => Some(port),
                 // A kept socket is for one node only.
                 MasterPort::Free | MasterPort::Kept(_) => None,
@@ -167,14 +167,14 @@ impl RendezvousHandle {
         };
         Self {
             us: RoleInfo {
-                role: config.role.clone(),
+                role: config.identity.role.clone(),
                 rank,
-                local_world_size: config.local_world_size,
+                local_world_size: config.identity.local_world_size,
             },
-            identical_workers: config.identical_workers,
-            exit_barrier_timeout: config.exit_barrier_timeout,
-            run_id: config.run_id.clone(),
-            local: LocalRendezvous::new(config),
+            identical_workers: config.rendezvous.identical_workers,
+            exit_barrier_timeout: config.rendezvous.exit_barrier_timeout,
+            run_id: config.identity.run_id.clone(),
+            local: LocalRendezvous::new(&config.rendezvous),
             backend: new_backend
                 .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
@@ -182,7 +182,7 @@ impl RendezvousHandle {
             // Alone, the agent talks to itself.
             store: in_memory(),
             answers,
-            liveness: config.liveness.clone(),
+            liveness: config.observe.liveness.clone(),
             watched: Vec::new(),
         }
     }

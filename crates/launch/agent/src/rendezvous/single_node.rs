@@ -10,7 +10,7 @@ use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Pinger, ServerOptions, StorePolicy, TcpStoreServer};
 
 use crate::error::system;
-use crate::{AgentConfig, AgentError, MasterPort};
+use crate::{AgentError, MasterPort, RendezvousOptions};
 
 /// The address of a node that nobody else needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
@@ -34,12 +34,12 @@ pub(super) struct LocalRendezvous {
 }
 
 impl LocalRendezvous {
-    pub(super) fn new(config: &AgentConfig) -> Self {
+    pub(super) fn new(options: &RendezvousOptions) -> Self {
         Self {
-            address: config.local_addr.clone(),
-            share_store: config.share_store,
-            master_port: config.master_port.clone(),
-            policy: config.store_policy.clone(),
+            address: options.local_addr.clone(),
+            share_store: options.share_store,
+            master_port: options.master_port.clone(),
+            policy: options.store_policy.clone(),
             rounds: 0,
             server: None,
             port: None,

@@ -61,11 +61,11 @@ pub(crate) fn spawn(
         .chain([(env::TORCHELASTIC_ERROR_FILE, error_file)]);
     environment.extend(own.map(|(name, value)| (name.into(), value)));
     let arguments = environment::arguments(&launch.entrypoint.arguments, ranks.local_rank);
-    let processors = launch.processors.get(ranks.local_rank.0 as usize);
+    let processors = launch.placement.processors.get(ranks.local_rank.0 as usize);
     let setup = child::Setup {
         stdout: streams.stdout,
         stderr: streams.stderr,
-        open_files: launch.open_files,
+        open_files: launch.placement.open_files,
         traceable: launch.hang.stack_tool.is_some(),
         control_group,
         processors: processors.map(child::processors),

@@ -21,20 +21,20 @@ fn plain() -> WorkerSpecBuilder {
 fn a_spec_begins_with_the_defaults_of_the_library() {
     let spec = plain().build().unwrap();
     assert_eq!((spec.role(), spec.local_world_size()), ("default", 1));
-    assert_eq!(spec.max_restarts(), 3);
+    assert_eq!(spec.config().restarts.max_restarts, 3);
     assert_eq!(spec.monitor_interval(), Duration::from_millis(100));
-    assert_eq!(spec.settle_delay(), Duration::ZERO);
-    assert!(spec.non_retryable().is_empty());
+    assert_eq!(spec.config().restarts.settle_delay, Duration::ZERO);
+    assert!(spec.config().restarts.non_retryable.is_empty());
 }
 
 #[test]
 fn the_other_defaults_are_a_word_away() {
     let first = plain().defaults(Defaults::FIRST_TORCHELASTIC);
     let first = first.build().unwrap();
-    assert_eq!(first.max_restarts(), 100);
+    assert_eq!(first.config().restarts.max_restarts, 100);
     assert_eq!(first.monitor_interval(), Duration::from_secs(5));
     let command_line = plain().defaults(Defaults::COMMAND_LINE).build().unwrap();
-    assert_eq!(command_line.max_restarts(), 0);
+    assert_eq!(command_line.config().restarts.max_restarts, 0);
 }
 
 #[test]
@@ -42,16 +42,19 @@ fn a_launch_configuration_has_its_own_defaults() {
     let config = LaunchConfig::new(1, 2);
     let spec = config.spec(WorkerEntrypoint::command("true")).unwrap();
     assert_eq!(spec.role(), "default_role");
-    assert_eq!(spec.max_restarts(), 3);
+    assert_eq!(spec.config().restarts.max_restarts, 3);
     assert_eq!(
-        spec.rendezvous(),
-        &RendezvousPlan::Local,
+        spec.config().rendezvous.plan,
+        RendezvousPlan::Local,
         "no etcd is asked"
     );
-    let run_id: u128 = spec.run_id().as_str().parse().unwrap();
+    let run_id: u128 = spec.config().identity.run_id.as_str().parse().unwrap();
     assert_eq!(run_id >> 76 & 0xf, 4, "the number of a random UUID");
     let other = config.spec(WorkerEntrypoint::command("true")).unwrap();
-    assert_ne!(other.run_id(), spec.run_id());
+    assert_ne!(
+        other.config().identity.run_id,
+        spec.config().identity.run_id
+    );
 }
 
 #[test]

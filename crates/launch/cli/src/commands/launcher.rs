@@ -171,10 +171,10 @@ fn run(
         ..
     } = launch;
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
-    let (signals, mut signalled) = (plan.signals.clone(), false);
-    plan.open_files = rdzv_agent::host::raise_open_files_limit();
+    let (signals, mut signalled) = (plan.stop.signals.clone(), false);
+    plan.placement.open_files = rdzv_agent::host::raise_open_files_limit();
     let mut sinks = event_sinks::open(&mut plan, &observers, view.as_ref(), events_shown)?;
-    let mut story = Story::new(plan.shutdown_timeout);
+    let mut story = Story::new(plan.stop.shutdown_timeout);
     let outcome = rdzv_agent::run_in_view(plan, view.as_ref(), &mut |event: &AgentEvent| {
         let form = Form::of_stderr();
         let lines = story.record(event, form.width);

@@ -26,7 +26,7 @@ pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32
     let Ok(launch) = resolve(arguments, &called, environment, &ThisHost) else {
         return;
     };
-    let RendezvousPlan::Dynamic { parameters } = launch.plan.rendezvous else {
+    let RendezvousPlan::Dynamic { parameters } = launch.plan.rendezvous.plan else {
         return;
     };
     if parameters.backend != C10dRendezvous::NAME {

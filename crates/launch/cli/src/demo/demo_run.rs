@@ -173,21 +173,20 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Agen
         arguments: words.into(),
         name: "rdzv demo-worker".to_owned(),
     };
-    Ok(AgentConfig {
-        run_id: RunId::new("demo"),
-        local_world_size: args.workers,
-        max_restarts: 1,
-        shutdown_timeout: Duration::from_secs(5),
-        local_addr: Some("127.0.0.1".to_owned()),
-        logs: LogPlan {
-            redirects: RankSelection::All(both),
-            console_ranks: Some(BTreeSet::new()),
-            ..LogPlan::new(LogBase::Directory(directory.join("logs")))
-        },
-        environment: std::env::vars_os().collect(),
-        rendezvous_backend: "static".to_owned(),
-        ..AgentConfig::builder(entrypoint).build()
-    })
+    let mut config = AgentConfig::default();
+    config.entrypoint = entrypoint;
+    config.environment = std::env::vars_os().collect();
+    config.identity.run_id = RunId::new("demo");
+    config.identity.local_world_size = args.workers;
+    config.restarts.max_restarts = 1;
+    config.stop.shutdown_timeout = Duration::from_secs(5);
+    config.rendezvous.local_addr = Some("127.0.0.1".to_owned());
+    config.logs = LogPlan {
+        redirects: RankSelection::All(both),
+        console_ranks: Some(BTreeSet::new()),
+        ..LogPlan::new(LogBase::Directory(directory.join("logs")))
+    };
+    Ok(config)
 }
 
 /// Shows what the workers had to say, for whom it did not go well.

@@ -12,6 +12,7 @@ use rdzv_agent::topology::{Hardware, PlacementError};
 use rdzv_agent_proto::topology::{
     Accelerators, Binding, BindingMode, CpuLimit, CpuList, VisibleLists,
 };
+use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES};
 use rdzv_rendezvous::dynamic::is_this_machine;
 use uuid::Uuid;
 
@@ -32,6 +33,14 @@ impl Environment {
     /// The same, without an empty one.
     pub(crate) fn filled(&self, name: &str) -> Option<String> {
         self.text(name).filter(|value| !value.is_empty())
+    }
+
+    /// The devices that are visible to workers.
+    pub(super) fn visible_lists(&self) -> VisibleLists {
+        VisibleLists {
+            cuda: self.text(CUDA_VISIBLE_DEVICES),
+            hip: self.text(HIP_VISIBLE_DEVICES),
+        }
     }
 
     /// True if the variable is exactly `1`.
@@ -60,11 +69,22 @@ pub(crate) enum Note {
 pub(super) struct Context<'c> {
     pub(super) environment: &'c Environment,
     pub(super) machine: &'c dyn Machine,
+    /// Environment of the workers, before the variables of their ranks.
+    pub(super) workers: BTreeMap<OsString, OsString>,
     /// Collected on the way.
     pub(super) notes: Vec<Note>,
 }
 
-impl Context<'_> {
+impl<'c> Context<'c> {
+    pub(super) fn new(environment: &'c Environment, machine: &'c dyn Machine) -> Self {
+        Self {
+            environment,
+            machine,
+            workers: environment.0.clone(),
+            notes: Vec::new(),
+        }
+    }
+
     pub(super) fn warn(&mut self, text: impl Into<String>) {
         self.notes.push(Note::Warning(text.into()));
     }

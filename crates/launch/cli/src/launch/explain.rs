@@ -3,8 +3,8 @@
 use super::context::{Environment, Machine};
 use super::resolve::Launch;
 use super::{
-    entrypoint, hang_detection, node_check, observers, preemption, rendezvous_explanation,
-    restarts, worker_count, worker_output, worker_variables,
+    entrypoint, hang_detection, node_check, observers, placement, preemption,
+    rendezvous_explanation, restarts, worker_count, worker_output, worker_variables,
 };
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
@@ -23,15 +23,15 @@ pub(crate) fn explain(
     worker_count::explain(
         &mut draft,
         &launch.nodes,
-        plan.local_world_size,
+        plan.identity.local_world_size,
         &launch.count,
     );
     rendezvous_explanation::explain(&mut draft, plan, &launch.rendezvous, machine);
-    node_check::explain(&mut draft, plan.node_check.as_ref());
+    node_check::explain(&mut draft, plan.rendezvous.node_check.as_ref());
     restarts::explain(
         &mut draft,
         plan,
-        launch.agent_restarts,
+        launch.rendezvous.agent_restarts,
         launch.scheduled.longest_grace,
         environment,
     );
@@ -49,7 +49,7 @@ pub(crate) fn explain(
     let mode = entrypoint::explain(&mut draft, &plan.entrypoint, interpreter);
     let workers = worker_variables::preview_workers(launch)?;
     worker_variables::explain_commands(&mut draft, launch, &workers, &mode);
-    worker_count::explain_binding(&mut draft, &launch.bindings);
+    placement::explain(&mut draft, &launch.bindings);
     worker_variables::explain_variables(&mut draft, launch, &workers, environment);
     Ok(draft.finish())
 }

@@ -1,7 +1,5 @@
 //! Detection of workers that hang, and the action that follows.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,11 +48,11 @@ impl HangArgs {
     pub(super) fn resolve(
         &self,
         entrypoint: &Entrypoint,
-        context: &Context<'_>,
-        workers: &mut BTreeMap<OsString, OsString>,
+        context: &mut Context<'_>,
     ) -> Result<HangPlan, Refusal> {
         let watchdog = watchdog(context);
         if let Some(path) = &watchdog {
+            let workers = &mut context.workers;
             workers.insert(env::TORCHELASTIC_TIMER_FILE.into(), path.into());
         }
         let heartbeat = self.heartbeat(context)?;

@@ -9,8 +9,10 @@
 //! |---|---|
 //! | `flags` | all flags of a launcher, in the order of `torchrun` |
 //! | `context` | environment, facts about the host, notes to the user |
-//! | `worker_count` | numbers of nodes and workers; threads, devices and processors |
+//! | `worker_count` | numbers of nodes and workers; threads |
+//! | `placement` | processors and devices of each worker |
 //! | `rendezvous_choice` | backend, endpoint and run id |
+//! | `rendezvous` | the rendezvous of the agent: the choice, its credentials, the workers' store |
 //! | `entrypoint` | the command of each worker, and its interpreter |
 //! | `worker_output` | files and console |
 //! | `restarts` | restarts, grace, signals |
@@ -31,7 +33,9 @@ mod flags;
 mod hang_detection;
 mod node_check;
 mod observers;
+mod placement;
 mod preemption;
+mod rendezvous;
 mod rendezvous_choice;
 mod rendezvous_explanation;
 mod resolve;

@@ -192,11 +192,8 @@ mod tests {
 
     #[test]
     fn a_health_port_that_is_none_is_reported_and_ignored() {
-        let mut context = Context {
-            environment: &Environment::default(),
-            machine: &ThisHost,
-            notes: Vec::new(),
-        };
+        let environment = Environment::default();
+        let mut context = Context::new(&environment, &ThisHost);
         assert_eq!(port("29501", &mut context), Some(29501));
         assert_eq!(context.notes, []);
         for bad in ["http", "70000", ""] {

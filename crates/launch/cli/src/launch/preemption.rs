@@ -122,6 +122,18 @@ impl PreemptionArgs {
     }
 }
 
+/// Unix time in seconds at which the job has to end, if it is known. Workers find it in RDZV_DEADLINE.
+pub(super) fn deadline(scheduled: Option<u64>, context: &mut Context<'_>) -> Option<u64> {
+    if let Some(deadline) = scheduled {
+        let variable = context.workers.entry(env::RDZV_DEADLINE.into());
+        variable.or_insert_with(|| deadline.to_string().into());
+    }
+    match context.environment.filled(env::RDZV_DEADLINE) {
+        Some(text) => text.parse().ok(),
+        None => scheduled,
+    }
+}
+
 /// The name of the job for `scontrol`: of one task of an array, that task.
 fn job(environment: &Environment) -> Option<String> {
     let array = environment.filled("SLURM_ARRAY_JOB_ID");
@@ -181,11 +193,8 @@ mod tests {
             preempt_grace: grace,
             ..PreemptionArgs::default()
         };
-        let context = Context {
-            environment: &Environment::default(),
-            machine: &ThisHost,
-            notes: Vec::new(),
-        };
+        let environment = Environment::default();
+        let context = Context::new(&environment, &ThisHost);
         arguments.resolve(Duration::from_secs(30), &context)
     }
 

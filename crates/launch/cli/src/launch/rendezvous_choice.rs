@@ -11,7 +11,6 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::C10dRendezvous;
 use rdzv_rendezvous::{BackendRegistry, RendezvousConfig, RendezvousError, RendezvousParameters};
-use rdzv_store::Limits;
 
 use super::context::Context;
 use super::worker_count::Nodes;
@@ -112,12 +111,6 @@ impl RendezvousArgs {
     pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
         RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error("--rdzv-conf", &error))
     }
-
-    /// The bounds of the stores that the agent hosts.
-    pub(super) fn store_limits(&self) -> Result<Limits, Raised> {
-        let limits = self.settings()?.store_limits();
-        limits.map_err(|error| value_error("--rdzv-conf", &error))
-    }
 }
 
 impl StaticArgs {
@@ -129,15 +122,6 @@ impl StaticArgs {
     }
 }
 
-/// The rendezvous and the name of a run.
-pub(super) struct Chosen {
-    pub(super) plan: RendezvousPlan,
-    pub(super) run_id: RunId,
-    /// The effective backend, for events.
-    pub(super) backend: String,
-    pub(super) reasons: RendezvousReasons,
-}
-
 /// The reasons of a choice. An empty text: the flag says it all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RendezvousReasons {
@@ -147,6 +131,8 @@ pub(super) struct RendezvousReasons {
     pub(super) endpoint: &'static str,
     /// For a run id that was not given.
     pub(super) run_id: &'static str,
+    /// For the number of restarts of the agent, if it was not given.
+    pub(super) agent_restarts: &'static str,
 }
 
 /// The flags that a choice depends on.
@@ -157,12 +143,17 @@ pub(super) struct RendezvousChoice<'a> {
 }
 
 impl RendezvousChoice<'_> {
-    /// Warns of flags that have no effect with the chosen backend, or another than they seem to have.
-    pub(super) fn warn(&self, context: &mut Context<'_>) {
+    /// Refuses spare nodes without a dynamic rendezvous. Warns of flags that have no effect with the chosen
+    /// backend, or another than they seem to have.
+    pub(super) fn check(&self, context: &mut Context<'_>) -> Result<(), Refusal> {
+        if self.nodes.spares > 0 && self.has_fixed_nodes() {
+            let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
+            return Err(Refusal::argument("--spares", problem));
+        }
         let (backend, nodes) = (&self.arguments.rdzv_backend, self.nodes);
         let is_static = backend == "static";
         if self.alone() {
-            return;
+            return Ok(());
         }
         if !is_static && self.arguments.rdzv_endpoint.is_empty() {
             context.warn(
@@ -183,6 +174,7 @@ impl RendezvousChoice<'_> {
                 nodes.text, nodes.most
             ));
         }
+        Ok(())
     }
 
     /// Finds options of `--rdzv-conf` that the backend does not know: refused, or warned of.
@@ -233,7 +225,7 @@ impl RendezvousChoice<'_> {
         settings: &RendezvousConfig,
         backends: &BackendRegistry,
         context: &mut Context<'_>,
-    ) -> Result<Chosen, Refusal> {
+    ) -> Result<(RendezvousPlan, RunId, RendezvousReasons), Refusal> {
         let given = self.arguments.rdzv_id.as_deref();
         if given == Some("") {
             context.warn("the run id is empty, so a random one is used");
@@ -247,16 +239,13 @@ impl RendezvousChoice<'_> {
             } else {
                 "one node, and neither --rdzv-endpoint nor --master-port: nobody to meet"
             };
-            return Ok(Chosen {
-                plan,
-                run_id: RunId::new(run_id),
-                backend: "c10d".to_owned(),
-                reasons: RendezvousReasons {
-                    backend: reason,
-                    endpoint: reason,
-                    run_id: id.map_or("a new UUID for each run", |_| ""),
-                },
-            });
+            let reasons = RendezvousReasons {
+                backend: reason,
+                endpoint: reason,
+                run_id: id.map_or("a new UUID for each run", |_| ""),
+                agent_restarts: "",
+            };
+            return Ok((plan, RunId::new(run_id), reasons));
         }
         let (run_id, id_reason) = match given {
             None => ("none".to_owned(), "the same for all jobs that name none"),
@@ -298,16 +287,13 @@ impl RendezvousChoice<'_> {
             }
             _ => "",
         };
-        Ok(Chosen {
-            plan,
-            run_id: RunId::new(run_id),
-            backend: backend.clone(),
-            reasons: RendezvousReasons {
-                backend: "",
-                endpoint,
-                run_id: id_reason,
-            },
-        })
+        let reasons = RendezvousReasons {
+            backend: "",
+            endpoint,
+            run_id: id_reason,
+            agent_restarts: "",
+        };
+        Ok((plan, RunId::new(run_id), reasons))
     }
 
     /// Whether others than this host may reach the stores of the run.
@@ -333,13 +319,8 @@ impl RendezvousChoice<'_> {
     }
 
     /// Whether each node has a rank that is given, or is alone.
-    pub(super) fn has_fixed_nodes(&self) -> bool {
+    fn has_fixed_nodes(&self) -> bool {
         self.alone() || self.arguments.rdzv_backend == "static"
-    }
-
-    /// Whether the run has an id that tells it from others.
-    pub(super) fn has_run_id(&self) -> bool {
-        self.arguments.rdzv_id.is_some()
     }
 
     /// True if this node needs no other one: by `--standalone`, or because no flag names others.
@@ -505,7 +486,7 @@ pub(super) fn without_effect(parameters: &RendezvousParameters) -> Vec<&'static 
     warnings
 }
 
-fn value_error(flag: &str, error: &RendezvousError) -> Raised {
+pub(super) fn value_error(flag: &str, error: &RendezvousError) -> Raised {
     Raised::value_error(error.to_string()).about(flag)
 }
 

@@ -20,10 +20,10 @@ pub(super) fn explain(
     draft.section("Rendezvous");
     let backend = draft.given("rdzv_backend");
     let backend = backend.unless_decided(reasons.backend);
-    draft.line("backend", &plan.rendezvous_backend, backend);
+    draft.line("backend", plan.rendezvous.plan.backend(), backend);
     let endpoint = draft.given("rdzv_endpoint");
     let endpoint = endpoint.unless_decided(reasons.endpoint);
-    let shown = match &plan.rendezvous {
+    let shown = match &plan.rendezvous.plan {
         RendezvousPlan::Local => "none needed".to_owned(),
         RendezvousPlan::Static { endpoint, .. } => endpoint.to_string(),
         RendezvousPlan::Dynamic { parameters } if parameters.endpoint.is_empty() => {
@@ -33,7 +33,7 @@ pub(super) fn explain(
     };
     draft.line("endpoint", shown, endpoint);
     let id = draft.given("rdzv_id").unless_decided(reasons.run_id);
-    draft.line("run id", plan.run_id.as_str(), id);
+    draft.line("run id", plan.identity.run_id.as_str(), id);
     draft.mention(&["standalone", "node_rank"]);
     settings(draft, plan);
     let (coordinator, reason) = coordinator(plan, machine);
@@ -42,7 +42,7 @@ pub(super) fn explain(
 }
 
 fn settings(draft: &mut Draft, plan: &AgentConfig) {
-    match &plan.rendezvous {
+    match &plan.rendezvous.plan {
         RendezvousPlan::Local => {}
         RendezvousPlan::Static {
             node_rank, timeout, ..
@@ -65,7 +65,7 @@ fn settings(draft: &mut Draft, plan: &AgentConfig) {
 /// The process that runs the coordinator, and the reason.
 fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     let here = "this node's agent".to_owned();
-    let parameters = match &plan.rendezvous {
+    let parameters = match &plan.rendezvous.plan {
         RendezvousPlan::Local => return (here, "there is no other node".to_owned()),
         RendezvousPlan::Static { node_rank, .. } if node_rank.0 == 0 => {
             return (here, "it has --node-rank 0".to_owned());
@@ -143,7 +143,7 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     let (address, port) = (draft.given("master_addr"), draft.given("master_port"));
     let local = draft.given("local_addr");
     let decided = |why: &str| Provenance::decided(why);
-    let (host, address) = match &plan.rendezvous {
+    let (host, address) = match &plan.rendezvous.plan {
         RendezvousPlan::Static { endpoint, .. } => {
             let why = "static rendezvous: workers meet at its endpoint";
             // A reason for the endpoint means that it was made of these two flags.
@@ -155,11 +155,11 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
             draft.line(env::MASTER_PORT, endpoint.port.to_string(), from(port));
             return;
         }
-        RendezvousPlan::Local => match &plan.local_addr {
+        RendezvousPlan::Local => match &plan.rendezvous.local_addr {
             Some(address) => (address.clone(), local),
             None => ("127.0.0.1".to_owned(), decided("there is no other node")),
         },
-        RendezvousPlan::Dynamic { .. } => match &plan.local_addr {
+        RendezvousPlan::Dynamic { .. } => match &plan.rendezvous.local_addr {
             Some(own) => (
                 format!("that of the node with rank 0; {own} if it is this one"),
                 local,
@@ -171,11 +171,11 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
         },
     };
     draft.line(env::MASTER_ADDR, host, address);
-    let port = match &plan.master_port {
+    let port = match &plan.rendezvous.master_port {
         MasterPort::Fixed(port) => port.to_string(),
         _ => "a free one".to_owned(),
     };
-    let reason = if plan.share_store {
+    let reason = if plan.rendezvous.share_store {
         "an agent hosts the workers' store there".to_owned()
     } else {
         let variable = env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE;

@@ -1,10 +1,9 @@
 //! Restarts and ends: which failures lead to another attempt, and which signals end a run.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::{AgentConfig, RendezvousPlan};
+use rdzv_agent::{AgentConfig, RendezvousPlan, RestartOptions, StopOptions};
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;
 use rustix::process::Signal;
@@ -53,7 +52,7 @@ pub(crate) struct StopArgs {
         value_name = "NAME,...",
         default_value = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     )]
-    pub(crate) signals_to_handle: String,
+    signals_to_handle: String,
 
     /// Seconds that workers have between the closing signal and SIGKILL
     ///
@@ -63,17 +62,13 @@ pub(crate) struct StopArgs {
     shutdown_timeout: Option<i64>,
 }
 
-/// The failures that lead to another attempt, and the time before it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Restarts {
-    /// Exit codes, or minus the numbers of signals, after which there is none.
-    pub(super) non_retryable: BTreeSet<i32>,
-    /// The pause of the node before it.
-    pub(super) settle_delay: Duration,
-}
-
 impl RestartArgs {
-    pub(super) fn resolve(&self) -> Result<Restarts, Refusal> {
+    pub(super) fn resolve(&self, max_restarts: i64) -> Result<RestartOptions, Refusal> {
+        if max_restarts < 0 {
+            let raised = Raised::new("AssertionError", "max_restarts must be >= 0");
+            let sentence = format!("--max-restarts is {max_restarts} and has to be 0 or more");
+            return Err(raised.plainly(sentence).into());
+        }
         let settle_delay = Duration::try_from_secs_f64(self.settle_delay).map_err(|_| {
             let problem = format!("{} is no number of seconds from 0", self.settle_delay);
             Refusal::argument("--settle-delay", &problem)
@@ -81,7 +76,8 @@ impl RestartArgs {
         let codes = self.final_exit_codes.as_deref().unwrap_or_default();
         let codes = codes.split(',').map(str::trim);
         let codes = codes.filter(|code| !code.is_empty()).map(exit_code);
-        Ok(Restarts {
+        Ok(RestartOptions {
+            max_restarts: u32::try_from(max_restarts).unwrap_or(u32::MAX),
             non_retryable: codes.collect::<Result<_, _>>()?,
             settle_delay,
         })
@@ -139,13 +135,14 @@ impl RestartArgs {
 }
 
 impl StopArgs {
-    /// Numbers of the signals in `--signals-to-handle`. A name that does not exist is refused if
-    /// `is_strict`, else left out with a warning; a signal that cannot be handled is an error.
-    pub(super) fn signals(
+    /// Resolves the section, with the numbers of the signals in `--signals-to-handle`. A name that does not exist is
+    /// refused if `is_strict`, else left out with a warning; a signal that cannot be handled is an error.
+    pub(super) fn resolve(
         &self,
+        shutdown_timeout: Duration,
         is_strict: bool,
         context: &mut Context<'_>,
-    ) -> Result<Vec<i32>, Refusal> {
+    ) -> Result<StopOptions, Refusal> {
         let mut numbers = Vec::new();
         for name in self.signals_to_handle.split(',') {
             match signal::number(name.trim()) {
@@ -177,7 +174,11 @@ impl StopArgs {
                 )),
             }
         }
-        Ok(numbers)
+        Ok(StopOptions {
+            shutdown_timeout,
+            signals: numbers,
+            signals_text: self.signals_to_handle.clone(),
+        })
     }
 
     /// The grace of every path on which workers are stopped. `longest` bounds what nobody asked for.
@@ -213,6 +214,16 @@ impl StopArgs {
     }
 }
 
+/// Refuses an interval that torchrun refuses; rdzv does not poll.
+pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
+    if interval > 0.0 {
+        return Ok(());
+    }
+    let text = format!("monitor_interval must be > 0, got {interval}");
+    let sentence = format!("--monitor-interval is {interval} and has to be more than 0");
+    Err(Raised::new("AssertionError", text).plainly(sentence))
+}
+
 /// Adds restarts, grace and signals to an explanation.
 pub(super) fn explain(
     draft: &mut Draft,
@@ -222,9 +233,9 @@ pub(super) fn explain(
     environment: &Environment,
 ) {
     draft.section("Restarts and ends");
-    let restarts = plan.max_restarts.to_string();
+    let restarts = plan.restarts.max_restarts.to_string();
     draft.setting("restarts after failures", "max_restarts", restarts, "");
-    let restarts = plan.agent_restarts.to_string();
+    let restarts = plan.rendezvous.agent_restarts.to_string();
     draft.setting(
         "restarts of a killed agent",
         "agent_restarts",
@@ -237,17 +248,17 @@ pub(super) fn explain(
     if !draft.is_given("shutdown_timeout") {
         if environment.text(variable).is_some() {
             provenance = Provenance::variable(variable);
-        } else if longest_grace == Some(plan.shutdown_timeout) {
+        } else if longest_grace == Some(plan.stop.shutdown_timeout) {
             provenance = Provenance::decided("");
             reason = "on every path; ends before Slurm kills the agent (KillWait)";
         }
     }
     draft.line(
         "grace before SIGKILL",
-        format!("{} s", plan.shutdown_timeout.as_secs()),
+        format!("{} s", plan.stop.shutdown_timeout.as_secs()),
         provenance.because(reason),
     );
-    let names = plan.signals.iter().copied().map(signal::in_words);
+    let names = plan.stop.signals.iter().copied().map(signal::in_words);
     let names: Vec<String> = names.collect();
     let names = names.join(", ");
     draft.setting("signals passed on", "signals_to_handle", names, "");
@@ -257,13 +268,13 @@ pub(super) fn explain(
 mod tests {
     use super::*;
 
-    fn read(codes: Option<&str>, settle_delay: f64) -> Result<Restarts, Refusal> {
+    fn read(codes: Option<&str>, settle_delay: f64) -> Result<RestartOptions, Refusal> {
         let flags = RestartArgs {
             final_exit_codes: codes.map(str::to_owned),
             settle_delay,
             agent_restarts: None,
         };
-        flags.resolve()
+        flags.resolve(0)
     }
 
     #[test]

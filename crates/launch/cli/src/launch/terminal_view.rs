@@ -47,12 +47,12 @@ impl TerminalArgs {
                 _ => Ok(None),
             };
         };
-        let is_alone = plan.local_world_size == 1 && plan.rendezvous.nodes() == 1;
+        let is_alone = plan.identity.local_world_size == 1 && plan.rendezvous.plan.nodes() == 1;
         // A program that called the launcher has the terminal; this process is in the background of it.
         let is_called = environment.filled(env::RDZV_CALLER).is_some();
         let is_direct = self.ui == "auto" && (is_alone || !is_ours || is_called);
-        if is_direct || !plan.capture_stderr {
-            plan.capture_terminal = is_ours && !is_called && !self.no_pty;
+        if is_direct || !plan.logs.capture_stderr {
+            plan.logs.capture_terminal = is_ours && !is_called && !self.no_pty;
             return Ok(None);
         }
         let is_dumb = environment
@@ -66,7 +66,7 @@ impl TerminalArgs {
             rows,
             terminals: !self.no_pty,
             colours: !is_dumb && environment.filled(env::NO_COLOR).is_none(),
-            workers: plan.local_world_size,
+            workers: plan.identity.local_world_size,
         };
         let view = relay.show(options);
         // Without a thread for it, workers write to the console themselves.

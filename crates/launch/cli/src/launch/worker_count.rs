@@ -1,15 +1,12 @@
-//! How many nodes and workers there are, and which devices and processors the workers get.
+//! How many nodes and workers there are.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 
 use clap::Args;
-use rdzv_agent_proto::group::environment::device_of;
-use rdzv_agent_proto::topology::{Binding, BindingMode, CpuLimit, Vendor, VisibleLists};
-use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, OMP_NUM_THREADS};
-use rdzv_core::rank::LocalRank;
+use rdzv_agent_proto::topology::{CpuLimit, Vendor};
+use rdzv_core::env::OMP_NUM_THREADS;
 
-use super::context::{Context, Environment, Note};
+use super::context::{Context, Note};
 use crate::exit::{Raised, Refusal};
 use crate::explanation::Draft;
 use crate::number::{int_or_raise, parse_int};
@@ -56,7 +53,7 @@ impl Nodes {
     }
 
     /// The nodes that have workers, if so many of all are in reserve.
-    pub(super) fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
+    fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
         if spares == 0 {
             return Ok(self);
         }
@@ -88,13 +85,14 @@ pub(super) struct WorkerCount {
 }
 
 impl CountArgs {
-    /// Reads `--nnodes`: `N` or `MIN:MAX`.
-    pub(super) fn nodes(&self) -> Result<Nodes, Raised> {
+    /// Reads `--nnodes`: `N` or `MIN:MAX`, of which `spares` nodes wait in reserve.
+    pub(super) fn nodes(&self, spares: u32) -> Result<Nodes, Refusal> {
         let sentence = format!(
             "--nnodes is '{}' and has to be N or MIN:MAX, with numbers from 1 and MIN at most MAX, such as 2 or 1:4",
             self.nnodes
         );
-        self.range().map_err(|raised| raised.plainly(sentence))
+        let nodes = self.range().map_err(|raised| raised.plainly(sentence))?;
+        nodes.without_spares(spares)
     }
 
     fn range(&self) -> Result<Nodes, Raised> {
@@ -125,12 +123,19 @@ impl CountArgs {
         })
     }
 
-    /// Reads `--nproc-per-node`.
+    /// Reads `--nproc-per-node`, and keeps several workers from each taking all processors.
+    pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
+        let count = self.count(context)?;
+        count.limit_threads(context);
+        Ok(count)
+    }
+
+    /// Counts the workers.
     ///
     /// A limit of the control group on processor time lowers the number of processors. `torchrun`
     /// ignores it: in a container with two processors' worth of a large machine it starts a worker
     /// for each processor of that machine.
-    pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
+    fn count(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         if let Some(workers) = parse_int(&self.nproc_per_node) {
             let reason = String::new();
             return Ok(WorkerCount { workers, reason });
@@ -147,7 +152,7 @@ impl CountArgs {
             (visible > 0).then_some(WorkerCount { workers, reason })
         };
         let (vendor, all) = accelerators.gpus();
-        let visible = accelerators.visible_gpus(&visible_lists(context.environment));
+        let visible = accelerators.visible_gpus(&context.environment.visible_lists());
         let gpus = counted(vendor, visible.len(), all.len());
         let all = accelerators.intel.len();
         let xpus = counted(Vendor::Intel, all, all);
@@ -210,12 +215,20 @@ fn processors(context: &mut Context<'_>) -> WorkerCount {
 }
 
 impl WorkerCount {
-    /// Keeps several workers from each taking all processors.
-    pub(super) fn limit_threads(
-        &self,
-        environment: &mut BTreeMap<OsString, OsString>,
-        context: &mut Context<'_>,
-    ) {
+    /// The number of workers, if it is possible.
+    pub(super) fn local_world_size(&self) -> Result<u32, Raised> {
+        let workers = self.workers;
+        let size = u32::try_from(workers).ok().filter(|size| *size > 0);
+        size.ok_or_else(|| {
+            let text = format!("nproc_per_node must be > 0, got {workers}");
+            Raised::new("AssertionError", text).plainly(format!(
+                "--nproc-per-node is {workers} and has to be 1 or more"
+            ))
+        })
+    }
+
+    fn limit_threads(&self, context: &mut Context<'_>) {
+        let environment = &mut context.workers;
         if self.workers <= 1 || environment.contains_key(OsStr::new(OMP_NUM_THREADS)) {
             return;
         }
@@ -229,40 +242,6 @@ impl WorkerCount {
             ),
             plain: "OMP_NUM_THREADS is not set: each worker gets 1 thread".to_owned(),
         });
-    }
-}
-
-/// Refuses more workers than there are devices to hand out one by one.
-pub(super) fn check_virtual_local_rank(
-    local_world_size: u32,
-    environment: &Environment,
-) -> Result<(), Raised> {
-    let lists = visible_lists(environment);
-    (0..local_world_size).try_for_each(|local_rank| {
-        let device = device_of(&lists, LocalRank(local_rank));
-        let refused = |text| Raised::value_error(text).about("--virtual-local-rank");
-        device.map(|_| ()).map_err(refused)
-    })
-}
-
-/// The processors of each worker with `--numa-binding`; none without it.
-pub(super) fn numa_binding(
-    mode: Option<&str>,
-    local_world_size: u32,
-    context: &Context<'_>,
-) -> Result<Vec<Binding>, Raised> {
-    let Some(mode) = mode.and_then(BindingMode::named) else {
-        return Ok(Vec::new());
-    };
-    let lists = visible_lists(context.environment);
-    let bindings = context.machine.bind(mode, &lists, local_world_size);
-    bindings.map_err(|error| Raised::new("RuntimeError", error.to_string()).about("--numa-binding"))
-}
-
-fn visible_lists(environment: &Environment) -> VisibleLists {
-    VisibleLists {
-        cuda: environment.text(CUDA_VISIBLE_DEVICES),
-        hip: environment.text(HIP_VISIBLE_DEVICES),
     }
 }
 
@@ -282,16 +261,4 @@ pub(super) fn explain(draft: &mut Draft, nodes: &Nodes, workers: u32, count: &Wo
     let (name, workers) = ("workers on this node", workers.to_string());
     draft.setting(name, "nproc_per_node", workers, &count.reason);
     draft.flag("role", "role");
-}
-
-/// Adds the processors of bound workers to an explanation.
-pub(super) fn explain_binding(draft: &mut Draft, bindings: &[Binding]) {
-    draft.section("Processors");
-    for (local_rank, binding) in bindings.iter().enumerate() {
-        let (name, processors) = (
-            format!("worker {local_rank}"),
-            binding.processors.to_string(),
-        );
-        draft.setting(name, "numa_binding", processors, &binding.reason);
-    }
 }

@@ -113,7 +113,6 @@ impl OutputArgs {
             }
         }
         Ok(LogPlan {
-            base,
             redirects,
             tee,
             console_ranks,
@@ -121,6 +120,7 @@ impl OutputArgs {
             stderr_filters,
             prefix_template,
             collapse,
+            ..LogPlan::new(base)
         })
     }
 

@@ -51,13 +51,13 @@ pub(super) fn explain_variables(
     let names: Vec<&'static str> = workers.first().map_or_else(Vec::new, |worker| {
         worker.variables.iter().map(|(name, _)| *name).collect()
     });
-    let alone = plan.rendezvous == RendezvousPlan::Local;
+    let alone = plan.rendezvous.plan == RendezvousPlan::Local;
     for (index, name) in names.into_iter().enumerate() {
         // Part of the section on rendezvous.
         if [env::MASTER_ADDR, env::MASTER_PORT].contains(&name) {
             continue;
         }
-        let fixed = matches!(plan.rendezvous, RendezvousPlan::Static { .. })
+        let fixed = matches!(plan.rendezvous.plan, RendezvousPlan::Static { .. })
             && [env::GROUP_RANK, env::GROUP_WORLD_SIZE].contains(&name);
         let value = if alone || fixed || !OF_ROUND.contains(&name) {
             let value = |worker: &WorkerPreview| worker.variables[index].1.clone();
@@ -106,7 +106,7 @@ pub(super) fn explain_variables(
 /// The workers of the first attempt, none of them started.
 pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Refusal> {
     let plan = &launch.plan;
-    let (nodes, group_rank, master) = match &plan.rendezvous {
+    let (nodes, group_rank, master) = match &plan.rendezvous.plan {
         RendezvousPlan::Static {
             endpoint,
             node_rank,
@@ -118,7 +118,7 @@ pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Ref
             (endpoint.host.to_string(), endpoint.port),
         ),
         _ => {
-            let address = plan.local_addr.as_deref().unwrap_or("127.0.0.1");
+            let address = plan.rendezvous.local_addr.as_deref().unwrap_or("127.0.0.1");
             (launch.nodes.least, GroupRank(0), (address.to_owned(), 0))
         }
     };
@@ -126,8 +126,8 @@ pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Ref
     let master = Master {
         addr,
         port,
-        hosted_by_agent: plan.share_store
-            || matches!(plan.rendezvous, RendezvousPlan::Static { .. }),
+        hosted_by_agent: plan.rendezvous.share_store
+            || matches!(plan.rendezvous.plan, RendezvousPlan::Static { .. }),
     };
     let workers = preview(plan, nodes, group_rank, master);
     workers.map_err(|error| Raised::new(error.class(), error.to_string()).into())

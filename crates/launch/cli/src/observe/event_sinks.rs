@@ -64,7 +64,7 @@ pub(crate) fn open(
         .map(socket_directory)
         .transpose()
         .map_err(|error| refused("--worker-server: make a directory", &error))?;
-    plan.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
+    plan.observe.worker_sockets = sockets.as_ref().map(|made| made.path().to_owned());
     let notice = notice_directory(plan)
         .map_err(|error| refused("--preempt-signal: make a directory", &error))?;
     let facts = RunFacts::new(plan);
@@ -92,18 +92,18 @@ pub(crate) fn open(
     let listeners = listeners(observers)?;
     if !listeners.is_empty() {
         let group = GroupStatus::default();
-        if let RendezvousPlan::Dynamic { parameters } = &mut plan.rendezvous {
+        if let RendezvousPlan::Dynamic { parameters } = &mut plan.rendezvous.plan {
             parameters.group = Some(group.clone());
         }
         let (metrics, counters) = prometheus::metrics(&facts, Arc::clone(&report), group.clone());
         sinks.add(counters);
         let sources = Sources {
-            token: plan.store_policy.credentials.token.clone(),
-            liveness: plan.liveness.clone(),
+            token: plan.rendezvous.store_policy.credentials.token.clone(),
+            liveness: plan.observe.liveness.clone(),
             metrics,
             node: Some(Arc::clone(&report)),
             group: Some(group),
-            worker_sockets: plan.worker_sockets.clone(),
+            worker_sockets: plan.observe.worker_sockets.clone(),
         };
         status_server::start(listeners, sources)
             .map_err(|error| refused("serve the status", &error))?;

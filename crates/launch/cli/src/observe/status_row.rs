@@ -55,15 +55,15 @@ impl StatusRow {
             workers: 0,
             nodes: 0,
             restarts: 0,
-            most_restarts: plan.max_restarts,
+            most_restarts: plan.restarts.max_restarts,
             awaited: None,
         };
         view.set_status(Some(status.clone()));
         Self {
             view,
             status,
-            is_alone: plan.rendezvous.nodes() == 1,
-            grace: plan.shutdown_timeout,
+            is_alone: plan.rendezvous.plan.nodes() == 1,
+            grace: plan.stop.shutdown_timeout,
             running: BTreeMap::new(),
             signalled: None,
         }

@@ -14,7 +14,7 @@
 //! is not left here either. No other change of membership costs a restart, nor does joining again.
 
 use super::phase::{Phase, StopReason};
-use super::{CLOSING_SIGNAL, Ending, GroupOutput, WorkerExit, WorkerGroup};
+use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
@@ -188,7 +188,7 @@ impl WorkerGroup {
     pub(super) fn peer_failed(&mut self, now: Now, node: String, reason: String) {
         self.others.unexplained = None;
         let why = StopReason::PeerFailed { node, reason };
-        self.request_stop(now, why, CLOSING_SIGNAL, self.spec.grace);
+        self.close(now, why);
         self.others.ended = true;
     }
 
@@ -199,7 +199,7 @@ impl WorkerGroup {
             // The answer of the rendezvous says more.
             Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {}
             Phase::Barrier => self.others.at_barrier(now),
-            _ => self.request_stop(now, StopReason::RunClosed, CLOSING_SIGNAL, self.spec.grace),
+            _ => self.close(now, StopReason::RunClosed),
         }
     }
 
@@ -208,7 +208,7 @@ impl WorkerGroup {
         match self.phase {
             // The workers have succeeded; the barrier ends with the store that it stands on.
             Phase::Barrier | Phase::Clearing { then: None, .. } => {}
-            _ => self.request_stop(now, StopReason::Broken, CLOSING_SIGNAL, self.spec.grace),
+            _ => self.close(now, StopReason::Broken),
         }
         self.others.ended = true;
     }

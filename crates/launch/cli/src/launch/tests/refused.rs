@@ -191,7 +191,8 @@ fn known_voters_have_ports() {
         refusal.starts_with("RDZV_CONTACT_POINTS has 'b', which is not HOST:PORT; "),
         "{refusal}"
     );
-    let RendezvousPlan::Dynamic { parameters } = with("a:2, b:3").launch().plan.rendezvous else {
+    let RendezvousPlan::Dynamic { parameters } = with("a:2, b:3").launch().plan.rendezvous.plan
+    else {
         panic!("it is dynamic");
     };
     let places = parameters.known_voters.iter().map(ToString::to_string);

@@ -13,8 +13,8 @@ use super::{case, warnings};
 #[test]
 fn a_single_node_needs_no_rendezvous_and_keeps_a_run_id_that_was_given() {
     let launch = case(&["s.py"]).launch();
-    assert_eq!(launch.plan.rendezvous, RendezvousPlan::Local);
-    assert_eq!(launch.plan.run_id.as_str(), "a-random-id");
+    assert_eq!(launch.plan.rendezvous.plan, RendezvousPlan::Local);
+    assert_eq!(launch.plan.identity.run_id.as_str(), "a-random-id");
     for line in [
         &["--rdzv-id", "mine", "s.py"][..],
         &["--standalone", "--rdzv-id", "mine", "s.py"],
@@ -28,8 +28,8 @@ fn a_single_node_needs_no_rendezvous_and_keeps_a_run_id_that_was_given() {
         ],
     ] {
         let launch = case(line).launch();
-        assert_eq!(launch.plan.rendezvous, RendezvousPlan::Local);
-        assert_eq!(launch.plan.run_id.as_str(), "mine");
+        assert_eq!(launch.plan.rendezvous.plan, RendezvousPlan::Local);
+        assert_eq!(launch.plan.identity.run_id.as_str(), "mine");
     }
 }
 
@@ -58,7 +58,7 @@ fn an_address_makes_the_rendezvous_static() {
     ] {
         let launch = case(&[line, &["s.py"]].concat()).launch();
         assert_eq!(
-            launch.plan.rendezvous,
+            launch.plan.rendezvous.plan,
             RendezvousPlan::Static {
                 endpoint,
                 node_rank: GroupRank(node_rank),
@@ -66,7 +66,7 @@ fn an_address_makes_the_rendezvous_static() {
                 timeout: Duration::from_secs(900),
             }
         );
-        assert_eq!(launch.plan.run_id.as_str(), "none");
+        assert_eq!(launch.plan.identity.run_id.as_str(), "none");
     }
 }
 
@@ -128,7 +128,7 @@ fn a_job_without_a_token_says_so_where_others_can_reach_it() {
 /// The parameters of a dynamic rendezvous.
 fn dynamic(line: &[&'static str]) -> RendezvousParameters {
     let launch = case(&[line, &["s.py"]].concat()).launch();
-    match launch.plan.rendezvous {
+    match launch.plan.rendezvous.plan {
         RendezvousPlan::Dynamic { parameters } => parameters,
         other => panic!("{line:?} means {other:?}"),
     }

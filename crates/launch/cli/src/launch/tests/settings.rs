@@ -23,7 +23,7 @@ fn workers_are_counted_by_what_they_need() {
         if let Some(list) = list {
             case = case.with("CUDA_VISIBLE_DEVICES", list);
         }
-        case.launch().plan.local_world_size
+        case.launch().plan.identity.local_world_size
     };
     assert_eq!(size(" 3 ", 0, 0, None), 3);
     assert_eq!(size("cpu", 4, 0, None), 6);
@@ -46,7 +46,7 @@ fn a_limit_of_the_control_group_counts_for_processors() {
         case.launch()
     };
     let limited = launched("cpu", quota(150_000, 100_000));
-    assert_eq!(limited.plan.local_world_size, 2);
+    assert_eq!(limited.plan.identity.local_world_size, 2);
     let [warning] = warnings(&limited)[..] else {
         panic!("{:?}", limited.notes)
     };
@@ -57,11 +57,20 @@ fn a_limit_of_the_control_group_counts_for_processors() {
     ] {
         assert!(warning.contains(part), "{warning}");
     }
-    assert_eq!(launched("auto", quota(10, 100)).plan.local_world_size, 1);
+    assert_eq!(
+        launched("auto", quota(10, 100))
+            .plan
+            .identity
+            .local_world_size,
+        1
+    );
     let ample = launched("cpu", quota(600, 100));
-    assert_eq!(ample.plan.local_world_size, 6);
+    assert_eq!(ample.plan.identity.local_world_size, 6);
     assert!(warnings(&ample).is_empty());
-    assert_eq!(launched("3", quota(10, 100)).plan.local_world_size, 3);
+    assert_eq!(
+        launched("3", quota(10, 100)).plan.identity.local_world_size,
+        3
+    );
 }
 
 #[test]
@@ -72,6 +81,7 @@ fn workers_are_bound_before_any_starts_or_the_launch_is_refused() {
     let bound: Vec<String> = case
         .launch()
         .plan
+        .placement
         .processors
         .iter()
         .map(ToString::to_string)
@@ -83,7 +93,14 @@ fn workers_are_bound_before_any_starts_or_the_launch_is_refused() {
         refusal.starts_with("RuntimeError: local rank 1 has no device"),
         "{refusal}"
     );
-    assert!(super::case(&["s.py"]).launch().plan.processors.is_empty());
+    assert!(
+        super::case(&["s.py"])
+            .launch()
+            .plan
+            .placement
+            .processors
+            .is_empty()
+    );
 }
 
 #[test]
@@ -176,7 +193,7 @@ fn prefix_and_grace_fall_back_to_the_environment() {
     };
     let plan = with_variables(&["s.py"]);
     assert_eq!(plan.logs.prefix_template, "<${rank}>");
-    assert_eq!(plan.shutdown_timeout, Duration::from_secs(5));
+    assert_eq!(plan.stop.shutdown_timeout, Duration::from_secs(5));
     let plan = with_variables(&[
         "--log-line-prefix-template",
         "x",
@@ -185,9 +202,9 @@ fn prefix_and_grace_fall_back_to_the_environment() {
         "s.py",
     ]);
     assert_eq!(plan.logs.prefix_template, "x");
-    assert_eq!(plan.shutdown_timeout, Duration::from_secs(3));
+    assert_eq!(plan.stop.shutdown_timeout, Duration::from_secs(3));
     assert_eq!(
-        case(&["s.py"]).launch().plan.shutdown_timeout,
+        case(&["s.py"]).launch().plan.stop.shutdown_timeout,
         Duration::from_secs(30)
     );
 }
@@ -195,13 +212,13 @@ fn prefix_and_grace_fall_back_to_the_environment() {
 #[test]
 fn signal_names_become_numbers_and_unknown_ones_are_left_out() {
     let launch = case(&["--signals-to-handle", "SIGUSR1, SIGTERM,SIGFOO", "s.py"]).launch();
-    assert_eq!(launch.plan.signals, [10, 15]);
-    assert_eq!(launch.plan.signals_text, "SIGUSR1, SIGTERM,SIGFOO");
+    assert_eq!(launch.plan.stop.signals, [10, 15]);
+    assert_eq!(launch.plan.stop.signals_text, "SIGUSR1, SIGTERM,SIGFOO");
     assert_eq!(
         warnings(&launch),
         ["Failed to register signal handler for SIGFOO: there is no signal of that name"]
     );
-    assert_eq!(case(&["s.py"]).launch().plan.signals, [15, 2, 1, 3]);
+    assert_eq!(case(&["s.py"]).launch().plan.stop.signals, [15, 2, 1, 3]);
 }
 
 #[test]
