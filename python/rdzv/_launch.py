@@ -11,15 +11,17 @@ import sys
 
 from rdzv import _entry
 from rdzv._errors import Error, LaunchTimeout, WorkerGroupFailed
+from rdzv._flags import FLAGS, SWITCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
-    from typing import Any, Protocol
+    from typing import Any, Protocol, Unpack
 
     from rdzv._call import Call
     from rdzv._config import LaunchConfig
+    from rdzv._flags import Flags
     from rdzv._result import RunResult
 
     _Function = Callable[..., object] | str | Sequence[str | os.PathLike[str]]
@@ -27,18 +29,6 @@ if TYPE_CHECKING:
     class _Follower(Protocol):
         def _began(self, folder: str) -> str: ...
         def _ended(self) -> None: ...
-
-# Long flags of `rdzv run` that may be given as keywords, and which of them are switches.
-_SWITCHES = frozenset({"standalone", "virtual_local_rank", "collapse", "worker_server", "bare_stderr", "compat_output", "requeue_on_preempt"})
-_FLAGS = _SWITCHES | {
-    "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "monitor_interval", "event_log_handler", "role",
-    "log_dir", "redirects", "tee", "log_line_prefix_template", "local_ranks_filter", "duplicate_stdout_filters",
-    "duplicate_stderr_filters", "node_rank", "master_addr", "master_port", "local_addr", "logs_specs", "numa_binding",
-    "signals_to_handle", "shutdown_timeout", "metrics_handler", "events_file", "status_addr", "scheduler",
-    "hang_timeout", "heartbeat_timeout", "hang_action", "final_exit_codes", "settle_delay",
-    "agent_restarts", "token_file", "spares", "node_check", "node_check_timeout",
-    "preempt_exit_code", "preempt_grace", "preempt_signal", "torch_clients", "tls_cert", "tls_key", "tls_ca",
-}  # fmt: skip
 
 # Defaults of the launcher that would make something else of the workers' command.
 _UNSET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_LOGS_SPECS", "TORCHELASTIC_ERROR_FILE")
@@ -60,7 +50,7 @@ def launch(
     config: LaunchConfig | None = None,
     start: str = "import",
     timeout: float | timedelta | None = None,
-    **flags: object,
+    **flags: Unpack[Flags],
 ) -> RunResult:
     """Runs a function, or a command, in processes of its own and returns what each of them returned.
 
@@ -455,13 +445,13 @@ def _error_of(report: dict[str, Any]) -> Exception:
 
 def _check_flags(flags: Mapping[str, object]) -> None:
     for name in flags:
-        if name in _FLAGS:
+        if name in FLAGS:
             continue
         if name == "report":
             raise TypeError("launch() has no flag report: the report is in the result, as result.report")
         import difflib
 
-        known = [*_FLAGS, "nprocs", "nnodes", "max_restarts", "config", "start", "timeout", "args"]
+        known = [*FLAGS, "nprocs", "nnodes", "max_restarts", "config", "start", "timeout", "args"]
         near = difflib.get_close_matches(name, known, 1, 0.5)
         raise TypeError(f"launch() has no flag {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
 
@@ -472,7 +462,7 @@ def _arguments(settings: Mapping[str, object]) -> list[str]:
         if value is None or value is False:
             continue
         flag = "--" + name.replace("_", "-")
-        if name in _SWITCHES:
+        if name in SWITCHES:
             arguments.append(flag)
         else:
             arguments.append(f"{flag}={_text(name, value)}")

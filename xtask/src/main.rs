@@ -42,6 +42,7 @@ usage: cargo xtask <task>
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   bench terminal [...]   start, throughput, lag and idling of the view on a terminal
+  flags                  write python/rdzv/_flags.py: the flags of `rdzv run`, for Python's `launch`
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest
   wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
@@ -79,6 +80,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),
+        "flags" => python::flags(),
         "fuzz" => fuzz::run(rest),
         "python" => python::run(rest),
         "wheel" => wheel::run(rest),

@@ -29,6 +29,20 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
+/// `cargo xtask flags`: writes the flags that Python's `launch` takes, from the table of the launcher.
+pub(crate) fn flags() -> anyhow::Result<()> {
+    wheel::build_launcher()?;
+    let python = root().join("python");
+    let mut generator = Command::new("python3");
+    generator.arg(python.join("build").join("flags.py"));
+    generator.arg(target_folder()?.join("debug").join("rdzv"));
+    fs::write(
+        python.join("rdzv").join("_flags.py"),
+        output(&mut generator)?,
+    )?;
+    Ok(())
+}
+
 /// `cargo xtask test --upstream`: PyTorch's own suites for `torch.distributed`, all of them: collectives with rdzv and with
 /// gloo, and RPC.
 pub(crate) fn upstream() -> anyhow::Result<()> {

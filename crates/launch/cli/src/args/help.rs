@@ -1,7 +1,15 @@
 //! The help of `rdzv run`: `-h` is one page with the flags that most people need, `--help` has all of them. Both are in
-//! groups. The help of `torchrun` stays one list in its order.
+//! groups. The help of `torchrun` stays one list in its order. `rdzv help --json` prints the flags for programs.
 
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, StyledStr};
 use clap::{Arg, Command};
+use serde_json::json;
+
+use super::conventions::variable;
 
 /// The groups of torchrun's flags, by their ids; ours have their heading already.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -138,6 +146,46 @@ pub(super) fn text(command: Command, is_short: bool) -> String {
         "{EXAMPLES}\n\n--help has all flags, `rdzv help` more pages."
     ));
     command.render_help().to_string()
+}
+
+/// The table of the flags as JSON, for programs that offer them too.
+pub(crate) fn json(command: Command) -> String {
+    let flags: Vec<_> = grouped(command).get_arguments().filter_map(flag).collect();
+    serde_json::to_string_pretty(&flags).expect("texts are JSON") + "\n"
+}
+
+fn flag(option: &Arg) -> Option<serde_json::Value> {
+    let parsed = option.get_value_parser().type_id();
+    let is_any = |types: &[TypeId]| types.iter().any(|known| parsed == *known);
+    let kind = if !option.get_action().takes_values() {
+        "switch"
+    } else if is_any(&[TypeId::of::<i64>(), TypeId::of::<u32>(), TypeId::of::<u8>()]) {
+        "integer"
+    } else if is_any(&[TypeId::of::<f64>()]) {
+        "number"
+    } else if is_any(&[TypeId::of::<OsString>(), TypeId::of::<PathBuf>()]) {
+        "path"
+    } else {
+        "text"
+    };
+    let has_value = kind != "switch";
+    let values = option.get_value_names().filter(|_| has_value);
+    let default = option.get_default_values().first().filter(|_| has_value);
+    let choices = option.get_possible_values();
+    let choices = choices.iter().filter(|_| has_value);
+    let text = |text: &StyledStr| text.to_string();
+    Some(json!({
+        "name": option.get_id().as_str(),
+        "flag": format!("--{}", option.get_long()?),
+        "kind": kind,
+        "value": values.map(|names| names[0].as_str()),
+        "choices": choices.map(PossibleValue::get_name).collect::<Vec<_>>(),
+        "default": default.map(|text| text.to_string_lossy()),
+        "variable": variable(option),
+        "heading": option.get_help_heading(),
+        "help": option.get_help().map(text),
+        "details": option.get_long_help().map(text),
+    }))
 }
 
 #[cfg(test)]

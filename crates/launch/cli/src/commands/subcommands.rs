@@ -58,6 +58,10 @@ enum OwnCommand {
     Help {
         /// The topic or command; without one, the topics are listed
         topic: Option<String>,
+
+        /// Print the table of the flags of `rdzv run`, as JSON
+        #[arg(long, conflicts_with = "topic")]
+        json: bool,
     },
     /// List the environment variables that are read or set
     Env,
@@ -106,7 +110,8 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
         OwnCommand::Demo(arguments) if rdzv_agent::is_kept() => demo::run(&arguments),
         OwnCommand::Demo(_) => launcher::keep(OsStr::new("rdzv")),
         OwnCommand::DemoWorker(arguments) => demo::work(&arguments),
-        OwnCommand::Help { topic } => show_help(topic.as_deref()),
+        OwnCommand::Help { json: true, .. } => show(&args::json(args::command(Launcher::Run))),
+        OwnCommand::Help { topic, .. } => show_help(topic.as_deref()),
         OwnCommand::Env => show(&variables()),
         OwnCommand::Link(arguments) => link::run(&arguments),
         OwnCommand::Man(arguments) => manual::run(&arguments, table()),
