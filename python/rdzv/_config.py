@@ -3,6 +3,10 @@
 import os
 from enum import IntFlag
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv.elastic._spec import WorkerSpec
+
 
 class Std(IntFlag):
     """The two output streams of a worker.
@@ -204,24 +208,31 @@ def settings_of(config: LaunchConfig) -> "dict[str, object]":
     settings = {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "nproc_per_node": config.nproc_per_node,
-        "role": config.role,
         "rdzv_id": config.run_id or None,
-        "max_restarts": config.max_restarts,
-        "monitor_interval": config.monitor_interval,
         "log_line_prefix_template": config.log_line_prefix_template,
         "metrics_handler": "console" if "console" in config.metrics_cfg.values() else None,
-        "event_log_handler": config.event_log_handler,
         "signals_to_handle": config.signals_to_handle,
-        "duplicate_stdout_filters": _escaped(config.duplicate_stdout_filters),
-        "duplicate_stderr_filters": _escaped(config.duplicate_stderr_filters),
-        "virtual_local_rank": config.virtual_local_rank,
         "shutdown_timeout": config.shutdown_timeout,
         "local_addr": config.local_addr,
-        "numa_binding": numa_binding(config.numa_options),
+        **worker_flags(config),
     }
     settings.update(rendezvous_flags(config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs, config.max_nodes))
     settings.update(log_flags(config.logs_specs))
     return settings
+
+
+def worker_flags(source: "LaunchConfig | WorkerSpec") -> "dict[str, object]":
+    """The flags of what the workers are, by the attributes that both classes have."""
+    return {
+        "role": source.role,
+        "max_restarts": source.max_restarts,
+        "monitor_interval": source.monitor_interval,
+        "event_log_handler": source.event_log_handler,
+        "duplicate_stdout_filters": _escaped(source.duplicate_stdout_filters),
+        "duplicate_stderr_filters": _escaped(source.duplicate_stderr_filters),
+        "virtual_local_rank": source.virtual_local_rank,
+        "numa_binding": _numa_binding(source.numa_options),
+    }
 
 
 def rendezvous_flags(backend: str, endpoint: str, options: "dict[str, object]", nodes: int) -> "dict[str, object]":
@@ -251,7 +262,7 @@ def log_flags(logs: "LogsSpecs | None") -> "dict[str, object]":
     }
 
 
-def numa_binding(options: object) -> "str | None":
+def _numa_binding(options: object) -> "str | None":
     """The mode of ``--numa-binding`` in torch's ``NumaOptions``, or a text."""
     if options is None or isinstance(options, str):
         return options

@@ -19,7 +19,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rdzv_agent::api::{
-    ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
+    DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
     SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, WorkerEntrypoint, WorkerGroup,
     WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
 };
@@ -380,51 +380,28 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
         Ok(Some(duration))
     };
     let refused = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+    let nodes = number(settings, "min_nodes")?.unwrap_or(1);
     let workers = number(settings, "local_world_size")?.unwrap_or(1);
-    let mut config = LaunchConfig::new(number(settings, "min_nodes")?.unwrap_or(1), workers);
-    if let Some(nodes) = number(settings, "max_nodes")? {
-        config.max_nodes = nodes;
-    }
-    if let Some(backend) = text("rdzv_backend")? {
-        config.rdzv_backend = backend;
-    }
+    let mut config = LaunchConfig::new(nodes, workers);
+    config.max_nodes = number(settings, "max_nodes")?.unwrap_or(nodes);
+    config.rdzv_backend = text("rdzv_backend")?.unwrap_or(config.rdzv_backend);
     config.rdzv_endpoint = text("rdzv_endpoint")?.unwrap_or_default();
     config.run_id = text("run_id")?.unwrap_or_default();
+    config.role = text("role")?.unwrap_or_else(|| DEFAULT_ROLE.to_owned());
     config.local_addr = text("local_addr")?;
-    if let Some(options) = optional::<BTreeMap<String, String>>(settings, "rdzv_config")? {
-        config.rdzv_config.extend(options);
-    }
+    let options: Option<BTreeMap<String, String>> = optional(settings, "rdzv_config")?;
+    config.rdzv_config.extend(options.unwrap_or_default());
+    config.max_restarts = number(settings, "max_restarts")?.unwrap_or(config.max_restarts);
+    config.monitor_interval = seconds("monitor_interval")?.unwrap_or(config.monitor_interval);
+    config.shutdown_timeout = seconds("shutdown_timeout")?.unwrap_or(config.shutdown_timeout);
+    config.event_log_handler = text("event_log_handler")?.unwrap_or(config.event_log_handler);
+    // No signal handler in somebody else's process.
+    config.signals = Vec::new();
     let name = text("name")?.unwrap_or_else(|| "workers".to_owned());
-    let entrypoint = WorkerEntrypoint::command(name);
-    let of_config = config
-        .spec(entrypoint.clone())
-        .map_err(|error| refused(&error))?;
-    let mut builder = WorkerSpec::builder(entrypoint)
-        .run_id(of_config.run_id().to_string())
-        .rendezvous(of_config.rendezvous().clone())
-        .local_world_size(workers)
-        // No signal handler in somebody else's process.
-        .signals(Vec::new());
-    if let Some(role) = text("role")? {
-        builder = builder.role(role);
-    }
-    if let Some(restarts) = number(settings, "max_restarts")? {
-        builder = builder.max_restarts(restarts);
-    }
-    if let Some(interval) = seconds("monitor_interval")? {
-        builder = builder.monitor_interval(interval);
-    }
-    if let Some(timeout) = seconds("shutdown_timeout")? {
-        builder = builder.shutdown_timeout(timeout);
-    }
+    let builder = config.builder(WorkerEntrypoint::command(name));
+    let mut builder = builder.map_err(|error| refused(&error))?;
     if let Some(timeout) = seconds("exit_barrier_timeout")? {
         builder = builder.exit_barrier_timeout(timeout);
-    }
-    if let Some(handler) = text("event_log_handler")? {
-        builder = builder.event_log_handler(handler);
-    }
-    if let Some(address) = text("local_addr")? {
-        builder = builder.local_addr(address);
     }
     if let Some(address) = text("master_addr")? {
         builder = builder.master_addr(address);

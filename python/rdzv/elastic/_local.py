@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 
 from rdzv import _launch
-from rdzv._config import LaunchConfig, LogsSpecs, log_flags, numa_binding, rendezvous_flags, settings_of
+from rdzv._config import LaunchConfig, LogsSpecs, log_flags, rendezvous_flags, settings_of, worker_flags
 from rdzv._errors import WorkerGroupFailed
 from rdzv._result import RunResult, WorkerState
 from rdzv.elastic._agent import ElasticAgent
@@ -78,18 +78,11 @@ class LocalElasticAgent(ElasticAgent):
         self._settings: "dict[str, object]" = {
             "nnodes": f"{params.min_nodes}:{params.max_nodes}",
             "nproc_per_node": spec.local_world_size,
-            "role": spec.role,
             "rdzv_id": params.run_id or None,
-            "max_restarts": spec.max_restarts,
-            "monitor_interval": spec.monitor_interval,
             "log_line_prefix_template": log_line_prefix_template,
-            "event_log_handler": spec.event_log_handler,
-            "duplicate_stdout_filters": spec.duplicate_stdout_filters,
-            "duplicate_stderr_filters": spec.duplicate_stderr_filters,
-            "virtual_local_rank": spec.virtual_local_rank,
             "shutdown_timeout": shutdown_timeout,
             "local_addr": spec.local_addr or params.local_addr,
-            "numa_binding": numa_binding(spec.numa_options),
+            **worker_flags(spec),
             **rendezvous_flags(params.backend, params.endpoint, params.config, params.max_nodes),
             **log_flags(logs_specs),
         }

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::{
     Defaults, ElasticAgent, EventHandler, LAUNCH_ROLE, LocalElasticAgent, RunError, SpecError,
-    WorkerEntrypoint, WorkerGroupFailure, WorkerSpec,
+    WorkerEntrypoint, WorkerGroupFailure, WorkerSpec, WorkerSpecBuilder,
 };
 use crate::observe::EventSink;
 use crate::{LogBase, LogPlan, RendezvousPlan};
@@ -125,6 +125,14 @@ impl LaunchConfig {
 
     /// The specification of this node's workers.
     pub fn spec(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpec, SpecError> {
+        let mut spec = self.builder(entrypoint)?.build()?;
+        spec.event_handlers
+            .extend(self.event_handlers.iter().cloned());
+        Ok(spec)
+    }
+
+    /// The same in the making, without the handlers of events.
+    pub fn builder(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpecBuilder, SpecError> {
         let alone = self.max_nodes == 1 && self.rdzv_endpoint.is_empty();
         let run_id = match &*self.run_id {
             "" => random_run_id(alone),
@@ -150,13 +158,7 @@ impl LaunchConfig {
         if let Some(mode) = self.numa_binding {
             builder = builder.numa_binding(mode);
         }
-        if let Some(address) = &self.local_addr {
-            builder = builder.local_addr(address);
-        }
-        let mut spec = builder.build()?;
-        spec.event_handlers
-            .extend(self.event_handlers.iter().cloned());
-        Ok(spec)
+        Ok(builder.configure(|config| config.rendezvous.local_addr.clone_from(&self.local_addr)))
     }
 
     fn rendezvous(&self, run_id: &str) -> Result<RendezvousPlan, RendezvousError> {
