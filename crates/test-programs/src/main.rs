@@ -85,7 +85,10 @@ fn make_names() -> io::Result<()> {
 /// Connects to the store at an endpoint.
 fn store_at(endpoint: &str) -> Result<TcpStore, Box<dyn Error>> {
     let (host, port) = endpoint.rsplit_once(':').ok_or("a store is HOST:PORT")?;
-    Ok(TcpStore::connect(TcpStoreOptions::new(host, port.parse()?))?)
+    Ok(TcpStore::connect(TcpStoreOptions::new(
+        host,
+        port.parse()?,
+    ))?)
 }
 
 fn ended<E: Termination>(program: impl FnOnce() -> E) -> ExitCode {

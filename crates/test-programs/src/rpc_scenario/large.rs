@@ -1,6 +1,6 @@
 //! Tensors of more than 4 GiB.
 
-#[path = "../../../../rpc/tests/large/shared.rs"]
+#[path = "../../../calls/rpc/tests/large/shared.rs"]
 mod shared;
 
 use rdzv_rpc::{Methods, RpcError, Tensor, blocking};

@@ -13,16 +13,16 @@ fn bound(workers: u32, processors: [u32; 2], script: &str) -> (Outcome, Vec<Stri
         arguments: vec!["-c".into(), script.into(), "sh".into(), said.clone().into()],
         name: "sh".to_owned(),
     };
-    let config = AgentConfig {
-        local_world_size: workers,
-        signals: Vec::new(),
-        logs: LogPlan::new(LogBase::Discard),
-        environment: std::env::vars_os().collect(),
-        processors: processors
-            .map(|one| CpuList::parse(&one.to_string()).unwrap())
-            .into(),
-        ..AgentConfig::builder(entrypoint).build()
+    let mut config = AgentConfig {
+        entrypoint,
+        ..AgentConfig::default()
     };
+    config.identity.local_world_size = workers;
+    config.stop.signals.clear();
+    config.logs = LogPlan::new(LogBase::Discard);
+    config.environment = std::env::vars_os().collect();
+    let lists = processors.map(|one| CpuList::parse(&one.to_string()).unwrap());
+    config.placement.processors = lists.into();
     let outcome = run(config, &mut |_| {});
     let text = std::fs::read_to_string(said).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -40,7 +40,7 @@ fn each_accident_shows_cause_rank_and_remedy_with_24_workers() {
 
 #[test]
 fn the_page_has_each_accident_under_both_launchers() {
-    let page = include_str!("../../../../docs/accidents.md");
+    let page = include_str!("../../../../../docs/accidents.md");
     for scene in &SCENES {
         let (_, section) = page.split_once(&format!("\n## {}\n", scene.name)).unwrap();
         let section = section.split("\n## ").next().unwrap();

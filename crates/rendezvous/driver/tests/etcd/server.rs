@@ -60,6 +60,7 @@ impl Server {
         if let Ok(address) = std::env::var(SHARED) {
             return Arc::new(Self {
                 data: None,
+                v2: false,
                 address: address.parse().unwrap(),
                 running: Mutex::new(None),
             });
