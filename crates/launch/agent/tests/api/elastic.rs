@@ -268,9 +268,9 @@ fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
     }
     std::fs::read(run.directory.path().join("told")).unwrap();
     run.change(0);
-    run.wait_for(|event| {
-        matches!(event, AgentEvent::Regrouping { reason, .. } if reason.to_string() == "node b came")
-    });
+    run.wait_for(
+        |event| matches!(event, AgentEvent::Regrouping { reason, .. } if *reason == "node b came"),
+    );
     run.round((1, 1, 2, Some((1, 2))));
     run.wait_for(|event| {
         matches!(
@@ -360,7 +360,8 @@ fn a_signal_while_workers_run_leaves_the_job_to_the_others() {
 
 #[test]
 fn the_others_hear_of_a_last_failure_before_stubborn_siblings_have_ended() {
-    let worker = "trap '' TERM; test $LOCAL_RANK = 0 && exit 7
+    let worker = "trap '' TERM
+        if [ $LOCAL_RANK = 0 ]; then until [ -s $DIR/said ]; do sleep 0.01; done; exit 7; fi
         echo $$ > $DIR/said; sleep 1000 & wait; wait";
     let run = agent_with(worker, |builder| builder.local_world_size(2));
     run.round((0, 0, 2, Some((0, 4))));
@@ -377,9 +378,6 @@ fn the_others_hear_of_a_last_failure_before_stubborn_siblings_have_ended() {
         (Some(Rank(0)), Some(Exit::Code(7)))
     );
     // The other one has 30 s.
-    while lines(&run.directory, "said").is_empty() {
-        thread::yield_now();
-    }
     let stubborn = lines(&run.directory, "said")[0].parse().unwrap();
     pids::kill(stubborn, rustix::process::Signal::KILL);
     assert!(run.agent.join().unwrap().unwrap().is_failed());
