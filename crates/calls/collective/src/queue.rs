@@ -3,11 +3,12 @@
 //! The group itself moves between the caller and the thread, so synchronous calls need no lock: they run on
 //! the caller's thread, once the queue is empty.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::Breaker;
 
 use crate::element::Element;
@@ -60,25 +61,19 @@ struct Queued {
     empty: Condvar,
 }
 
-impl Queued {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// An operation in the queue, until it has ended or is dropped.
 struct Place(Arc<Queued>);
 
 impl Place {
     fn new(queued: &Arc<Queued>) -> Self {
-        *queued.lock() += 1;
+        *queued.count.lock() += 1;
         Self(Arc::clone(queued))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut count = self.0.lock();
+        let mut count = self.0.count.lock();
         *count -= 1;
         if *count == 0 {
             self.0.empty.notify_all();
@@ -106,7 +101,7 @@ impl GroupQueue {
 
     /// Whether the queue is empty: [`group`](Self::group) returns at once.
     pub fn is_empty(&self) -> bool {
-        self.idle.is_some() || *self.queued.lock() == 0
+        self.idle.is_some() || *self.queued.count.lock() == 0
     }
 
     /// Waits for up to `timeout` until the queue is empty; says whether it is.
@@ -114,10 +109,10 @@ impl GroupQueue {
         if self.idle.is_some() {
             return true;
         }
-        let count = self.queued.lock();
+        let count = self.queued.count.lock();
         let empty = &self.queued.empty;
-        let waited = empty.wait_timeout_while(count, timeout, |count| *count > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+        let (count, _) = empty.wait_timeout_while(count, timeout, |count| *count > 0);
+        *count == 0
     }
 
     /// Queues an operation, or several that belong together, and returns at once. It fails with

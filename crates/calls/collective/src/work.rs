@@ -1,8 +1,10 @@
 //! The handle of an operation that goes on by itself, and the other end of it, which the operation has.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdzv_lock::{Condvar, Mutex};
 
 use crate::error::CollectiveError;
 
@@ -62,41 +64,33 @@ impl<R> Work<R> {
     ///
     /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take) before.
     pub fn wait(self) -> Result<R, CollectiveError> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         loop {
             if state.ended {
                 let taken = || CollectiveError::Argument("the result was taken before".to_owned());
                 return state.outcome.take().ok_or_else(taken)?;
             }
-            let woken = self.0.ended.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
+            state = self.0.ended.wait(state);
         }
     }
 
     /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
     /// it goes on.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        let started = Instant::now();
-        let mut state = self.0.lock();
-        while !state.ended {
-            let left = timeout.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return false;
-            }
-            let woken = self.0.ended.wait_timeout(state, left);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let state = self.0.state.lock();
+        let ended = &self.0.ended;
+        let (state, _) = ended.wait_timeout_while(state, timeout, |state| !state.ended);
+        state.ended
     }
 
     /// Whether the operation has ended, with success or without.
     pub fn is_done(&self) -> bool {
-        self.0.lock().ended
+        self.0.state.lock().ended
     }
 
     /// The result of an operation that has ended. Nothing before its end, and nothing the second time.
     pub fn take(&self) -> Option<Result<R, CollectiveError>> {
-        self.0.lock().outcome.take()
+        self.0.state.lock().outcome.take()
     }
 
     /// Has a function called once the operation has ended, with success or without: exactly once, and without a
@@ -104,7 +98,7 @@ impl<R> Work<R> {
     /// operations of the group, so it must not wait for one of them. Several functions are called in the order
     /// of these calls.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         if !state.ended {
             state.on_done.push(Box::new(call));
             return;
@@ -129,7 +123,7 @@ impl<R> Completer<R> {
     fn end(&mut self, outcome: Result<R, CollectiveError>) {
         let Some(shared) = self.0.take() else { return };
         let on_done = {
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             state.ended = true;
             state.outcome = Some(outcome);
             std::mem::take(&mut state.on_done)
@@ -144,13 +138,6 @@ impl<R> Completer<R> {
 impl<R> Drop for Completer<R> {
     fn drop(&mut self) {
         self.end(Err(panicked()));
-    }
-}
-
-impl<R> Shared<R> {
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,10 +10,11 @@
 //! for seconds just then, and writes down what it knows beforehand.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rdzv_core::time::Mono;
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::group::{self, GroupView, Role, VoterView, Wait};
 use rdzv_store::Pinger;
 use serde::Serialize;
@@ -49,7 +50,7 @@ impl Onlookers {
     /// This agent waits for something, or does not any more.
     pub(crate) fn wait_for(&self, wait: Option<Waits>) {
         if let Some(group) = &self.group {
-            group.lock().wait = wait;
+            group.0.lock().wait = wait;
         }
     }
 }
@@ -134,33 +135,29 @@ impl PartialEq for GroupStatus {
 impl Eq for GroupStatus {}
 
 impl GroupStatus {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The server of this process is asked from here on.
     pub fn ask(&self, server: Pinger) {
-        self.lock().server = Some(server);
+        self.0.lock().server = Some(server);
     }
 
     /// The server sees this.
     pub(crate) fn see(&self, view: GroupView) {
-        self.lock().view = Some(view);
+        self.0.lock().view = Some(view);
     }
 
     /// The coordinator of this agent is another one.
     pub(crate) fn attach(&self, attached: Attached) {
-        self.lock().agent = Some(attached);
+        self.0.lock().agent = Some(attached);
     }
 
     /// The end of the lease of this node's workers, on the clock of [`fence::now`], and whether they stand still.
     pub fn lease(&self, until: Option<Mono>, stands: bool) {
-        self.lock().lease = Some((until, stands));
+        self.0.lock().lease = Some((until, stands));
     }
 
     /// The group as it stands. Waits up to a tenth of a second for the thread of the server. `None` where there is no group.
     pub fn look(&self) -> Option<GroupReport> {
-        let server = self.lock().server.clone();
+        let server = self.0.lock().server.clone();
         if let Some(server) = server {
             let (alive, answer) = mpsc::channel();
             server(alive);
@@ -168,7 +165,7 @@ impl GroupStatus {
             let _ = answer.recv_timeout(ANSWERING);
         }
         let (wait, mut report) = {
-            let known = self.lock();
+            let known = self.0.lock();
             if known.view.is_none() && known.agent.is_none() && known.wait.is_none() {
                 return None;
             }

@@ -14,8 +14,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::AgentNote;
 use rustix::cmsg_space;
 use rustix::fs::MemfdFlags;
@@ -96,7 +97,7 @@ impl Kept {
     pub fn numbers(&self) -> [RawFd; Self::DESCRIPTORS] {
         let [put, take] = self.0.deposit.each_ref().map(AsRawFd::as_raw_fd);
         let [first, second] = self.0.of_coordinator.descriptors();
-        let agent = self.agent();
+        let agent = self.0.of_agent.lock();
         let [third, fourth] = agent.0.descriptors();
         let [first, second, third, fourth] =
             [first, second, third, fourth].map(|descriptor| descriptor.as_raw_fd());
@@ -115,7 +116,7 @@ impl Kept {
 
     /// The note of the agent, as of this process.
     pub fn note(&self) -> AgentNote {
-        self.agent().1.clone()
+        self.0.of_agent.lock().1.clone()
     }
 
     /// The note of the agent, as another process has left it.
@@ -124,7 +125,7 @@ impl Kept {
     ///
     /// If the memory cannot be read.
     pub fn read_note(&self) -> io::Result<AgentNote> {
-        let mut agent = self.agent();
+        let mut agent = self.0.of_agent.lock();
         if let Some(note) = agent.0.read(AgentNote::newest)? {
             agent.1 = note;
         }
@@ -133,7 +134,7 @@ impl Kept {
 
     /// Changes the note of the agent. If the memory cannot be written, the next agent knows less.
     pub fn update_note(&self, change: impl FnOnce(&mut AgentNote)) {
-        let (slots, note) = &mut *self.agent();
+        let (slots, note) = &mut *self.0.of_agent.lock();
         change(note);
         if let Err(error) = slots.write(|sequence| note.encode(sequence)) {
             tracing::error!("the note for the next agent cannot be written: {error}");
@@ -203,11 +204,6 @@ impl Kept {
         }
         Ok(listeners)
     }
-
-    fn agent(&self) -> MutexGuard<'_, (Slots, AgentNote)> {
-        let agent = self.0.of_agent.lock();
-        agent.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -242,7 +238,7 @@ mod tests {
         kept.take_part();
         kept.take_part();
         kept.update_note(|note| note.restarts_used = 2);
-        let agent = kept.0.of_agent.lock().unwrap();
+        let agent = kept.0.of_agent.lock();
         let next = agent.0.descriptors();
         let next = next.map(|slot| slot.try_clone_to_owned().unwrap());
         drop(agent);

@@ -18,11 +18,12 @@ mod leaving;
 mod transfer;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdzv_event::{Sender, mailbox};
+use rdzv_lock::Mutex;
 
 use self::driver::Driver;
 use self::transfer::{Progress, Receiving, Sending, Transfer, Values};
@@ -211,7 +212,7 @@ impl PointToPoint {
         if let Some(broken) = self.inner.broken.get() {
             return Err(broken.error());
         }
-        let mut state = self.inner.lock();
+        let mut state = self.inner.state.lock();
         state.sequence += 1;
         let call = Call {
             operation,
@@ -251,7 +252,7 @@ impl PointToPoint {
 
     /// The group was broken: ends all operations and tells the peers.
     pub(crate) fn break_off(&self, broken: &Break) {
-        let mut state = self.inner.lock();
+        let mut state = self.inner.state.lock();
         if let Stage::Running { commands, .. } = &state.stage {
             commands.send(Command::Break);
         } else if let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended) {
@@ -261,7 +262,7 @@ impl PointToPoint {
 
     /// This rank leaves the group: ends all operations and says so to the peers.
     pub(crate) fn leave(&self) {
-        let stage = std::mem::replace(&mut self.inner.lock().stage, Stage::Ended);
+        let stage = std::mem::replace(&mut self.inner.state.lock().stage, Stage::Ended);
         match stage {
             Stage::Idle(setup) => setup.close(&self.inner.member, &Frame::Leave),
             Stage::Running { commands, thread } => {
@@ -287,11 +288,6 @@ impl fmt::Debug for PointToPoint {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is whole at any time.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives the driver a command. It starts with the first one, which it has before anything else happens.
     fn tell(&self, state: &mut State, command: Command) -> Result<(), CollectiveError> {
         if let Stage::Running { commands, .. } = &state.stage {

@@ -4,11 +4,12 @@
 //! time. An outage has a line after 2.5 s, after 30 s and then every 5 minutes, and one at its end; if it ends with
 //! an error, that error.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdzv_core::reminder::Reminder;
+use rdzv_lock::{Condvar, Mutex};
 
 /// Receives the lines; with one about a wait, the time that is left of it.
 type Say = Box<dyn Fn(&str, Option<Duration>) + Send>;
@@ -67,7 +68,7 @@ impl OutageWatch {
 
     /// A request begins.
     pub(super) fn request(&self, in_round: bool) -> Request {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         (state.since, state.reminder) = (Some(Instant::now()), Reminder::default());
         state.in_round = in_round;
         self.shared.changed.notify_one();
@@ -77,7 +78,7 @@ impl OutageWatch {
 
 impl Drop for OutageWatch {
     fn drop(&mut self) {
-        self.shared.lock().ended = true;
+        self.shared.state.lock().ended = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -88,7 +89,7 @@ impl Drop for OutageWatch {
 impl Request {
     /// The request has ended, with an answer or with an error that is reported by others.
     pub(super) fn end(self, answered: bool) {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         let (since, noticed) = (state.since.take(), std::mem::take(&mut state.noticed));
         drop(state);
         if let Some(since) = since.filter(|_| noticed && answered) {
@@ -101,7 +102,7 @@ impl Request {
 
 impl Shared {
     fn run(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !state.ended {
             let elapsed = state.since.map(|since| since.elapsed());
             let next = state.reminder.next();
@@ -115,15 +116,13 @@ impl Shared {
                     // Workers that run are what their row is about.
                     let of_wait = (!in_round).then_some(left);
                     self.say(&self.notice(in_round, elapsed, left), of_wait);
-                    state = self.lock();
+                    state = self.state.lock();
                 }
                 Some((_, next)) => {
-                    let waited = self.changed.wait_timeout(state, next);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.changed.wait_timeout(state, next).0;
                 }
                 None => {
-                    let waited = self.changed.wait(state);
-                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                    state = self.changed.wait(state);
                 }
             }
         }
@@ -145,12 +144,7 @@ impl Shared {
     }
 
     fn say(&self, line: &str, left: Option<Duration>) {
-        let say = self.say.lock().unwrap_or_else(PoisonError::into_inner);
-        say(line, left);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.say.lock()(line, left);
     }
 }
 

@@ -7,11 +7,12 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs};
 
+use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::{local_address, resolve};
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 use serde::de::DeserializeOwned;
@@ -234,25 +235,17 @@ impl Http {
     /// Ends whatever is under way on this client and its clones, in any thread, and all later
     /// requests. A connection being made is not interrupted, but bounded.
     pub(crate) fn close(&self) {
-        *self.lock_closed() = true;
+        *self.closed.closed.lock() = true;
         self.closed.changed.notify_all();
         self.agent.clone().shutdown();
     }
 
     /// Lets time pass before the next attempt; true, at once, if the client has been closed.
     pub(crate) fn pause(&self, pause: Duration) -> bool {
-        let closed = self.lock_closed();
-        let waited = self
-            .closed
-            .changed
-            .wait_timeout_while(closed, pause, |closed| !*closed);
-        let (closed, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let closed = self.closed.closed.lock();
+        let changed = &self.closed.changed;
+        let (closed, _) = changed.wait_timeout_while(closed, pause, |closed| !*closed);
         *closed
-    }
-
-    fn lock_closed(&self) -> MutexGuard<'_, bool> {
-        let locked = self.closed.closed.lock();
-        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, request: Request<&[u8]>) -> Result<Response<Body>, Cause> {

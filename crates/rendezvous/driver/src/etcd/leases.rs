@@ -3,9 +3,11 @@
 //! One thread renews them. It shares nothing with user code, waits for nothing but its clock and
 //! the server, and ends with the [`Leases`].
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rdzv_lock::{Condvar, Mutex};
 
 use super::failure::Failure;
 use super::v3::{V3, is_no_lease};
@@ -104,13 +106,13 @@ impl Leases {
 
     /// Announces this node, if that has not been done, in place of whom was announced before.
     pub(crate) fn announce(&self, key: &str) -> Result<(), Failure> {
-        let known = self.shared.lock().member.clone();
+        let known = self.shared.wanted.lock().member.clone();
         if known.is_some_and(|known| known.key == key) {
             return Ok(());
         }
         self.retract();
         let member = create(&self.v3, key, self.shared.member_life)?;
-        let mut wanted = self.shared.lock();
+        let mut wanted = self.shared.wanted.lock();
         wanted.own_key = Some(key.to_owned());
         wanted.member = Some(member);
         self.shared.changed.notify_all();
@@ -133,7 +135,7 @@ impl Leases {
     }
 
     fn end_member(&self, end: impl FnOnce(&V3, &Member) -> Result<(), Failure>) {
-        let Some(member) = self.shared.lock().member.take() else {
+        let Some(member) = self.shared.wanted.lock().member.take() else {
             return;
         };
         if let Err(failure) = end(&self.v3.with_limit(FAREWELL), &member) {
@@ -143,18 +145,18 @@ impl Leases {
 
     /// Whether a key is the one that this node announces or has announced.
     pub(crate) fn is_own(&self, key: &[u8]) -> bool {
-        let wanted = self.shared.lock();
+        let wanted = self.shared.wanted.lock();
         let own = wanted.own_key.as_deref();
         own.is_some_and(|own| own.as_bytes() == key)
     }
 
     fn lasting(&self, key: &[u8]) -> Result<i64, Failure> {
-        if let Some(lease) = self.shared.lock().lasting {
+        if let Some(lease) = self.shared.wanted.lock().lasting {
             return Ok(lease);
         }
         // Two threads may both come here; then one lease is renewed in vain.
         let lease = self.v3.grant(LASTING, key)?;
-        let mut wanted = self.shared.lock();
+        let mut wanted = self.shared.wanted.lock();
         wanted.lasting_renewed = Some(Instant::now());
         Ok(*wanted.lasting.insert(lease))
     }
@@ -162,7 +164,7 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        self.shared.lock().ended = true;
+        self.shared.wanted.lock().ended = true;
         self.shared.changed.notify_all();
         self.shared.v3.http().close();
         if let Some(thread) = self.thread.take() {
@@ -193,12 +195,8 @@ fn create(v3: &V3, key: &str, life: Duration) -> Result<Member, Failure> {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Wanted> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn forget(&self, lease: i64) {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         if wanted.lasting == Some(lease) {
             wanted.lasting = None;
         }
@@ -206,17 +204,16 @@ impl Shared {
 
     fn renew_until_the_end(&self, renewal: Duration) {
         loop {
-            let wanted = self.lock();
+            let wanted = self.wanted.lock();
             // Whoever announces a node wakes the thread up, so that it may wait long without one.
             let pause = match &wanted.member {
                 Some(_) => renewal,
                 None => LASTING / 4,
             };
             let idle = wanted.member.clone();
-            let waited = self
+            let (wanted, _) = self
                 .changed
                 .wait_timeout_while(wanted, pause, |now| !now.ended && now.member == idle);
-            let (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if wanted.ended {
                 return;
             }
@@ -250,7 +247,7 @@ impl Shared {
         };
         match renewed {
             Ok(again) => {
-                let mut wanted = self.lock();
+                let mut wanted = self.wanted.lock();
                 if wanted.member.as_ref() == Some(member) {
                     wanted.member = Some(again);
                     return;
@@ -265,7 +262,7 @@ impl Shared {
 
     fn renew_lasting(&self, lease: i64) {
         match self.v3.keep_alive(lease) {
-            Ok(true) => self.lock().lasting_renewed = Some(Instant::now()),
+            Ok(true) => self.wanted.lock().lasting_renewed = Some(Instant::now()),
             Ok(false) => self.forget(lease),
             Err(failure) => tracing::debug!(%failure, "a lease was not renewed"),
         }

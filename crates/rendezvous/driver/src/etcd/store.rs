@@ -7,10 +7,11 @@
 //! etcd takes 1.5 MiB in one request unless its server is configured otherwise. Queues are not offered.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rdzv_lock::Mutex;
 use rdzv_store::{Breaker, Store, StoreError, interrupt};
 use rdzv_store_proto::number;
 use serde_json::{Value, json};
@@ -236,10 +237,7 @@ impl EtcdStore {
         value: &[u8],
     ) -> Result<Swap, StoreError> {
         let full = self.full(key);
-        let mut number = self
-            .operation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut number = self.operation.lock();
         *number += 1;
         let note = number.to_string();
         let answered = self.leases.with_lasting(&full, |lease| {
@@ -344,13 +342,13 @@ impl Store for EtcdStore {
     }
 
     fn timeout(&self) -> Duration {
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.timeout.lock()
     }
 
     fn set_timeout(&self, timeout: Duration) {
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let timeout = Duration::from_millis(millis);
-        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        *self.timeout.lock() = timeout;
     }
 
     fn breaker(&self) -> Option<Breaker> {

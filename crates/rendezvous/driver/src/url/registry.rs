@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
+
+use rdzv_lock::Mutex;
 
 use super::handlers::{EnvHandler, FileHandler, TcpHandler, UrlHandler};
 use super::native::NativeHandler;
@@ -146,10 +148,7 @@ pub fn register_handler(
     scheme: &str,
     handler: impl UrlHandler + 'static,
 ) -> Result<(), RendezvousError> {
-    OF_PROCESS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .register(scheme, handler)
+    OF_PROCESS.lock().register(scheme, handler)
 }
 
 /// [`Registry::rendezvous`] with the registry of the process.
@@ -159,10 +158,7 @@ pub fn rendezvous(
     world_size: Option<u32>,
     options: UrlOptions,
 ) -> Result<UrlRendezvous, RendezvousError> {
-    OF_PROCESS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .rendezvous(url, rank, world_size, options)
+    OF_PROCESS.lock().rendezvous(url, rank, world_size, options)
 }
 
 /// [`Registry::open`] with the registry of the process.
@@ -173,9 +169,6 @@ pub fn open(
     options: &UrlOptions,
 ) -> Result<Opened, RendezvousError> {
     // Opening may take its time, so not under the lock.
-    let registry = OF_PROCESS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let registry = OF_PROCESS.lock().clone();
     registry.open(url, rank, world_size, options)
 }

@@ -42,11 +42,12 @@ mod voters;
 use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
+use rdzv_lock::Mutex;
 use rdzv_store::{Pinger, TcpStoreServer};
 
 use crate::dynamic::native::OwnVoter;
@@ -168,7 +169,7 @@ impl C10dRendezvous {
 fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
-        let mut under = calls.lock();
+        let mut under = calls.0.lock();
         if under.interrupted {
             return Err(RendezvousError::Interrupted);
         }
@@ -190,7 +191,7 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
         });
     }
     let attempt = attempts.recv().ok().flatten();
-    let mut under = calls.lock();
+    let mut under = calls.0.lock();
     under.connecting = None;
     let connection = attempt.ok_or(RendezvousError::Interrupted)??;
     if under.interrupted {
@@ -223,13 +224,9 @@ fn say_who_hosts(onlookers: &Onlookers) {
 }
 
 impl Calls {
-    fn lock(&self) -> MutexGuard<'_, Under> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn interrupt(&self) {
         let joining = {
-            let mut under = self.lock();
+            let mut under = self.0.lock();
             under.interrupted = true;
             if let Some(connecting) = under.connecting.take() {
                 // It has its connection if it does not listen any more.
@@ -271,7 +268,7 @@ impl RendezvousBackend for C10dRendezvous {
                 {
                     again += 1;
                     tracing::info!(%error, "lost the c10d store before the first round; looking for it again");
-                    self.calls.lock().joining = None;
+                    self.calls.0.lock().joining = None;
                     self.connected.take();
                 }
                 Err(error) => return Err(error),

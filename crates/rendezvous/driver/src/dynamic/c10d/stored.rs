@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::apply::sanitise;
 use rdzv_rendezvous_proto::codec::{self, SENTINEL, text};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
@@ -223,7 +224,7 @@ impl SharedState for C10dState {
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = self.rounds.lock();
         let store = match &*rounds {
             Some(store) => Arc::clone(store),
             None => {

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rdzv_lock::Mutex;
 use rdzv_store::Breaker;
 
 use super::command::Event;
@@ -52,7 +52,7 @@ impl Interruption {
 
     /// A join begins, and its caller listens to `waiting`. False if it may not begin.
     pub(super) fn begin(&self, waiting: Sender<Event>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.round_is_over = false;
         state.waiting = Some(waiting);
         !state.interrupted
@@ -60,7 +60,7 @@ impl Interruption {
 
     /// The caller is about to wait for what another agent writes; the wait ends with the guard.
     pub(super) fn reading(&self, breaker: Option<Breaker>) -> WhileReading<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.reading = breaker;
         if state.interrupted || state.round_is_over {
             state.break_reading();
@@ -70,7 +70,7 @@ impl Interruption {
 
     /// For ever.
     pub(super) fn interrupt(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.interrupted = true;
         if let Some(waiting) = &state.waiting {
             // It has what it waited for if it does not listen any more.
@@ -87,21 +87,17 @@ impl Interruption {
 
     /// What the caller may be waiting for in this round will not come.
     pub(super) fn end_round(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.round_is_over = true;
         state.break_reading();
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.lock().interrupted
+        self.state.lock().interrupted
     }
 
     pub(super) fn round_is_over(&self) -> bool {
-        self.lock().round_is_over
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().round_is_over
     }
 }
 
@@ -118,6 +114,6 @@ pub(super) struct WhileReading<'a>(&'a Interruption);
 
 impl Drop for WhileReading<'_> {
     fn drop(&mut self) {
-        self.0.lock().reading = None;
+        self.0.state.lock().reading = None;
     }
 }

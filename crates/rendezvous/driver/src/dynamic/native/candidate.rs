@@ -1,10 +1,11 @@
 //! An agent's part in a group of voters that agents may join.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_lock::{Mutex, MutexGuard};
 use rdzv_store::{StoreError, TcpStoreServer};
 
 use super::{NoteFile, Redirect, Search};
@@ -29,8 +30,7 @@ impl OwnVoter {
 
     /// The server.
     pub fn lock(&self) -> MutexGuard<'_, Option<TcpStoreServer>> {
-        let server = self.0.server.lock();
-        server.unwrap_or_else(PoisonError::into_inner)
+        self.0.server.lock()
     }
 
     /// Whether the group has other members, as the coordinator has told last.

@@ -4,14 +4,15 @@
 //! It does not vote there. Voters call the endpoint as long as no member has it; they are accepted, and get no answer.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::coordinator::PREFIX;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_VOTER};
 use rdzv_rendezvous_proto::voter::{FRAME_BOUND, Frame};
@@ -52,7 +53,7 @@ impl Redirect {
         let Some(coordinator) = elsewhere else {
             return self.stop();
         };
-        coordinator.clone_into(&mut self.coordinator.lock());
+        coordinator.clone_into(&mut self.coordinator.0.lock());
         if self.listening.is_none() {
             match Listening::start(&self.endpoint, &self.policy, &self.coordinator) {
                 Ok(listening) => self.listening = Some(listening),
@@ -70,12 +71,6 @@ impl Redirect {
 /// The place of the coordinator, as this agent was told last. Clones are the same.
 #[derive(Debug, Clone, Default)]
 struct Coordinator(Arc<Mutex<String>>);
-
-impl Coordinator {
-    fn lock(&self) -> MutexGuard<'_, String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The thread that listens, or waits until it can.
 #[derive(Debug)]
@@ -179,7 +174,7 @@ impl Extension for Answers {
                     cluster: 0,
                     epoch: 0,
                     term: 0,
-                    address: self.0.lock().clone(),
+                    address: self.0.0.lock().clone(),
                 };
                 let mut frame = Vec::new();
                 elsewhere.write(&mut frame);

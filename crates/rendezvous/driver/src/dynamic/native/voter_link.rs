@@ -7,13 +7,14 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::TryRecvError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::voter::ATTEMPT;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
@@ -49,16 +50,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Option<Channel>> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes what the connection takes at once, and returns the number of bytes. It never waits, for the thread neither.
     fn write_now(&self, frame: &[u8]) -> usize {
         if self.waiting.load(Ordering::Acquire) > 0 {
             return 0;
         }
-        let Ok(mut channel) = self.channel.try_lock() else {
+        let Some(mut channel) = self.channel.try_lock() else {
             return 0;
         };
         let Some(channel) = &mut *channel else {
@@ -194,10 +191,10 @@ impl Thread {
         let Ok(socket) = channel.stream().try_clone() else {
             return Ok(());
         };
-        *self.shared.lock() = Some(channel);
+        *self.shared.channel.lock() = Some(channel);
         let served = self.serve_on(&socket);
         // The rest of a frame is of no use to the next connection.
-        *self.shared.lock() = None;
+        *self.shared.channel.lock() = None;
         served
     }
 
@@ -214,7 +211,7 @@ impl Thread {
             let is_readable = !sources[1].revents().is_empty();
             let mut sent = Ok(());
             self.receive(|frame| {
-                if let Some(channel) = &mut *shared.lock() {
+                if let Some(channel) = &mut *shared.channel.lock() {
                     sent = write_all(channel, frame, ATTEMPT);
                 }
                 match &sent {
@@ -222,7 +219,8 @@ impl Thread {
                     Err(_) => Err(()),
                 }
             })?;
-            if sent.is_err() || is_readable && shared.lock().as_mut().is_none_or(has_ended) {
+            if sent.is_err() || is_readable && shared.channel.lock().as_mut().is_none_or(has_ended)
+            {
                 return Ok(());
             }
         }
@@ -319,7 +317,9 @@ mod tests {
     /// Waits until the voter may write to the connection.
     fn await_connection(link: &VoterLink) {
         let until = Instant::now() + Duration::from_secs(20);
-        while link.shared.lock().is_none() || link.shared.waiting.load(Ordering::Acquire) > 0 {
+        while link.shared.channel.lock().is_none()
+            || link.shared.waiting.load(Ordering::Acquire) > 0
+        {
             assert!(Instant::now() < until);
             std::thread::yield_now();
         }
@@ -364,7 +364,7 @@ mod tests {
             assert_eq!(read(&mut stream, 7), b"message");
             drop(stream);
             let until = Instant::now() + Duration::from_secs(20);
-            while link.shared.lock().is_some() {
+            while link.shared.channel.lock().is_some() {
                 assert!(Instant::now() < until);
                 std::thread::yield_now();
             }
