@@ -15,7 +15,7 @@ use rdzv_console::line::{headed, said};
 use rdzv_console::{Line, Role};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -66,7 +66,7 @@ pub(crate) fn install(level: LevelFilter, face: Face) {
             .with_target(reminder::TARGET, waits);
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(|| LineWriter)
-            .event_format(PlainForm)
+            .event_format(LogForm::Plain)
             .with_filter(shown);
         let subscriber = tracing_subscriber::registry().with(layer);
         let _ = tracing::subscriber::set_global_default(subscriber);
@@ -75,16 +75,21 @@ pub(crate) fn install(level: LevelFilter, face: Face) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| LineWriter)
-        .event_format(TorchelasticForm)
+        .event_format(LogForm::Torchelastic)
         .finish();
     // Fails only if there is one already, and then lines go there.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// `rdzv: waiting for nodes: 2 of 4 ...`
-struct PlainForm;
+/// A form of log lines.
+enum LogForm {
+    /// `rdzv: waiting for nodes: 2 of 4 ...`
+    Plain,
+    /// `W1121 00:25:04.393117 21914 agent/stop.rs:88] ...`
+    Torchelastic,
+}
 
-impl<S, N> FormatEvent<S, N> for PlainForm
+impl<S, N> FormatEvent<S, N> for LogForm
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -92,32 +97,38 @@ where
     fn format_event(
         &self,
         _context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
+        writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let metadata = event.metadata();
-        if metadata.target() == TORCHELASTIC {
-            return Ok(());
-        }
-        let role = match *metadata.level() {
-            Level::ERROR => Role::Error,
-            _ => Role::Warning,
-        };
         let mut text = Text::default();
         event.record(&mut text);
-        // Its place is the status row, if there is one.
-        if metadata.target() == reminder::TARGET {
-            let is_shown = status_row::awaited(&text.0, text.1);
-            if is_shown || *metadata.level() > Level::WARN {
-                return Ok(());
-            }
+        match self {
+            Self::Plain => write_plain(writer, event.metadata(), &text),
+            Self::Torchelastic => write_torchelastic(writer, event.metadata(), &text),
         }
-        let form = Form::of_stderr();
-        for line in plain_lines(role, &text.0, form.width) {
-            writeln!(writer, "{}", line.painted(form.is_coloured))?;
-        }
-        Ok(())
     }
+}
+
+fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> fmt::Result {
+    if metadata.target() == TORCHELASTIC {
+        return Ok(());
+    }
+    let role = match *metadata.level() {
+        Level::ERROR => Role::Error,
+        _ => Role::Warning,
+    };
+    // Its place is the status row, if there is one.
+    if metadata.target() == reminder::TARGET {
+        let is_shown = status_row::awaited(&text.0, text.1);
+        if is_shown || *metadata.level() > Level::WARN {
+            return Ok(());
+        }
+    }
+    let form = Form::of_stderr();
+    for line in plain_lines(role, &text.0, form.width) {
+        writeln!(writer, "{}", line.painted(form.is_coloured))?;
+    }
+    Ok(())
 }
 
 /// The lines of a message: without the name of the role or run in front, which every message of a run has, and without
@@ -146,35 +157,19 @@ fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
 /// Further lines of a message stand below its first one.
 const INDENT: &str = "      ";
 
-struct TorchelasticForm;
-
-impl<S, N> FormatEvent<S, N> for TorchelasticForm
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let metadata = event.metadata();
-        let mut text = Text::default();
-        event.record(&mut text);
-        let prefix = format!(
-            "{}{} {} {}:{}] ",
-            letter(*metadata.level()),
-            Zoned::now().strftime("%m%d %H:%M:%S%.6f"),
-            std::process::id(),
-            source_path(metadata.file().unwrap_or_default()),
-            metadata.line().unwrap_or_default(),
-        );
-        for line in text.0.split('\n') {
-            writeln!(writer, "{prefix}{line}")?;
-        }
-        Ok(())
+fn write_torchelastic(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> fmt::Result {
+    let prefix = format!(
+        "{}{} {} {}:{}] ",
+        letter(*metadata.level()),
+        Zoned::now().strftime("%m%d %H:%M:%S%.6f"),
+        std::process::id(),
+        source_path(metadata.file().unwrap_or_default()),
+        metadata.line().unwrap_or_default(),
+    );
+    for line in text.0.split('\n') {
+        writeln!(writer, "{prefix}{line}")?;
     }
+    Ok(())
 }
 
 fn letter(level: Level) -> char {
