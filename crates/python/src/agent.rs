@@ -10,22 +10,23 @@
 //! during a rendezvous. It never attaches to the interpreter.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use rdzv_agent::api::{
     DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
-    SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, WorkerEntrypoint, WorkerGroup,
-    WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
+    SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, Worker, WorkerEntrypoint,
+    WorkerGroup, WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::{Cause, Exit, MasterPort};
 use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Wall;
+use rdzv_lock::Mutex;
 use rdzv_store::Store;
 
 use crate::errors::exception;
@@ -39,35 +40,33 @@ const SLICE: Duration = Duration::from_millis(100);
 /// Ends the run after an exception of a signal handler.
 const SIGINT: i32 = 2;
 
-/// A call of one of the four methods.
-enum Call {
-    Start(WorkerGroup, Vec<StartRequest>),
-    Monitor(WorkerGroup),
-    Stop(WorkerGroup),
-    Shutdown(i32, Duration),
-}
-
-/// The results of the methods.
-enum Reply {
-    Started(BTreeMap<LocalRank, WorkerId>),
-    Found(MonitorResult),
-    Done,
-}
-
-/// A call, and where its reply goes.
-type Message = (Call, Sender<Result<Reply, SupervisorError>>);
+/// A call of one of the four methods, for the thread that has called `run`. The exception is that of the method.
+type Call = Box<dyn FnOnce(Python<'_>, &Bound<'_, PyAny>) -> Option<PyErr> + Send>;
 
 /// A store, and the object that Python has of it.
 type Known = (Arc<dyn Store>, Py<StoreObject>);
 
 /// Has the calling thread of `run` call Python.
-struct ProxySupervisor(Sender<Message>);
+struct ProxySupervisor(Sender<Call>);
 
 impl ProxySupervisor {
-    fn call(&self, call: Call) -> Result<Reply, SupervisorError> {
+    fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
+    ) -> Result<T, SupervisorError> {
         let gone = || SupervisorError("the caller of the agent is gone".to_owned());
         let (sender, reply) = channel();
-        self.0.send((call, sender)).map_err(|_| gone())?;
+        let call: Call = Box::new(move |py, methods| {
+            let called = call(py, methods);
+            let (answer, raised) = match called {
+                Ok(value) => (Ok(value), None),
+                Err(error) => (Err(SupervisorError(error.to_string())), Some(error)),
+            };
+            // The agent waits for it.
+            let _ = sender.send(answer);
+            raised
+        });
+        self.0.send(call).map_err(|_| gone())?;
         reply.recv().map_err(|_| gone())?
     }
 }
@@ -78,10 +77,28 @@ impl WorkerSupervisor for ProxySupervisor {
         group: &WorkerGroup,
         workers: &[StartRequest],
     ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
-        match self.call(Call::Start(group.clone(), workers.to_vec()))? {
-            Reply::Started(ids) => Ok(ids),
-            _ => Ok(BTreeMap::new()),
-        }
+        let (group, workers) = (group.clone(), workers.to_vec());
+        self.call(move |_, methods| {
+            let described = workers.into_iter().map(
+                |StartRequest {
+                     place, environment, ..
+                 }| {
+                    (
+                        place.local_rank.0,
+                        place.rank.0,
+                        place.role_rank.0,
+                        place.world_size,
+                        place.role_world_size,
+                        BTreeMap::from_iter(environment),
+                    )
+                },
+            );
+            let described: Vec<_> = described.collect();
+            let ids = methods.call_method1("start", (snapshot(&group), described))?;
+            let ids: BTreeMap<u32, String> = ids.extract()?;
+            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
+            Ok(ids.into_iter().map(remote).collect())
+        })
     }
 
     fn monitor_workers(
@@ -91,10 +108,10 @@ impl WorkerSupervisor for ProxySupervisor {
     ) -> Result<MonitorResult, SupervisorError> {
         // The method returns at once, so the pause between two calls is here.
         thread::sleep(within);
-        match self.call(Call::Monitor(group.clone()))? {
-            Reply::Found(result) => Ok(result),
-            _ => Ok(RunResult::of_state(WorkerState::Unknown)),
-        }
+        let group = group.clone();
+        self.call(move |_, methods| {
+            found_result(&methods.call_method1("monitor", (snapshot(&group),))?)
+        })
     }
 
     fn stop_workers(
@@ -103,12 +120,19 @@ impl WorkerSupervisor for ProxySupervisor {
         _signal: i32,
         _grace: Duration,
     ) -> Result<(), SupervisorError> {
-        self.call(Call::Stop(group.clone())).map(drop)
+        let group = group.clone();
+        self.call(move |_, methods| {
+            methods.call_method1("stop", (snapshot(&group),))?;
+            Ok(())
+        })
     }
 
     fn shutdown(&mut self, signal: i32, grace: Duration) {
         // The caller keeps what the method raises.
-        let _ = self.call(Call::Shutdown(signal, grace));
+        let _ = self.call(move |_, methods| {
+            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
+            Ok(())
+        });
     }
 }
 
@@ -116,7 +140,7 @@ impl WorkerSupervisor for ProxySupervisor {
 #[pyclass(frozen, module = "rdzv._rdzv")]
 pub(crate) struct Agent {
     agent: Mutex<Option<SimpleElasticAgent<ProxySupervisor>>>,
-    calls: Mutex<Option<Receiver<Message>>>,
+    calls: Mutex<Option<Receiver<Call>>>,
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
@@ -145,12 +169,8 @@ impl Agent {
 
     /// Runs the agent once. `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this
     /// thread. Returns the state and what is known of the failures.
-    fn run<'py>(
-        &self,
-        py: Python<'py>,
-        methods: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let taken = (lock(&self.agent).take(), lock(&self.calls).take());
+    fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
+        let taken = (self.agent.lock().take(), self.calls.lock().take());
         let (Some(mut agent), Some(mut calls)) = taken else {
             return Err(PyRuntimeError::new_err(
                 "an agent runs once: make a new one for the next run",
@@ -164,14 +184,10 @@ impl Agent {
         loop {
             let next = &mut calls;
             match detach(py, move || next.recv_timeout(SLICE)) {
-                Ok((call, reply)) => {
-                    let answer = answer(py, methods, call).map_err(|error| {
-                        let text = error.to_string();
+                Ok(call) => {
+                    if let Some(error) = call(py, methods) {
                         raised.get_or_insert(error);
-                        SupervisorError(text)
-                    });
-                    // The agent waits for it.
-                    let _ = reply.send(answer);
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Err(error) = py.check_signals() {
@@ -182,12 +198,12 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        let ended = detach(py, || running.join());
+        let joined = detach(py, || running.join());
         if let Some(error) = raised {
             return Err(error);
         }
-        match ended {
-            Ok(Ok(result)) => run_result(py, &result),
+        match joined {
+            Ok(Ok(result)) => Ok(ended(&result)),
             Ok(Err(error)) => Err(run_error(py, &error)),
             Err(_) => Err(PyRuntimeError::new_err(
                 "the thread of the agent has panicked",
@@ -196,8 +212,8 @@ impl Agent {
     }
 
     /// The worker group as it is now.
-    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        snapshot(py, &(self.observer)())
+    fn snapshot(&self) -> Snapshot {
+        snapshot(&(self.observer)())
     }
 
     /// The store of the round, one object for each round; None before the first. The first call of a round
@@ -208,7 +224,7 @@ impl Agent {
         };
         let store = store_call(py, || round.connect())?;
         let object = Py::new(py, StoreObject::new(Arc::clone(&store), Kind::Round))?;
-        let mut last = lock(&self.store);
+        let mut last = self.store.lock();
         if let Some((known, object)) = &*last
             && Arc::ptr_eq(known, &store)
         {
@@ -219,51 +235,6 @@ impl Agent {
         // It may detach from the interpreter, so not under the lock.
         drop(before);
         Ok(Some(object))
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Calls the method.
-fn answer(py: Python<'_>, methods: &Bound<'_, PyAny>, call: Call) -> PyResult<Reply> {
-    match call {
-        Call::Start(group, requests) => {
-            let workers = PyList::empty(py);
-            for request in &requests {
-                let worker = PyDict::new(py);
-                worker.set_item("local_rank", request.place.local_rank.0)?;
-                worker.set_item("global_rank", request.place.rank.0)?;
-                worker.set_item("world_size", request.place.world_size)?;
-                worker.set_item("role_rank", request.place.role_rank.0)?;
-                worker.set_item("role_world_size", request.place.role_world_size)?;
-                let environment = PyDict::new(py);
-                for (name, value) in &request.environment {
-                    environment.set_item(name, value)?;
-                }
-                worker.set_item("environment", environment)?;
-                workers.append(worker)?;
-            }
-            let ids = methods.call_method1("start", (snapshot(py, &group)?, workers))?;
-            let ids: BTreeMap<u32, String> = ids.extract()?;
-            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
-            Ok(Reply::Started(ids.into_iter().map(remote).collect()))
-        }
-        Call::Monitor(group) => {
-            let found = methods.call_method1("monitor", (snapshot(py, &group)?,))?;
-            Ok(Reply::Found(found_result(&found)?))
-        }
-        Call::Stop(group) => {
-            methods.call_method1("stop", (snapshot(py, &group)?,))?;
-            Ok(Reply::Done)
-        }
-        Call::Shutdown(signal, grace) => {
-            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
-            Ok(Reply::Done)
-        }
     }
 }
 
@@ -307,47 +278,50 @@ fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
     })
 }
 
-fn snapshot<'py>(py: Python<'py>, group: &WorkerGroup) -> PyResult<Bound<'py, PyDict>> {
-    let made = PyDict::new(py);
-    made.set_item("state", group.state.name())?;
-    made.set_item("group_rank", group.group_rank.map(|rank| rank.0))?;
-    made.set_item("group_world_size", group.group_world_size)?;
-    made.set_item("restart_count", group.restart_count)?;
-    made.set_item("master_addr", group.master_addr())?;
-    made.set_item("master_port", group.master_port())?;
-    let workers = PyList::empty(py);
-    for worker in &group.workers {
-        workers.append((
+/// A worker group as Python reads it: state, group rank, number of groups, restarts, address and port of the store, and
+/// of each worker local rank, rank, rank in its role, and the sizes of world and role.
+type Snapshot = (
+    &'static str,
+    Option<u32>,
+    Option<u32>,
+    u32,
+    Option<String>,
+    Option<u16>,
+    Vec<(u32, i64, i64, i64, i64)>,
+);
+
+fn snapshot(group: &WorkerGroup) -> Snapshot {
+    let ranks = |worker: &Worker| {
+        (
             worker.local_rank.0,
             worker.global_rank_or_unset(),
             worker.role_rank_or_unset(),
             worker.world_size_or_unset(),
             worker.role_world_size_or_unset(),
-        ))?;
-    }
-    made.set_item("workers", workers)?;
-    Ok(made)
+        )
+    };
+    (
+        group.state.name(),
+        group.group_rank.map(|rank| rank.0),
+        group.group_world_size,
+        group.restart_count,
+        group.master_addr().map(str::to_owned),
+        group.master_port(),
+        group.workers.iter().map(ranks).collect(),
+    )
 }
 
-fn run_result<'py>(py: Python<'py>, result: &RunResult) -> PyResult<Bound<'py, PyDict>> {
-    let made = PyDict::new(py);
-    made.set_item("state", result.state.name())?;
-    made.set_item("first", result.first.map(|rank| rank.0))?;
-    made.set_item(
-        "finality",
-        result.finality.map(|finality| finality.to_string()),
-    )?;
-    let failures = PyList::empty(py);
-    for (rank, failure) in &result.failures {
-        failures.append((
-            rank.0,
-            failure.local_rank.0,
-            failure.exit.as_number(),
-            failure.cause.to_string(),
-        ))?;
-    }
-    made.set_item("failures", failures)?;
-    Ok(made)
+/// A result as Python reads it: state, rank of the first failure, and of each failure rank, local rank, exit code, cause.
+type Ended = (&'static str, Option<u32>, Vec<(u32, u32, i32, String)>);
+
+fn ended(result: &RunResult) -> Ended {
+    let failures = result.failures.iter().map(|(rank, failure)| {
+        let exit = failure.exit.as_number();
+        let cause = failure.cause.to_string();
+        (rank.0, failure.local_rank.0, exit, cause)
+    });
+    let first = result.first.map(|rank| rank.0);
+    (result.state.name(), first, failures.collect())
 }
 
 fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
@@ -371,27 +345,29 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
 /// The specification of a dictionary. Missing keys keep the defaults of the crate.
 fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     let text = |key: &str| optional::<String>(settings, key);
-    let seconds = |key: &str| -> PyResult<Option<Duration>> {
-        let Some(seconds) = optional::<f64>(settings, key)? else {
-            return Ok(None);
+    let seconds = |key: &str| {
+        let duration = |seconds| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s")))
         };
-        let duration = Duration::try_from_secs_f64(seconds)
-            .map_err(|_| PyValueError::new_err(format!("{key} is {seconds} s")))?;
-        Ok(Some(duration))
+        optional(settings, key)?.map(duration).transpose()
     };
-    let refused = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-    let nodes = number(settings, "min_nodes")?.unwrap_or(1);
-    let workers = number(settings, "local_world_size")?.unwrap_or(1);
+    fn refused(error: impl std::fmt::Display) -> PyErr {
+        PyValueError::new_err(error.to_string())
+    }
+    let number = |key: &str| optional::<u32>(settings, key);
+    let nodes = number("min_nodes")?.unwrap_or(1);
+    let workers = number("local_world_size")?.unwrap_or(1);
     let mut config = LaunchConfig::new(nodes, workers);
-    config.max_nodes = number(settings, "max_nodes")?.unwrap_or(nodes);
+    config.max_nodes = number("max_nodes")?.unwrap_or(nodes);
     config.rdzv_backend = text("rdzv_backend")?.unwrap_or(config.rdzv_backend);
     config.rdzv_endpoint = text("rdzv_endpoint")?.unwrap_or_default();
     config.run_id = text("run_id")?.unwrap_or_default();
     config.role = text("role")?.unwrap_or_else(|| DEFAULT_ROLE.to_owned());
     config.local_addr = text("local_addr")?;
-    let options: Option<BTreeMap<String, String>> = optional(settings, "rdzv_config")?;
-    config.rdzv_config.extend(options.unwrap_or_default());
-    config.max_restarts = number(settings, "max_restarts")?.unwrap_or(config.max_restarts);
+    let options = optional::<BTreeMap<String, String>>(settings, "rdzv_config")?;
+    config.rdzv_config.extend(options.into_iter().flatten());
+    config.max_restarts = number("max_restarts")?.unwrap_or(config.max_restarts);
     config.monitor_interval = seconds("monitor_interval")?.unwrap_or(config.monitor_interval);
     config.shutdown_timeout = seconds("shutdown_timeout")?.unwrap_or(config.shutdown_timeout);
     config.event_log_handler = text("event_log_handler")?.unwrap_or(config.event_log_handler);
@@ -399,7 +375,7 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     config.signals = Vec::new();
     let name = text("name")?.unwrap_or_else(|| "workers".to_owned());
     let builder = config.builder(WorkerEntrypoint::command(name));
-    let mut builder = builder.map_err(|error| refused(&error))?;
+    let mut builder = builder.map_err(refused)?;
     if let Some(timeout) = seconds("exit_barrier_timeout")? {
         builder = builder.exit_barrier_timeout(timeout);
     }
@@ -409,7 +385,7 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     if let Some(port) = optional::<u16>(settings, "master_port")? {
         builder = builder.master_port(MasterPort::Fixed(port));
     }
-    builder.build().map_err(|error| refused(&error))
+    builder.build().map_err(refused)
 }
 
 fn optional<'py, T: FromPyObjectOwned<'py>>(
@@ -423,8 +399,4 @@ fn optional<'py, T: FromPyObjectOwned<'py>>(
         }),
         _ => Ok(None),
     }
-}
-
-fn number(settings: &Bound<'_, PyDict>, key: &str) -> PyResult<Option<u32>> {
-    optional(settings, key)
 }

@@ -4,8 +4,11 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
+/// An argument that is read later.
+pub(crate) type Object<'a> = &'a Bound<'a, PyAny>;
+
 /// Reads the argument `name`, which is `bytes`, or `str` in UTF-8.
-pub(crate) fn value<'a>(name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+pub(crate) fn value<'a>(name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(bytes.as_bytes());
     }
@@ -19,12 +22,7 @@ pub(crate) fn value<'a>(name: &str, object: &'a Bound<'_, PyAny>) -> PyResult<&'
 }
 
 /// Reads the argument `name`, a whole number from `least` to `most`.
-pub(crate) fn integer(
-    name: &str,
-    object: &Bound<'_, PyAny>,
-    least: i64,
-    most: i64,
-) -> PyResult<i64> {
+pub(crate) fn integer(name: &str, object: Object<'_>, least: i64, most: i64) -> PyResult<i64> {
     let py = object.py();
     match object.extract::<i64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
@@ -38,14 +36,14 @@ pub(crate) fn integer(
 }
 
 /// Reads the argument `name`, a list of `str`.
-pub(crate) fn keys(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+pub(crate) fn keys(name: &str, object: Object<'_>) -> PyResult<Vec<String>> {
     if object.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!(
             "{name} must be a list of str, not one str: give [{}]",
             object.repr()?
         )));
     }
-    let refused = |found: &Bound<'_, PyAny>| {
+    let refused = |found: Object<'_>| {
         PyTypeError::new_err(format!(
             "{name} must be a list of str, not of {}",
             type_name(found)
@@ -69,7 +67,7 @@ pub(crate) fn keys(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<String
 }
 
 /// The name of the type of `object`, as errors say it.
-pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
+pub(crate) fn type_name(object: Object<'_>) -> String {
     let name = object.get_type().name();
     name.map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }

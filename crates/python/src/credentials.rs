@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rdzv_trust::{Credentials, Identity, Token};
 
-use crate::argument::{type_name, value};
+use crate::argument::{Object, type_name, value};
 
 /// The files of `tls`.
 const FILES: [&str; 3] = ["certificate", "key", "authorities"];
 
 /// Reads `token` (`str`, `bytes` or `None`) and `tls` (a `dict` of three paths, or `None`). Errors do not show the token.
 pub(crate) fn credentials(
-    token: Option<&Bound<'_, PyAny>>,
-    tls: Option<&Bound<'_, PyAny>>,
+    token: Option<Object<'_>>,
+    tls: Option<Object<'_>>,
 ) -> PyResult<Credentials> {
     let token = given(token).map(|token| {
         let secret = value("token", token)?;
@@ -30,11 +30,11 @@ pub(crate) fn credentials(
     })
 }
 
-fn given<'a, 'py>(argument: Option<&'a Bound<'py, PyAny>>) -> Option<&'a Bound<'py, PyAny>> {
+fn given(argument: Option<Object<'_>>) -> Option<Object<'_>> {
     argument.filter(|argument| !argument.is_none())
 }
 
-fn identity(tls: &Bound<'_, PyAny>) -> PyResult<Identity> {
+fn identity(tls: Object<'_>) -> PyResult<Identity> {
     let files = tls.cast::<PyDict>().map_err(|_| {
         PyTypeError::new_err(format!(
             "tls must be a dict of the files {}, not {}",

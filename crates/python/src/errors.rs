@@ -16,15 +16,18 @@ pub(crate) fn exception(
     text: String,
     attributes: Option<&Bound<'_, PyDict>>,
 ) -> PyErr {
-    let made = below(py, || {
-        py.import("rdzv._errors")
-            .and_then(|module| module.getattr(class))
-            .and_then(|class| class.call((text,), attributes))
-    });
-    match made {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(error) => error,
-    }
+    raised(py, || {
+        let class = py.import("rdzv._errors")?.getattr(class)?;
+        class.call((text,), attributes)
+    })
+}
+
+/// The exception that `make` makes, or that it fails with.
+pub(crate) fn raised<'py>(
+    py: Python<'py>,
+    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyErr {
+    below(py, make).map_or_else(|error| error, PyErr::from_value)
 }
 
 /// The exception for a failure of a store: `StoreTimeout` for what was waited for in vain, `QueueEmpty`, else

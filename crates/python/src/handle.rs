@@ -2,6 +2,8 @@
 //! that was forked from the one that made it.
 
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -63,9 +65,50 @@ impl Origin {
     }
 }
 
-/// Leaves a value alone for good, which is the parent's.
-pub(crate) fn leave<T>(value: T) {
-    let _left = ManuallyDrop::new(value);
+/// A value that belongs to one process. In a forked child, whose parent has it, it is not dropped.
+#[derive(Debug)]
+pub(crate) struct Own<T> {
+    origin: Origin,
+    value: Option<T>,
+}
+
+impl<T> Own<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            origin: Origin::here(),
+            value: Some(value),
+        }
+    }
+
+    /// `true` in a forked child.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.origin.is_foreign()
+    }
+
+    pub(crate) fn into_inner(mut self) -> Option<T> {
+        self.value.take()
+    }
+
+    /// The value; in a forked child an error that calls it `name`.
+    pub(crate) fn get(&self, name: &str) -> PyResult<&T> {
+        self.origin.check(name).map(|()| &**self)
+    }
+}
+
+impl<T> Deref for Own<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("it is taken by its drop only")
+    }
+}
+
+impl<T> Drop for Own<T> {
+    fn drop(&mut self) {
+        if self.origin.is_foreign() {
+            let _left = ManuallyDrop::new(self.value.take());
+        }
+    }
 }
 
 /// Something that can be closed, and that belongs to one process. In a forked child it is left alone, also
@@ -79,7 +122,7 @@ pub(crate) struct Handle<T> {
 
 #[derive(Debug)]
 enum State<T> {
-    Open(ManuallyDrop<T>),
+    Open(Own<T>),
     /// `file:line` of the call that closed it.
     Closed(String),
 }
@@ -90,7 +133,7 @@ impl<T: Clone> Handle<T> {
         Self {
             name,
             origin: Origin::here(),
-            state: RwLock::new(State::Open(ManuallyDrop::new(value))),
+            state: RwLock::new(State::Open(Own::new(value))),
         }
     }
 
@@ -118,20 +161,8 @@ impl<T: Clone> Handle<T> {
             return None;
         }
         match std::mem::replace(&mut *state, State::Closed(place)) {
-            State::Open(value) => Some(ManuallyDrop::into_inner(value)),
+            State::Open(value) => value.into_inner(),
             State::Closed(_) => None,
-        }
-    }
-}
-
-impl<T> Drop for Handle<T> {
-    fn drop(&mut self) {
-        if self.origin.is_foreign() {
-            return;
-        }
-        let closed = State::Closed(String::new());
-        if let State::Open(value) = std::mem::replace(self.state.get_mut(), closed) {
-            drop(ManuallyDrop::into_inner(value));
         }
     }
 }
@@ -144,7 +175,7 @@ fn place(py: Python<'_>) -> PyResult<String> {
     Ok(format!("{file}:{line}"))
 }
 
-/// Has `end` called before the interpreter ends; the number is for [`ended`].
+/// Has `end` called before the interpreter ends; the number is that of its entry.
 pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     LIVE.lock().push(Live {
@@ -155,9 +186,26 @@ pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     number
 }
 
-/// It has ended by itself.
-pub(crate) fn ended(number: u64) {
-    LIVE.lock().retain(|live| live.number != number);
+/// Ends a value with the interpreter, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ending(u64);
+
+impl Ending {
+    /// Has `end` called with `value` before the interpreter ends, if `value` is still there.
+    pub(crate) fn of<T: Send + Sync + 'static>(value: &Weak<T>, end: fn(&T)) -> Self {
+        let value = Weak::clone(value);
+        Self(end_with_interpreter(move || {
+            if let Some(value) = value.upgrade() {
+                end(&value);
+            }
+        }))
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        LIVE.lock().retain(|live| live.number != self.0);
+    }
 }
 
 /// Python runs this in the child of each fork.

@@ -10,6 +10,8 @@ mod approach;
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyKeyError, PyRuntimeError};
@@ -47,7 +49,7 @@ fn must_stay() -> bool {
 /// Keeps a thread that is detached from the interpreter until the process is gone.
 fn stay() -> ! {
     loop {
-        std::thread::park();
+        thread::park();
     }
 }
 
@@ -174,6 +176,27 @@ pub(crate) fn wait_in_slices<T: Send>(
     })
 }
 
+/// Runs `call` on a thread of its own and waits for its result. `None`: the thread has panicked. If the wait of the
+/// caller is ended early, the thread goes on.
+pub(crate) fn on_thread<T: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<Option<T>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || sender.send(call()))?;
+    detached(py, move || {
+        loop {
+            match receiver.recv_timeout(SLICE) {
+                Err(RecvTimeoutError::Timeout) if !is_to_end() => {}
+                result => return result.ok(),
+            }
+        }
+    })
+}
+
 /// Ends all calls that wait, and keeps new ones from beginning: the interpreter ends, by this thread.
 pub(crate) fn end_all(py: Python<'_>) {
     RETURNS.set(true);
@@ -183,11 +206,11 @@ pub(crate) fn end_all(py: Python<'_>) {
         let start = Instant::now();
         // A thread says so while it has the interpreter, which it then uses further: there is no event to wait for.
         while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         if others {
             // Those in a call that only has the interpreter come to its end.
-            std::thread::sleep(GRACE);
+            thread::sleep(GRACE);
         }
     });
 }

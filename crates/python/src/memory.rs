@@ -32,16 +32,17 @@ use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDeviceType};
 use dlpark::python::{ImportRequest, ImportedDlpack};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::{PyClass, ffi};
 use rdzv_collective::{Element, ElementType, ReceiveBuffer, ReduceOp, SendBuffer};
 use rdzv_rpc::{Arena, Block, is_leased};
 use rdzv_shm::PooledBuffer;
 
-use crate::handle::{Origin, leave};
+use crate::argument::Object;
+use crate::handle::Own;
 
 /// The use that an operation makes of the memory of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,20 @@ pub(crate) enum Access {
 pub(crate) struct Argument {
     pub(crate) operation: &'static str,
     pub(crate) name: &'static str,
+}
+
+impl Argument {
+    pub(crate) const fn new(operation: &'static str, name: &'static str) -> Self {
+        Self { operation, name }
+    }
+
+    pub(crate) fn refused(self, what: impl fmt::Display) -> PyErr {
+        PyValueError::new_err(format!("{self} {what}"))
+    }
+
+    fn mistyped(self, what: impl fmt::Display) -> PyErr {
+        PyTypeError::new_err(format!("{self} {what}"))
+    }
 }
 
 impl fmt::Display for Argument {
@@ -106,21 +121,6 @@ impl Kind {
         meaning: Meaning::Opaque,
     };
 
-    /// Refuses an operator that values of this type do not have.
-    pub(crate) fn check(self, argument: Argument, op: ReduceOp) -> PyResult<()> {
-        let accepted = match self.meaning {
-            Meaning::Number if self.element.allows(op) => return Ok(()),
-            Meaning::Complex if matches!(op, ReduceOp::Sum | ReduceOp::Average) => return Ok(()),
-            Meaning::Number if op.is_for_floats() => "float16, bfloat16, float32, float64",
-            Meaning::Number if self.element == ElementType::Bool => "all types but bool",
-            Meaning::Number => "bool and the integers",
-            Meaning::Complex | Meaning::Opaque => NUMBERS,
-        };
-        Err(PyTypeError::new_err(format!(
-            "{argument} has dtype {self}, which cannot be reduced by {op}; accepted are {accepted}"
-        )))
-    }
-
     /// From the format of a buffer, as the module `struct` has it.
     fn of_format(format: &CStr, size: usize) -> Result<Self, FormatError> {
         let text = format.to_str().unwrap_or_default();
@@ -158,55 +158,53 @@ impl Kind {
     }
 
     fn of_dlpack(data_type: DLDataType) -> Option<Self> {
-        use ElementType as E;
         let DLDataType { code, bits, lanes } = data_type;
-        if lanes != 1 {
-            return None;
-        }
-        Some(match (code, bits) {
-            (DLDataTypeCode::BOOL, 8) => Self::number(E::Bool),
-            (DLDataTypeCode::UINT, 8) => Self::number(E::U8),
-            (DLDataTypeCode::INT, 8) => Self::number(E::I8),
-            (DLDataTypeCode::UINT, 16) => Self::number(E::U16),
-            (DLDataTypeCode::INT, 16) => Self::number(E::I16),
-            (DLDataTypeCode::UINT, 32) => Self::number(E::U32),
-            (DLDataTypeCode::INT, 32) => Self::number(E::I32),
-            (DLDataTypeCode::UINT, 64) => Self::number(E::U64),
-            (DLDataTypeCode::INT, 64) => Self::number(E::I64),
-            (DLDataTypeCode::FLOAT, 16) => Self::number(E::F16),
-            (DLDataTypeCode::BFLOAT, 16) => Self::number(E::Bf16),
-            (DLDataTypeCode::FLOAT, 32) => Self::number(E::F32),
-            (DLDataTypeCode::FLOAT, 64) => Self::number(E::F64),
-            (DLDataTypeCode::COMPLEX, 64) => Self::complex(E::F32),
-            (DLDataTypeCode::COMPLEX, 128) => Self::complex(E::F64),
-            // The types with 8 bits have codes of their own.
-            (code, 8) if code.0 >= DLDataTypeCode::FLOAT8_E3M4.0 => Self::OPAQUE,
-            _ => return None,
-        })
+        let mut types = TYPES.iter();
+        let known = types.find(|one| (one.2, one.3) == (code, bits));
+        // The types with 8 bits have codes of their own.
+        let is_float8 = bits == 8 && code.0 >= DLDataTypeCode::FLOAT8_E3M4.0;
+        let kind = known.map(|one| one.1);
+        kind.or(is_float8.then_some(Self::OPAQUE))
+            .filter(|_| lanes == 1)
     }
 }
 
+/// Types by the names of numpy and torch, with code and bits of DLPack, in the order of their use.
+const TYPES: [(&str, Kind, DLDataTypeCode, u8); 15] = {
+    use DLDataTypeCode as Code;
+    use ElementType as E;
+    [
+        ("float32", Kind::number(E::F32), Code::FLOAT, 32),
+        ("bfloat16", Kind::number(E::Bf16), Code::BFLOAT, 16),
+        ("float16", Kind::number(E::F16), Code::FLOAT, 16),
+        ("int64", Kind::number(E::I64), Code::INT, 64),
+        ("float64", Kind::number(E::F64), Code::FLOAT, 64),
+        ("uint8", Kind::number(E::U8), Code::UINT, 8),
+        ("int32", Kind::number(E::I32), Code::INT, 32),
+        ("bool", Kind::number(E::Bool), Code::BOOL, 8),
+        ("int8", Kind::number(E::I8), Code::INT, 8),
+        ("int16", Kind::number(E::I16), Code::INT, 16),
+        ("uint16", Kind::number(E::U16), Code::UINT, 16),
+        ("uint32", Kind::number(E::U32), Code::UINT, 32),
+        ("uint64", Kind::number(E::U64), Code::UINT, 64),
+        ("complex64", Kind::complex(E::F32), Code::COMPLEX, 64),
+        ("complex128", Kind::complex(E::F64), Code::COMPLEX, 128),
+    ]
+};
+
+/// Types of torch whose values are opaque.
+const FLOAT8: [&str; 5] = [
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+];
+
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use ElementType as E;
-        formatter.write_str(match (self.meaning, self.element) {
-            (Meaning::Opaque, _) => "float8",
-            (Meaning::Complex, E::F32) => "complex64",
-            (Meaning::Complex, _) => "complex128",
-            (_, E::U8) => "uint8",
-            (_, E::I8) => "int8",
-            (_, E::U16) => "uint16",
-            (_, E::I16) => "int16",
-            (_, E::U32) => "uint32",
-            (_, E::I32) => "int32",
-            (_, E::U64) => "uint64",
-            (_, E::I64) => "int64",
-            (_, E::F16) => "float16",
-            (_, E::Bf16) => "bfloat16",
-            (_, E::F32) => "float32",
-            (_, E::F64) => "float64",
-            (_, E::Bool) => "bool",
-        })
+        let known = TYPES.iter().find(|one| one.1 == *self);
+        formatter.write_str(known.map_or("float8", |one| one.0))
     }
 }
 
@@ -230,6 +228,7 @@ pub(crate) struct Memory {
     start: NonNull<u8>,
     bytes: usize,
     kind: Kind,
+    pub(crate) argument: Argument,
     _owner: Owner,
 }
 
@@ -247,10 +246,12 @@ impl Memory {
     /// `TypeError` if it is no array, or of a type that a group does not carry; `ValueError` if it is not contiguous,
     /// not aligned, read-only though it is to be written, or not in the memory of this host.
     pub(crate) fn of(
-        object: &Bound<'_, PyAny>,
-        argument: Argument,
+        object: Object<'_>,
+        operation: &'static str,
+        name: &'static str,
         access: Access,
     ) -> PyResult<Self> {
+        let argument = Argument::new(operation, name);
         if let Some(memory) = Self::of_tensor(object, argument)? {
             return Ok(memory);
         }
@@ -258,9 +259,9 @@ impl Memory {
             Ok(buffer) => Self::of_buffer(object, buffer, argument, access),
             Err(error) => {
                 if !object.hasattr(intern!(object.py(), "__dlpack__"))? {
-                    return Err(PyTypeError::new_err(format!(
-                        "{argument} is {}, which is no array: pass a numpy array, a torch tensor, a bytearray, or what \
-                         has __dlpack__ or a buffer ({error})",
+                    return Err(argument.mistyped(format!(
+                        "is {}, which is no array: pass a numpy array, a torch tensor, a bytearray, or what has \
+                         __dlpack__ or a buffer ({error})",
                         object.get_type()
                     )));
                 }
@@ -269,15 +270,15 @@ impl Memory {
         }?;
         let align = memory.kind.element.size();
         if memory.bytes > 0 && !memory.start.as_ptr().addr().is_multiple_of(align) {
-            return Err(PyValueError::new_err(format!(
-                "{argument} is not aligned for its elements; pass numpy.require(x, requirements=\"A\")"
-            )));
+            return Err(argument.refused(
+                "is not aligned for its elements; pass numpy.require(x, requirements=\"A\")",
+            ));
         }
         Ok(memory)
     }
 
     /// The memory of a `torch.Tensor`; `None` if `object` is none.
-    fn of_tensor(object: &Bound<'_, PyAny>, argument: Argument) -> PyResult<Option<Self>> {
+    fn of_tensor(object: Object<'_>, argument: Argument) -> PyResult<Option<Self>> {
         let py = object.py();
         let Some(torch) = Torch::get(py)? else {
             return Ok(None);
@@ -291,15 +292,15 @@ impl Memory {
         }
         let data_type = object.getattr(intern!(py, "dtype"))?;
         let kind = torch.kind(&data_type).ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "{argument} has dtype {data_type}; accepted are {NUMBERS}, complex64, complex128 and float8"
+            argument.mistyped(format!(
+                "has dtype {data_type}; accepted are {NUMBERS}, complex64, complex128 and float8"
             ))
         })?;
         let contiguous = object.call_method0(intern!(py, "is_contiguous"))?;
         if !contiguous.is_truthy()? {
             let strides = object.call_method0(intern!(py, "stride"))?;
-            return Err(PyValueError::new_err(format!(
-                "{argument} is not contiguous (strides {strides}); pass x.contiguous()"
+            return Err(argument.refused(format!(
+                "is not contiguous (strides {strides}); pass x.contiguous()"
             )));
         }
         let elements: usize = object.call_method0(intern!(py, "numel"))?.extract()?;
@@ -307,20 +308,21 @@ impl Memory {
         let bytes = elements * kind.lanes * kind.element.size();
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
         if start.is_none() && bytes > 0 {
-            return Err(PyValueError::new_err(format!(
-                "{argument} has no memory of its own: it is a tensor without storage"
-            )));
+            return Err(
+                argument.refused("has no memory of its own: it is a tensor without storage")
+            );
         }
         Ok(Some(Self {
             start: start.unwrap_or(NonNull::dangling()),
             bytes,
             kind,
+            argument,
             _owner: Owner::Tensor(object.clone().unbind()),
         }))
     }
 
     fn of_buffer(
-        object: &Bound<'_, PyAny>,
+        object: Object<'_>,
         buffer: PyUntypedBuffer,
         argument: Argument,
         access: Access,
@@ -328,21 +330,21 @@ impl Memory {
         let kind = match Kind::of_format(buffer.format(), buffer.item_size()) {
             Ok(kind) => kind,
             Err(FormatError::ByteOrder) => {
-                return Err(PyTypeError::new_err(format!(
-                    "{argument} has a byte order other than this machine's; pass x.astype(x.dtype.newbyteorder(\"=\"))"
-                )));
+                return Err(argument.mistyped(
+                    "has a byte order other than this machine's; pass x.astype(x.dtype.newbyteorder(\"=\"))",
+                ));
             }
             Err(FormatError::Unknown(format)) => {
                 let data_type = object.getattr(intern!(object.py(), "dtype"));
                 let data_type = data_type.map_or(format, |data_type| data_type.to_string());
-                return Err(PyTypeError::new_err(format!(
-                    "{argument} has dtype {data_type}; accepted are {NUMBERS}, complex64 and complex128"
+                return Err(argument.mistyped(format!(
+                    "has dtype {data_type}; accepted are {NUMBERS}, complex64 and complex128"
                 )));
             }
         };
         if !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err(format!(
-                "{argument} is not contiguous (strides {:?}); pass numpy.ascontiguousarray(x)",
+            return Err(argument.refused(format!(
+                "is not contiguous (strides {:?}); pass numpy.ascontiguousarray(x)",
                 buffer.strides()
             )));
         }
@@ -354,11 +356,12 @@ impl Memory {
             start: NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling()),
             bytes,
             kind,
+            argument,
             _owner: Owner::Buffer(buffer),
         })
     }
 
-    fn of_dlpack(object: &Bound<'_, PyAny>, argument: Argument, access: Access) -> PyResult<Self> {
+    fn of_dlpack(object: Object<'_>, argument: Argument, access: Access) -> PyResult<Self> {
         let request = ImportRequest::new(object.as_borrowed())?;
         let here =
             |device: DLDeviceType| matches!(device, DLDeviceType::CPU | DLDeviceType::CUDAHOST);
@@ -374,29 +377,27 @@ impl Memory {
         let imported = request.import(None, None).map_err(|error| {
             let data_type = object.getattr(intern!(object.py(), "dtype"));
             let data_type = data_type.map_or_else(|_| "a dtype".to_owned(), |one| one.to_string());
-            PyTypeError::new_err(format!(
-                "{argument} has {data_type}, which it does not hand over ({error}); accepted are {NUMBERS}, complex64 \
-                 and complex128"
+            argument.mistyped(format!(
+                "has {data_type}, which it does not hand over ({error}); accepted are {NUMBERS}, complex64 and \
+                 complex128"
             ))
         })?;
         let bad = |error: dlpark::tensor::Error| {
-            PyValueError::new_err(format!(
-                "{argument} has a DLPack form that is not valid: {error}"
-            ))
+            argument.refused(format!("has a DLPack form that is not valid: {error}"))
         };
         let tensor = imported.validate().map_err(bad)?;
         if !here(tensor.device().device_type) {
             return Err(not_here(argument, "another device"));
         }
         let kind = Kind::of_dlpack(tensor.dtype()).ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "{argument} has the DLPack type {:?}; accepted are {NUMBERS}, complex64, complex128 and float8",
+            argument.mistyped(format!(
+                "has the DLPack type {:?}; accepted are {NUMBERS}, complex64, complex128 and float8",
                 tensor.dtype()
             ))
         })?;
         if !tensor.is_compact().map_err(bad)? {
-            return Err(PyValueError::new_err(format!(
-                "{argument} is not contiguous (strides {:?}); pass a contiguous copy",
+            return Err(argument.refused(format!(
+                "is not contiguous (strides {:?}); pass a contiguous copy",
                 tensor.strides().unwrap_or_default()
             )));
         }
@@ -411,12 +412,40 @@ impl Memory {
             start: NonNull::new(start).unwrap_or(NonNull::dangling()),
             bytes,
             kind,
+            argument,
             _owner: Owner::Dlpack(imported),
         })
     }
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Refuses an operator that values of this type do not have.
+    pub(crate) fn check(&self, op: ReduceOp) -> PyResult<()> {
+        let Self { kind, argument, .. } = self;
+        let accepted = match kind.meaning {
+            Meaning::Number if kind.element.allows(op) => return Ok(()),
+            Meaning::Complex if matches!(op, ReduceOp::Sum | ReduceOp::Average) => return Ok(()),
+            Meaning::Number if op.is_for_floats() => "float16, bfloat16, float32, float64",
+            Meaning::Number if kind.element == ElementType::Bool => "all types but bool",
+            Meaning::Number => "bool and the integers",
+            Meaning::Complex | Meaning::Opaque => NUMBERS,
+        };
+        Err(argument.mistyped(format!(
+            "has dtype {kind}, which cannot be reduced by {op}; accepted are {accepted}"
+        )))
+    }
+
+    /// Refuses memory of another type; this is that of an argument before the other one's.
+    pub(crate) fn check_same_kind(&self, other: &Self) -> PyResult<()> {
+        if self.kind == other.kind {
+            return Ok(());
+        }
+        Err(self.argument.refused(format!(
+            "has dtype {}, but {} has dtype {}; both must be the same",
+            self.kind, other.argument.name, other.kind
+        )))
     }
 
     /// Number of values of the array.
@@ -445,24 +474,22 @@ impl Memory {
     /// The elements; `T` is the type that the memory has.
     pub(crate) fn values<T: Element>(&self) -> &[T] {
         assert_eq!(T::TYPE, self.kind.element, "elements of another type");
-        if self.bytes == 0 {
-            return &[];
-        }
         // SAFETY: M1 to M3. M4: nobody writes it as long as an operation has it for reading.
-        unsafe {
-            std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
-        }
+        unsafe { std::slice::from_raw_parts(self.first(), self.bytes / size_of::<T>()) }
     }
 
     /// The elements, for writing; `T` is the type that the memory has.
     pub(crate) fn values_mut<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(T::TYPE, self.kind.element, "elements of another type");
-        if self.bytes == 0 {
-            return &mut [];
-        }
         // SAFETY: M1 to M3. M4: it was given for writing, and nobody else touches it.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
+        unsafe { std::slice::from_raw_parts_mut(self.first(), self.bytes / size_of::<T>()) }
+    }
+
+    /// The address of the first element; aligned but no address of memory if there is none.
+    fn first<T>(&self) -> *mut T {
+        match self.bytes {
+            0 => NonNull::dangling().as_ptr(),
+            _ => self.start.as_ptr().cast(),
         }
     }
 }
@@ -473,11 +500,8 @@ impl SendBuffer for Memory {
     }
 
     fn bytes(&self) -> &[u8] {
-        if self.bytes == 0 {
-            return &[];
-        }
         // SAFETY: as for `values`; bytes have no alignment.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.first(), self.bytes) }
     }
 }
 
@@ -487,18 +511,13 @@ impl ReceiveBuffer for Memory {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.bytes == 0 {
-            return &mut [];
-        }
         // SAFETY: as for `values_mut`; bytes have no alignment.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.first(), self.bytes) }
     }
 }
 
 fn read_only(argument: Argument) -> PyErr {
-    PyValueError::new_err(format!(
-        "{argument} is read-only, and the operation writes it; pass a copy, e.g. numpy.array(x)"
-    ))
+    argument.refused("is read-only, and the operation writes it; pass a copy, e.g. numpy.array(x)")
 }
 
 fn not_here(argument: Argument, device: &str) -> PyErr {
@@ -515,33 +534,6 @@ struct Torch {
     data_types: Vec<(Py<PyAny>, Kind)>,
 }
 
-/// Names of torch's types in the order of their use.
-const DATA_TYPES: [(&str, Kind); 20] = {
-    use ElementType as E;
-    [
-        ("float32", Kind::number(E::F32)),
-        ("bfloat16", Kind::number(E::Bf16)),
-        ("float16", Kind::number(E::F16)),
-        ("int64", Kind::number(E::I64)),
-        ("float64", Kind::number(E::F64)),
-        ("uint8", Kind::number(E::U8)),
-        ("int32", Kind::number(E::I32)),
-        ("bool", Kind::number(E::Bool)),
-        ("int8", Kind::number(E::I8)),
-        ("int16", Kind::number(E::I16)),
-        ("uint16", Kind::number(E::U16)),
-        ("uint32", Kind::number(E::U32)),
-        ("uint64", Kind::number(E::U64)),
-        ("complex64", Kind::complex(E::F32)),
-        ("complex128", Kind::complex(E::F64)),
-        ("float8_e4m3fn", Kind::OPAQUE),
-        ("float8_e5m2", Kind::OPAQUE),
-        ("float8_e4m3fnuz", Kind::OPAQUE),
-        ("float8_e5m2fnuz", Kind::OPAQUE),
-        ("float8_e8m0fnu", Kind::OPAQUE),
-    ]
-};
-
 impl Torch {
     /// Torch, if this process has loaded it.
     fn get(py: Python<'_>) -> PyResult<Option<&'static Self>> {
@@ -557,10 +549,10 @@ impl Torch {
         let Ok(tensor) = torch.getattr("Tensor") else {
             return Ok(None);
         };
-        let data_types = DATA_TYPES.iter().filter_map(|(name, kind)| {
-            let data_type = torch.getattr(*name).ok()?;
-            Some((data_type.unbind(), *kind))
-        });
+        let opaque = FLOAT8.iter().map(|name| (*name, Kind::OPAQUE));
+        let types = TYPES.iter().map(|one| (one.0, one.1)).chain(opaque);
+        let data_types =
+            types.filter_map(|(name, kind)| Some((torch.getattr(name).ok()?.unbind(), kind)));
         let torch = Self {
             tensor: tensor.unbind(),
             data_types: data_types.collect(),
@@ -568,7 +560,7 @@ impl Torch {
         Ok(Some(TORCH.get_or_init(py, || torch)))
     }
 
-    fn kind(&self, data_type: &Bound<'_, PyAny>) -> Option<Kind> {
+    fn kind(&self, data_type: Object<'_>) -> Option<Kind> {
         let mut types = self.data_types.iter();
         types
             .find(|(known, _)| known.is(data_type))
@@ -578,13 +570,10 @@ impl Torch {
 
 /// The bytes of an argument of a call, shared with the connection that sends them: `bytes`, a `memoryview` of them in one piece, a
 /// tensor of torch, or a block of an arena. Few bytes are copied instead.
-pub(crate) fn shared_bytes(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
     /// Fewer bytes are not worth an object that somebody else drops.
     const FEW: usize = 4 << 10;
-    const ARGUMENT: Argument = Argument {
-        operation: "rpc",
-        name: "a part",
-    };
+    const ARGUMENT: Argument = Argument::new("rpc", "a part");
     if let Ok(block) = object.cast::<ArenaBlock>() {
         return Ok(block.get().0.clone());
     }
@@ -625,7 +614,7 @@ struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    fn bytes(start: *mut u8, length: usize, owner: &Bound<'_, PyAny>, few: usize) -> Bytes {
+    fn bytes(start: *mut u8, length: usize, owner: Object<'_>, few: usize) -> Bytes {
         let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
             return Bytes::new();
         };
@@ -652,8 +641,7 @@ impl AsRef<[u8]> for Shared {
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
-    origin: Origin,
-    memory: Arrived,
+    memory: Own<Arrived>,
     read_only: bool,
 }
 
@@ -680,8 +668,7 @@ impl Received {
         const ALIGN: usize = 16;
         if is_leased(&bytes) || Arena::of(&bytes).is_some() {
             return Self {
-                origin: Origin::here(),
-                memory: Arrived::Shared(bytes),
+                memory: Own::new(Arrived::Shared(bytes)),
                 read_only: true,
             };
         }
@@ -693,18 +680,8 @@ impl Received {
             Err(bytes) => Arrived::Shared(Bytes::copy_from_slice(&bytes)),
         };
         Self {
-            origin: Origin::here(),
-            memory,
+            memory: Own::new(memory),
             read_only: false,
-        }
-    }
-}
-
-impl Drop for Received {
-    fn drop(&mut self) {
-        if self.origin.is_foreign() {
-            let nothing = Arrived::Shared(Bytes::new());
-            leave(std::mem::replace(&mut self.memory, nothing));
         }
     }
 }
@@ -721,11 +698,11 @@ impl Received {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        let bytes = this.memory.as_ref();
-        let (start, length) = (bytes.as_ptr(), bytes.len());
+        let Self {
+            memory, read_only, ..
+        } = slf.get();
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
-        unsafe { fill(slf.as_any(), view, flags, start, length, this.read_only) }
+        unsafe { fill(&slf, view, flags, memory.as_ref(), *read_only) }
     }
 }
 
@@ -736,11 +713,8 @@ pub(crate) struct TensorMemory(Memory);
 #[pymethods]
 impl TensorMemory {
     #[new]
-    fn new(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
-        const ARGUMENT: Argument = Argument {
-            operation: "rpc",
-            name: "tensor",
-        };
+    fn new(tensor: Object<'_>) -> PyResult<Self> {
+        const ARGUMENT: Argument = Argument::new("rpc", "tensor");
         match Memory::of_tensor(tensor, ARGUMENT)? {
             Some(memory) => Ok(Self(memory)),
             None => Err(PyTypeError::new_err("it is no tensor of torch")),
@@ -753,37 +727,19 @@ impl TensorMemory {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let memory = &slf.get().0;
         // SAFETY: the view keeps a reference of this object, which keeps the tensor (M1).
-        unsafe {
-            fill(
-                slf.as_any(),
-                view,
-                flags,
-                memory.start.as_ptr(),
-                memory.bytes,
-                false,
-            )
-        }
+        unsafe { fill(&slf, view, flags, slf.get().0.bytes(), false) }
     }
 }
 
 /// A block of an arena, with the buffer protocol. Its owner writes it, and others read it.
 #[pyclass(frozen, name = "ArenaBlock", module = "rdzv._rdzv")]
-pub(crate) struct ArenaBlock(Bytes, Origin);
+pub(crate) struct ArenaBlock(Own<Bytes>);
 
 impl ArenaBlock {
     pub(crate) fn new(block: Block) -> Self {
-        Self(block.freeze(), Origin::here())
-    }
-}
-
-impl Drop for ArenaBlock {
-    fn drop(&mut self) {
         // The parent tells the worker that has it.
-        if self.1.is_foreign() {
-            leave(self.0.clone());
-        }
+        Self(Own::new(block.freeze()))
     }
 }
 
@@ -799,19 +755,9 @@ impl ArenaBlock {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let bytes = &slf.get().0;
         // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by the process that made
         // the arena, which is this one; that it is not written while it is lent is the promise of its owner.
-        unsafe {
-            fill(
-                slf.as_any(),
-                view,
-                flags,
-                bytes.as_ptr(),
-                bytes.len(),
-                false,
-            )
-        }
+        unsafe { fill(&slf, view, flags, &slf.get().0, false) }
     }
 }
 
@@ -821,21 +767,20 @@ impl ArenaBlock {
 ///
 /// The view can be written, and the memory is there as long as the owner; written, if it is not read-only.
 unsafe fn fill(
-    owner: &Bound<'_, PyAny>,
+    owner: &Bound<'_, impl PyClass>,
     view: *mut ffi::Py_buffer,
     flags: c_int,
-    start: *const u8,
-    length: usize,
+    bytes: &[u8],
     read_only: bool,
 ) -> PyResult<()> {
-    let length = ffi::Py_ssize_t::try_from(length)
+    let length = ffi::Py_ssize_t::try_from(bytes.len())
         .map_err(|_| PyValueError::new_err("it is too long for a buffer"))?;
     // SAFETY: as for this function.
     let filled = unsafe {
         ffi::PyBuffer_FillInfo(
             view,
             owner.as_ptr(),
-            start.cast_mut().cast(),
+            bytes.as_ptr().cast_mut().cast(),
             length,
             c_int::from(read_only),
             flags,

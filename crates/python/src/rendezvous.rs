@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -13,38 +11,45 @@ use rdzv_rendezvous::{
     RendezvousInfo, RendezvousParameters,
 };
 
+use crate::argument::Object;
 use crate::credentials::credentials;
 use crate::errors::exception;
-use crate::handle::{Handle, end_with_interpreter, ended};
-use crate::interrupt::{SLICE, detach, detached, is_to_end};
+use crate::handle::{Ending, Handle};
+use crate::interrupt::{detach, detached, on_thread};
 use crate::store::{Kind, StoreObject};
-
-/// No round.
-const NONE: u64 = u64::MAX;
 
 /// A backend, and what its observer has seen.
 struct Inner {
     backend: Mutex<Box<dyn RendezvousBackend>>,
     interrupter: Option<Interrupter>,
-    seen: Arc<Seen>,
+    seen: Arc<Mutex<Seen>>,
     /// The last round, whose server this process may host.
     info: Mutex<Option<RendezvousInfo>>,
+    _ending: Ending,
+}
+
+impl Inner {
+    fn interrupt(&self) {
+        if let Some(interrupt) = &self.interrupter {
+            interrupt();
+        }
+    }
 }
 
 /// State that the observer keeps up to date.
+#[derive(Default)]
 struct Seen {
     /// The latest round that does not hold any more.
-    changed: AtomicU64,
+    changed: Option<u64>,
     /// The round that this node is in.
-    round: AtomicU64,
-    closed: AtomicBool,
+    round: Option<u64>,
+    closed: bool,
 }
 
 /// The native half of a rendezvous handler.
 #[pyclass(frozen, name = "Rendezvous", module = "rdzv._rdzv")]
 pub(crate) struct Rendezvous {
     handle: Handle<Arc<Inner>>,
-    live: u64,
 }
 
 #[pymethods]
@@ -61,8 +66,8 @@ impl Rendezvous {
         max_nodes: u32,
         local_addr: Option<String>,
         config: BTreeMap<String, String>,
-        token: Option<&Bound<'_, PyAny>>,
-        tls: Option<&Bound<'_, PyAny>>,
+        token: Option<Object<'_>>,
+        tls: Option<Object<'_>>,
     ) -> PyResult<Self> {
         let credentials = credentials(token, tls)?;
         let made = detached(py, || {
@@ -76,71 +81,42 @@ impl Rendezvous {
             BackendRegistry::with_defaults().create(&parameters)
         })?;
         let mut backend = made.map_err(|error| of_rendezvous(py, &error))?;
-        let seen = Arc::new(Seen {
-            changed: AtomicU64::new(NONE),
-            round: AtomicU64::new(NONE),
-            closed: AtomicBool::new(false),
-        });
+        let seen: Arc<Mutex<Seen>> = Arc::default();
         let observed = Arc::clone(&seen);
         backend.set_observer(Box::new(move |change| match change {
-            Change::Membership { round, .. } => observed.changed.store(round, Ordering::Release),
-            Change::Closed => observed.closed.store(true, Ordering::Release),
+            Change::Membership { round, .. } => observed.lock().changed = Some(round),
+            Change::Closed => observed.lock().closed = true,
             // Its workers, or the calls of the next round, say so. There are no workers here to stand still.
             Change::PeerFailed { .. } | Change::Lost(_) | Change::Lease { .. } => {}
         }));
-        let inner = Arc::new(Inner {
+        let inner = Arc::new_cyclic(|inner| Inner {
             interrupter: backend.interrupter(),
             backend: Mutex::new(backend),
             seen,
             info: Mutex::new(None),
-        });
-        let last = Arc::downgrade(&inner);
-        let live = end_with_interpreter(move || {
-            if let Some(inner) = last.upgrade()
-                && let Some(interrupt) = &inner.interrupter
-            {
-                interrupt();
-            }
+            _ending: Ending::of(inner, Inner::interrupt),
         });
         Ok(Self {
             handle: Handle::new("rendezvous", inner),
-            live,
         })
     }
 
     /// Takes part in the next round: round, rank, number of nodes, and host and port of the store of the round.
     fn join(&self, py: Python<'_>) -> PyResult<(u64, u32, u32, String, u16)> {
         let inner = self.handle.get()?;
-        let (sender, receiver) = mpsc::channel();
         let joins = Arc::clone(&inner);
-        std::thread::Builder::new()
-            .name("rdzv-join".to_owned())
-            .spawn(move || {
-                let member = Member {
-                    role: "default".to_owned(),
-                    // Only the agent above knows it.
-                    local_world_size: 0,
-                    share_store: true,
-                    master_port: None,
-                };
-                let joined = joins.backend.lock().join(&member);
-                // Nobody waits any more if the program was interrupted.
-                let _ = sender.send(joined);
-            })?;
-        let joined = detached(py, move || {
-            loop {
-                match receiver.recv_timeout(SLICE) {
-                    Ok(joined) => return Some(joined),
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                    Err(mpsc::RecvTimeoutError::Timeout) if is_to_end() => return None,
-                    Err(mpsc::RecvTimeoutError::Timeout) => {}
-                }
-            }
+        let joined = on_thread(py, "rdzv-join", move || {
+            let member = Member {
+                role: "default".to_owned(),
+                // Only the agent above knows it.
+                local_world_size: 0,
+                share_store: true,
+                master_port: None,
+            };
+            joins.backend.lock().join(&member)
         });
-        if !matches!(joined, Ok(Some(_)))
-            && let Some(interrupt) = &inner.interrupter
-        {
-            interrupt();
+        if !matches!(joined, Ok(Some(_))) {
+            inner.interrupt();
         }
         let info = match joined? {
             Some(Ok(info)) => info,
@@ -154,7 +130,7 @@ impl Rendezvous {
             info.master_addr.clone(),
             info.master_port,
         );
-        inner.seen.round.store(info.round, Ordering::Release);
+        inner.seen.lock().round = Some(info.round);
         let former = inner.info.lock().replace(info);
         detach(py, || drop(former));
         Ok(round)
@@ -173,7 +149,7 @@ impl Rendezvous {
     /// Whether nobody can join any more.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         let inner = self.handle.get()?;
-        if inner.seen.closed.load(Ordering::Acquire) {
+        if inner.seen.lock().closed {
             return Ok(true);
         }
         let closed = detached(py, || inner.backend.lock().is_closed())?;
@@ -191,9 +167,10 @@ impl Rendezvous {
     /// asked.
     fn num_nodes_waiting(&self) -> PyResult<u32> {
         let inner = self.handle.get()?;
-        let round = inner.seen.round.load(Ordering::Acquire);
-        let changed = inner.seen.changed.load(Ordering::Acquire);
-        Ok(u32::from(round != NONE && changed == round))
+        let seen = inner.seen.lock();
+        Ok(u32::from(
+            seen.round.is_some() && seen.changed == seen.round,
+        ))
     }
 
     /// Ends it for everybody, and frees what it holds. True if that went well.
@@ -201,7 +178,6 @@ impl Rendezvous {
         let Some(inner) = self.handle.close(py) else {
             return Ok(true);
         };
-        ended(self.live);
         detached(py, || {
             let good = inner.backend.lock().shutdown();
             drop(inner.info.lock().take());

@@ -6,6 +6,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDelta;
 
+use crate::argument::Object;
+
 /// The duration that stands for "permanently" in all crates of rdzv.
 pub(crate) const FOREVER: Duration = Duration::MAX;
 
@@ -20,9 +22,17 @@ pub(crate) fn timedelta(py: Python<'_>, duration: Duration) -> PyResult<Bound<'_
     }
 }
 
+/// A duration as seconds; infinity for [`FOREVER`].
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    match duration {
+        FOREVER => f64::INFINITY,
+        duration => duration.as_secs_f64(),
+    }
+}
+
 /// Reads the argument `name`: `None` gives `None`, `math.inf` gives [`FOREVER`]. Zero, negative values and
 /// NaN are refused.
-pub(crate) fn timeout(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Duration>> {
+pub(crate) fn timeout(name: &str, value: Option<Object<'_>>) -> PyResult<Option<Duration>> {
     let Some(value) = value.filter(|value| !value.is_none()) else {
         return Ok(None);
     };

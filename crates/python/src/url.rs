@@ -5,6 +5,7 @@ use rdzv_rendezvous::RendezvousError;
 use rdzv_rendezvous::url::{Joined, UrlOptions, rendezvous};
 use rdzv_store::interruptible;
 
+use crate::argument::Object;
 use crate::credentials::credentials;
 use crate::errors::of_store;
 use crate::interrupt::{detached, is_to_end};
@@ -20,9 +21,9 @@ pub(crate) fn url_rendezvous(
     url: &str,
     rank: Option<u32>,
     world_size: Option<u32>,
-    timeout: Option<&Bound<'_, PyAny>>,
-    token: Option<&Bound<'_, PyAny>>,
-    tls: Option<&Bound<'_, PyAny>>,
+    timeout: Option<Object<'_>>,
+    token: Option<Object<'_>>,
+    tls: Option<Object<'_>>,
 ) -> PyResult<(Py<PyAny>, u32, u32)> {
     let mut options = UrlOptions::default();
     if let Some(limit) = self::timeout("timeout", timeout)? {

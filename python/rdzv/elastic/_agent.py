@@ -8,6 +8,8 @@ from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_setti
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rdzv._rdzv import Agent
 
 
@@ -149,11 +151,6 @@ class SimpleElasticAgent(ElasticAgent):
 
         Raises:
             ValueError: the agent has workers of another role.
-
-        Example:
-            >>> from rdzv.elastic import SimpleElasticAgent
-            >>> SimpleElasticAgent.get_worker_group.__name__
-            'get_worker_group'
         """
         self._check_role(role)
         if self._worker_group.state is not WorkerState.UNKNOWN:
@@ -188,25 +185,25 @@ class SimpleElasticAgent(ElasticAgent):
         self._worker_group.state = WorkerState.INIT
         self._found, self._failed = None, {}
         try:
-            ended = self._native.run(_Methods(self))
+            state, first, failures = self._native.run(_Methods(self))
         except BaseException:
             self._worker_group.state = WorkerState.UNKNOWN
             raise
         self._worker_group._update(self._native.snapshot())
-        if ended["state"] == "SUCCEEDED":
+        if state == "SUCCEEDED":
             found = self._found
             result = RunResult(WorkerState.SUCCEEDED, None if found is None else found.return_values)
         else:
-            result = RunResult(WorkerState(ended["state"]), {}, self._failures(ended))
+            result = RunResult(WorkerState(state), {}, self._failures(first, failures))
         result.restarts = self._worker_group.restart_count
         return result
 
-    def _failures(self, ended: "dict[str, object]") -> "dict[int, ProcessFailure]":
+    def _failures(
+        self, first: "int | None", rows: "list[tuple[int, int, int, str]]"
+    ) -> "dict[int, ProcessFailure]":
         """The failures by global rank, the first one first: those that the method found, if it found any."""
         failures: "dict[int, ProcessFailure]" = {}
-        rows = ended["failures"]
-        assert isinstance(rows, list)
-        for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != ended["first"]):
+        for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != first):
             failure = self._failed.get(rank)
             if failure is None and self._failed:
                 # It was stopped because of another one.
@@ -237,13 +234,14 @@ class _Methods:
     def __init__(self, agent: SimpleElasticAgent):
         self.agent = agent
 
-    def start(self, snapshot: "dict[str, object]", places: "list[dict[str, object]]") -> "dict[int, str]":
+    def start(
+        self, snapshot: "tuple[Any, ...]", places: "list[tuple[int, int, int, int, int, dict[str, str]]]"
+    ) -> "dict[int, str]":
         group = self.agent._worker_group
         group._update(snapshot)
         group.workers = []
-        for place in places:
-            environment = place.pop("environment")
-            worker = Worker(**place)  # type: ignore[arg-type]
+        for *ranks, environment in places:
+            worker = Worker(*ranks)  # type: ignore[arg-type]
             worker.environment = environment  # type: ignore[assignment]
             group.workers.append(worker)
         ids = self.agent._start_workers(group)
@@ -253,7 +251,7 @@ class _Methods:
             worker.id = ids.get(worker.local_rank)
         return {local_rank: str(worker) for local_rank, worker in ids.items()}
 
-    def monitor(self, snapshot: "dict[str, object]") -> "tuple[str, list[tuple[int, int, int, float, str]]]":
+    def monitor(self, snapshot: "tuple[Any, ...]") -> "tuple[str, list[tuple[int, int, int, float, str]]]":
         group = self.agent._worker_group
         group._update(snapshot)
         found = self.agent._monitor_workers(group)
@@ -272,7 +270,7 @@ class _Methods:
                 failures.append((rank, by_rank[rank], failure.exitcode, float(failure.timestamp), cause))
         return state.value, failures
 
-    def stop(self, snapshot: "dict[str, object]") -> None:
+    def stop(self, snapshot: "tuple[Any, ...]") -> None:
         group = self.agent._worker_group
         group._update(snapshot)
         self.agent._stop_workers(group)

@@ -99,11 +99,6 @@ class LocalElasticAgent(ElasticAgent):
 
         Raises:
             ValueError: the agent has workers of another role.
-
-        Example:
-            >>> from rdzv.elastic import LocalElasticAgent
-            >>> LocalElasticAgent.get_worker_group.__name__
-            'get_worker_group'
         """
         self._check_role(role)
         if self._events is not None:

@@ -8,6 +8,8 @@ from rdzv.rendezvous._parameters import RendezvousParameters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rdzv._rdzv import Agent, Store
 
 
@@ -182,13 +184,10 @@ class WorkerGroup:
         """
         return None if self._native is None else self._native.store()
 
-    def _update(self, snapshot: "dict[str, object]") -> None:
+    def _update(self, snapshot: "tuple[Any, ...]") -> None:
         """Takes over what the native agent knows. Workers keep their ids while their places are the same."""
-        for name in ("group_rank", "group_world_size", "master_addr", "master_port", "restart_count"):
-            setattr(self, name, snapshot[name])
-        self.state = WorkerState(snapshot["state"])
-        places = snapshot["workers"]
-        assert isinstance(places, list)
+        state, self.group_rank, self.group_world_size, self.restart_count, *store, places = snapshot
+        self.state, (self.master_addr, self.master_port) = WorkerState(state), store
         for worker, place in zip(self.workers, places):
             _, worker.global_rank, worker.role_rank, worker.world_size, worker.role_world_size = place
 

@@ -1,11 +1,14 @@
 //! Arguments of operations, checked before anything is sent.
 
+use std::borrow::Cow;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use rdzv_collective::{Element, ReduceOp};
 
 use super::work::Outcome;
+use crate::argument::Object;
 use crate::memory::{Access, Argument, Memory};
 
 /// Reads an operator by its name; `premul_sum` has a factor.
@@ -34,46 +37,14 @@ pub(super) fn reduce_op(operation: &str, name: &str, factor: Option<f64>) -> PyR
     })
 }
 
-/// Refuses memory of another type.
-pub(super) fn same_kind(
-    operation: &str,
-    first: (&str, &Memory),
-    second: (&str, &Memory),
-) -> PyResult<()> {
-    if first.1.kind() == second.1.kind() {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{operation}: {} has dtype {}, but {} has dtype {}; both must be the same",
-        first.0,
-        first.1.kind(),
-        second.0,
-        second.1.kind()
-    )))
-}
-
-pub(super) fn no_overlap(operation: &str, output: &Memory, input: &Memory) -> PyResult<()> {
+/// Refuses arrays that share memory.
+pub(super) fn no_overlap(output: &Memory, input: &Memory) -> PyResult<()> {
     if !output.overlaps(input) {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "{operation}: output and input share memory; pass two arrays"
-    )))
-}
-
-/// Refuses a larger side that is not `world_size` times the smaller one.
-pub(super) fn fits(
-    operation: &str,
-    (large, large_len): (&str, usize),
-    (small, small_len): (&str, usize),
-    world_size: u32,
-) -> PyResult<()> {
-    if large_len == small_len * world_size as usize {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{operation}: {large} has {large_len} elements and {small} has {small_len}; {large} must have world_size \
-         ({world_size}) times as many"
+        "{}: output and input share memory; pass two arrays",
+        output.argument.operation
     )))
 }
 
@@ -81,69 +52,92 @@ pub(super) fn fits(
 pub(super) struct Arrays {
     pub(super) arrays: Vec<Memory>,
     pub(super) is_list: bool,
+    argument: Argument,
 }
 
 impl Arrays {
     pub(super) fn of(
-        object: &Bound<'_, PyAny>,
+        object: Object<'_>,
         operation: &'static str,
         name: &'static str,
         access: Access,
     ) -> PyResult<Self> {
-        let argument = Argument { operation, name };
+        let of = |array: Object<'_>| Memory::of(array, operation, name, access);
         let is_list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
         let arrays = if is_list {
             let each = object.try_iter()?;
-            each.map(|one| Memory::of(&one?, argument, access))
-                .collect::<PyResult<Vec<_>>>()?
+            each.map(|one| of(&one?)).collect::<PyResult<Vec<_>>>()?
         } else {
-            vec![Memory::of(object, argument, access)?]
+            vec![of(object)?]
         };
         if let [first, rest @ ..] = &arrays[..] {
             for other in rest {
-                same_kind(operation, (name, first), (name, other))?;
+                first.check_same_kind(other)?;
             }
         }
-        Ok(Self { arrays, is_list })
+        let argument = Argument::new(operation, name);
+        Ok(Self {
+            arrays,
+            is_list,
+            argument,
+        })
     }
 
     pub(super) fn len(&self) -> usize {
         self.arrays.iter().map(Memory::len).sum()
     }
 
-    /// Refuses a list of another length than that of the ranks, or whose arrays differ from `each`.
-    pub(super) fn check_list(
-        &self,
-        operation: &str,
-        name: &str,
-        world_size: u32,
-        each: Option<usize>,
-    ) -> PyResult<()> {
-        if !self.is_list {
+    /// Refuses a list of another length than that of the ranks.
+    pub(super) fn check_list(&self, world_size: u32) -> PyResult<()> {
+        if !self.is_list || self.arrays.len() == world_size as usize {
             return Ok(());
         }
-        if self.arrays.len() != world_size as usize {
-            return Err(PyValueError::new_err(format!(
-                "{operation}: {name} is a list of {} arrays; the group has {world_size} ranks",
-                self.arrays.len()
+        Err(self.argument.refused(format!(
+            "is a list of {} arrays; the group has {world_size} ranks",
+            self.arrays.len()
+        )))
+    }
+
+    /// Refuses arrays of another type than `each`, or that do not have its elements for each rank.
+    pub(super) fn check_against(&self, each: &Memory, world_size: u32) -> PyResult<()> {
+        self.check_list(world_size)?;
+        let Argument { operation, name } = self.argument;
+        for (index, array) in self.arrays.iter().enumerate().filter(|_| self.is_list) {
+            if array.len() != each.len() {
+                return Err(PyValueError::new_err(format!(
+                    "{operation}: {name}[{index}] has {} elements, but needs {}",
+                    array.len(),
+                    each.len()
+                )));
+            }
+        }
+        if self.len() != each.len() * world_size as usize {
+            return Err(self.argument.refused(format!(
+                "has {} elements and {} has {}; {name} must have world_size ({world_size}) times as many",
+                self.len(),
+                each.argument.name,
+                each.len()
             )));
         }
-        let Some(each) = each else { return Ok(()) };
-        for (index, array) in self.arrays.iter().enumerate() {
-            if array.len() != each {
-                return Err(PyValueError::new_err(format!(
-                    "{operation}: {name}[{index}] has {} elements, but needs {each}",
-                    array.len()
-                )));
+        for array in &self.arrays {
+            if name == "output" {
+                array.check_same_kind(each)?;
+            } else {
+                each.check_same_kind(array)?;
             }
         }
         Ok(())
     }
 
-    /// All values one after another; `None` if they stand so already.
-    pub(super) fn joined<T: Element>(&self) -> Option<Vec<T>> {
-        let values = self.arrays.iter().map(Memory::values);
-        self.is_list.then(|| values.collect::<Vec<&[T]>>().concat())
+    /// All values one after another.
+    pub(super) fn joined<T: Element>(&self) -> Cow<'_, [T]> {
+        match &self.arrays[..] {
+            [only] if !self.is_list => only.values().into(),
+            arrays => {
+                let values = arrays.iter().map(Memory::values);
+                values.collect::<Vec<&[T]>>().concat().into()
+            }
+        }
     }
 
     pub(super) fn fill<T: Element>(&mut self, mut values: &[T]) {
@@ -186,7 +180,7 @@ pub(super) fn splits(
 }
 
 /// The length of an array's first dimension; `None` without a shape.
-pub(super) fn rows(object: &Bound<'_, PyAny>) -> Option<usize> {
+pub(super) fn rows(object: Object<'_>) -> Option<usize> {
     let shape = object.getattr("shape").ok()?;
     shape.get_item(0).ok()?.extract().ok()
 }
@@ -201,7 +195,7 @@ impl Arrays {
 
 /// The side of a gather or scatter that only the root has.
 pub(super) fn one_sided(
-    object: Option<&Bound<'_, PyAny>>,
+    object: Option<Object<'_>>,
     operation: &'static str,
     name: &'static str,
     access: Access,

@@ -63,17 +63,19 @@ fn made(
     rank: u32,
     peers: &[u32],
 ) -> PyErr {
-    let attributes = PyDict::new(py);
-    let elapsed = error.elapsed().map(|elapsed| elapsed.as_secs_f64());
-    let set = attributes
-        .set_item("rank", rank)
-        .and_then(|()| attributes.set_item("peer", peers.first()))
-        .and_then(|()| attributes.set_item("peers", PyTuple::new(py, peers)?))
-        .and_then(|()| attributes.set_item("operation", operation))
-        .and_then(|()| attributes.set_item("cause", cause))
-        .and_then(|()| attributes.set_item("elapsed", elapsed));
-    match set {
-        Ok(()) => exception(py, class, error.to_string(), Some(&attributes)),
-        Err(error) => error,
-    }
+    let set = || {
+        let attributes = PyDict::new(py);
+        attributes.set_item("rank", rank)?;
+        attributes.set_item("peer", peers.first())?;
+        attributes.set_item("peers", PyTuple::new(py, peers)?)?;
+        attributes.set_item("operation", operation)?;
+        attributes.set_item("cause", cause)?;
+        let elapsed = error.elapsed().map(|elapsed| elapsed.as_secs_f64());
+        attributes.set_item("elapsed", elapsed)?;
+        Ok(attributes)
+    };
+    set().map_or_else(
+        |error| error,
+        |attributes| exception(py, class, error.to_string(), Some(&attributes)),
+    )
 }

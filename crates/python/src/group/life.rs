@@ -1,35 +1,12 @@
 //! The end of the interpreter, for groups that are open.
 
-use std::sync::{Arc, Weak};
-
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
 use super::Shared;
-use crate::handle::{end_with_interpreter, ended};
-
-/// Ends a group with the interpreter, until this is dropped.
-pub(super) struct Registered(u64);
-
-impl Registered {
-    pub(super) fn new(group: &Weak<Shared>) -> Self {
-        let group = Weak::clone(group);
-        Self(end_with_interpreter(move || {
-            if let Some(group) = group.upgrade() {
-                end(&group);
-            }
-        }))
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        ended(self.0);
-    }
-}
 
 /// Closes the group. One warning says that an operation was in progress.
-fn end(group: &Arc<Shared>) {
+pub(super) fn end(group: &Shared) {
     let was_busy = match group.queue.try_lock() {
         Some(queue) => queue.as_ref().is_some_and(|queue| !queue.is_empty()),
         None => true,

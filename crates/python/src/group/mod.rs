@@ -31,16 +31,16 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rdzv_collective::{CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup};
 use rdzv_lock::Mutex;
-use rdzv_store::{Breaker, Store};
+use rdzv_store::Breaker;
 
 use self::errors::of_group;
-use self::life::Registered;
+use self::operations::Mode;
 use self::turn::Turn;
 pub(crate) use self::work::NativeWork;
 use self::work::Outcome;
-use crate::handle::Origin;
+use crate::argument::Object;
+use crate::handle::{Ending, Origin};
 use crate::interrupt::{SLICE, detach};
-use crate::store::StoreObject;
 use crate::timeout::timeout;
 
 /// The classes of this folder.
@@ -57,7 +57,7 @@ struct Shared {
     origin: Origin,
     /// Tells the group apart from others.
     number: u64,
-    _registered: Registered,
+    _ending: Ending,
     rank: u32,
     world_size: u32,
     epoch: u64,
@@ -92,6 +92,11 @@ impl NativeGroup {
         callbacks::refuse(self.0.number, operation)
     }
 
+    /// Reads a time limit; without one it is that of the group.
+    fn limit(&self, limit: Option<Object<'_>>) -> PyResult<Duration> {
+        Ok(timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock()))
+    }
+
     fn closed(&self) -> PyErr {
         let place = self.0.closed.lock();
         let place = place.as_deref().unwrap_or("an unknown place");
@@ -105,13 +110,15 @@ impl NativeGroup {
     /// Runs an operation: on this thread, or by the queue with the work as the result.
     fn run(
         &self,
-        py: Python<'_>,
+        Mode {
+            py,
+            limit,
+            is_async,
+        }: Mode<'_>,
         operation: &'static str,
-        limit: Option<&Bound<'_, PyAny>>,
-        is_async: bool,
         act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
     ) -> PyResult<Result<Outcome, NativeWork>> {
-        let limit = timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock());
+        let limit = self.limit(limit.as_ref())?;
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let act = move |group: &mut ProcessGroup| {
             group.set_timeout(limit);
@@ -158,78 +165,38 @@ impl NativeGroup {
     }
 
     /// The handle for messages.
-    fn messages(&self, limit: Option<&Bound<'_, PyAny>>) -> PyResult<PointToPoint> {
+    fn messages(&self, limit: Option<Object<'_>>) -> PyResult<PointToPoint> {
         self.0.origin.check("Group")?;
-        let limit = timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock());
+        let limit = self.limit(limit)?;
         let messages = self.0.messages.lock().clone();
         Ok(messages.ok_or_else(|| self.closed())?.with_timeout(limit))
     }
 }
 
-impl NativeGroup {
-    /// Joins a group; returns when all ranks have.
-    #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
-    fn join(
-        py: Python<'_>,
-        store: &Bound<'_, PyAny>,
-        rank: i64,
-        world_size: i64,
-        name: String,
-        timeout: &Bound<'_, PyAny>,
-        epoch: i64,
-        address: Option<&str>,
-    ) -> PyResult<Self> {
-        let world_size = u32::try_from(world_size).ok().filter(|size| *size > 0);
-        let world_size = world_size
-            .ok_or_else(|| PyValueError::new_err("world_size is no positive number of ranks"))?;
-        let rank = rank_argument("rank", rank, world_size)?;
-        let epoch = u64::try_from(epoch)
-            .map_err(|_| PyValueError::new_err(format!("epoch is {epoch}: it counts from 0")))?;
-        let address = address
-            .map(|address| {
-                address.parse().map_err(|_| {
-                    PyValueError::new_err(format!("address {address:?} is no IP address"))
-                })
-            })
-            .transpose()?;
-        let limit = self::timeout("timeout", Some(timeout))?;
-        let timeout = limit.ok_or_else(|| PyValueError::new_err("timeout is None"))?;
-        let options = GroupOptions {
-            name: name.clone(),
-            epoch,
-            timeout,
-            address,
-            ..GroupOptions::default()
-        };
-        let store = StoreObject::of_argument(store)?;
-        let joined = join(py, &*store, rank, world_size, &options)?;
-        let mut group = joined.map_err(|error| of_group(py, &error, "join", rank))?;
-        group.watch(signals::is_raised);
-        let queue = GroupQueue::new(group);
+impl Shared {
+    fn of(group: ProcessGroup, rank: u32, world_size: u32, options: GroupOptions) -> Arc<Self> {
+        // 0 stands for none.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let shared = Arc::new_cyclic(|shared| Shared {
+        let queue = GroupQueue::new(group);
+        Arc::new_cyclic(|shared| Self {
             origin: Origin::here(),
-            // 0 stands for none.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            _registered: Registered::new(shared),
+            _ending: Ending::of(shared, life::end),
             rank,
             world_size,
-            epoch,
-            name,
-            address,
-            timeout: Mutex::new(timeout),
+            epoch: options.epoch,
+            name: options.name,
+            address: options.address,
+            timeout: Mutex::new(options.timeout),
             turn: Turn::default(),
             messages: Mutex::new(Some(queue.point_to_point())),
             breaker: queue.breaker(),
             queue: Mutex::new(Some(ManuallyDrop::new(queue))),
             calls: AtomicU64::new(0),
             closed: Mutex::new(None),
-        });
-        Ok(Self(shared))
+        })
     }
-}
 
-impl Shared {
     fn close(&self) {
         let queue = match self.queue.try_lock() {
             Some(mut queue) => queue.take(),
@@ -256,19 +223,4 @@ impl Drop for Shared {
             self.close();
         }
     }
-}
-
-/// Joins a group. Ctrl-C ends the wait for the other ranks.
-fn join(
-    py: Python<'_>,
-    store: &dyn Store,
-    rank: u32,
-    world_size: u32,
-    options: &GroupOptions,
-) -> PyResult<Result<ProcessGroup, CollectiveError>> {
-    signals::run(py, || {
-        rdzv_store::interruptible(crate::interrupt::is_to_end, || {
-            ProcessGroup::with_options(store, rank, world_size, options)
-        })
-    })
 }

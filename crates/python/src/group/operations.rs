@@ -1,54 +1,118 @@
 //! The operations of a group: each checks its arguments before anything is sent, and then moves memory.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use std::sync::atomic::Ordering;
+
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyList};
-use rdzv_collective::{CollectiveError, Element, ProcessGroup};
+use pyo3::types::PyByteArray;
+use rdzv_collective::{CollectiveError, Element, GroupOptions, PointToPoint, ProcessGroup, Work};
+use rdzv_store::interruptible;
 
-use super::arguments::{
-    Arrays, fits, no_overlap, one_sided, reduce_op, rows, same_kind, splits, tag_argument,
-};
-use super::work::{AnyWork, Outcome, as_bytes, finish};
-use super::{NativeGroup, NativeWork, callbacks, rank_argument};
-use crate::interrupt::detach;
-use crate::memory::{Access, Argument, Memory, typed};
+use super::arguments::{Arrays, no_overlap, one_sided, reduce_op, rows, splits, tag_argument};
+use super::errors::of_group;
+use super::work::{IntoOutcome, Outcome, as_bytes, finish};
+use super::{NativeGroup, NativeWork, Shared, callbacks, rank_argument, signals};
+use crate::argument::Object;
+use crate::interrupt::{detach, is_to_end};
+use crate::memory::{Access, Memory, typed};
+use crate::store::StoreObject;
 
-impl NativeGroup {
-    /// The result of a call: nothing, or its work.
-    fn ended(
-        &self,
-        py: Python<'_>,
-        result: Result<Outcome, NativeWork>,
-    ) -> PyResult<Option<Py<NativeWork>>> {
-        match result {
-            Ok(_) => Ok(None),
-            Err(work) => Py::new(py, work).map(Some),
+type Call = PyResult<Option<NativeWork>>;
+
+/// The last arguments of an operation: its time limit, and whether it goes on without its caller.
+pub(super) struct Mode<'py> {
+    pub(super) py: Python<'py>,
+    pub(super) limit: Option<Bound<'py, PyAny>>,
+    pub(super) is_async: bool,
+}
+
+impl<'py> Mode<'py> {
+    fn here(py: Python<'py>, limit: Option<Bound<'py, PyAny>>) -> Self {
+        Self {
+            py,
+            limit,
+            is_async: false,
         }
-    }
-
-    fn peer(&self, name: &str, value: i64) -> PyResult<u32> {
-        rank_argument(name, value, self.0.world_size)
     }
 }
 
-type Limit<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
-type Call = PyResult<Option<Py<NativeWork>>>;
+/// The result of an operation, or its work.
+#[derive(IntoPyObject)]
+enum Ended<T> {
+    Now(T),
+    Later(NativeWork),
+}
+
+impl<T> Ended<T> {
+    fn of(result: Result<Outcome, NativeWork>, read: impl FnOnce(Outcome) -> T) -> Self {
+        match result {
+            Ok(outcome) => Self::Now(read(outcome)),
+            Err(work) => Self::Later(work),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Mode<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let (limit, is_async) = object.extract()?;
+        let py = object.py();
+        Ok(Self {
+            py,
+            limit,
+            is_async,
+        })
+    }
+}
 
 #[pymethods]
 impl NativeGroup {
+    /// Joins a group; returns when all ranks have.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
     fn new(
         py: Python<'_>,
-        store: &Bound<'_, PyAny>,
+        store: Object<'_>,
         rank: i64,
         world_size: i64,
         name: String,
-        timeout: &Bound<'_, PyAny>,
+        timeout: Object<'_>,
         epoch: i64,
         address: Option<&str>,
     ) -> PyResult<Self> {
-        Self::join(py, store, rank, world_size, name, timeout, epoch, address)
+        let world_size = u32::try_from(world_size).ok().filter(|size| *size > 0);
+        let world_size = world_size
+            .ok_or_else(|| PyValueError::new_err("world_size is no positive number of ranks"))?;
+        let rank = rank_argument("rank", rank, world_size)?;
+        let epoch = u64::try_from(epoch)
+            .map_err(|_| PyValueError::new_err(format!("epoch is {epoch}: it counts from 0")))?;
+        let address = address
+            .map(|address| {
+                address.parse().map_err(|_| {
+                    PyValueError::new_err(format!("address {address:?} is no IP address"))
+                })
+            })
+            .transpose()?;
+        let limit = crate::timeout::timeout("timeout", Some(timeout))?;
+        let timeout = limit.ok_or_else(|| PyValueError::new_err("timeout is None"))?;
+        let options = GroupOptions {
+            name,
+            epoch,
+            timeout,
+            address,
+            ..GroupOptions::default()
+        };
+        let store = StoreObject::of_argument(store)?;
+        // Ctrl-C ends the wait for the other ranks.
+        let joined = signals::run(py, || {
+            interruptible(is_to_end, || {
+                ProcessGroup::with_options(&*store, rank, world_size, &options)
+            })
+        })?;
+        let mut group = joined.map_err(|error| of_group(py, &error, "join", rank))?;
+        group.watch(signals::is_raised);
+        Ok(Self(Shared::of(group, rank, world_size, options)))
     }
 
     #[getter]
@@ -69,7 +133,7 @@ impl NativeGroup {
     /// Number of collective operations that were called.
     #[getter]
     fn calls(&self) -> u64 {
-        self.0.calls.load(std::sync::atomic::Ordering::Relaxed)
+        self.0.calls.load(Ordering::Relaxed)
     }
 
     #[getter]
@@ -84,11 +148,7 @@ impl NativeGroup {
 
     #[getter]
     fn timeout(&self) -> f64 {
-        let timeout = *self.0.timeout.lock();
-        if timeout == crate::timeout::FOREVER {
-            return f64::INFINITY;
-        }
-        timeout.as_secs_f64()
+        crate::timeout::seconds(*self.0.timeout.lock())
     }
 
     fn set_timeout(&self, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -114,55 +174,41 @@ impl NativeGroup {
         }
     }
 
-    #[pyo3(signature = (tensor, op="sum", factor=None, timeout=None, async_=false))]
+    #[pyo3(signature = (tensor, op, factor, *mode))]
     fn all_reduce(
         &self,
-        py: Python<'_>,
-        tensor: &Bound<'_, PyAny>,
+        tensor: Object<'_>,
         op: &str,
         factor: Option<f64>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "all_reduce";
-        let argument = Argument {
-            operation: NAME,
-            name: "tensor",
-        };
         let op = reduce_op(NAME, op, factor)?;
-        let mut memory = Memory::of(tensor, argument, Access::Write)?;
-        memory.kind().check(argument, op)?;
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        let mut memory = Memory::of(tensor, NAME, "tensor", Access::Write)?;
+        memory.check(op)?;
+        self.start(mode, NAME, move |group| {
             typed!(memory.kind().element, T => group.all_reduce(memory.values_mut::<T>(), op))?;
             Ok(vec![memory].into())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (tensor, root=0, op="sum", factor=None, timeout=None, async_=false))]
-    #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
+    #[pyo3(signature = (tensor, root, op, factor, *mode))]
     fn reduce(
         &self,
-        py: Python<'_>,
-        tensor: &Bound<'_, PyAny>,
+        tensor: Object<'_>,
         root: i64,
         op: &str,
         factor: Option<f64>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "reduce";
-        let argument = Argument {
-            operation: NAME,
-            name: "tensor",
-        };
         let op = reduce_op(NAME, op, factor)?;
         let root = self.peer("root", root)?;
         let is_root = root == self.0.rank;
         let access = if is_root { Access::Write } else { Access::Read };
-        let mut memory = Memory::of(tensor, argument, access)?;
-        memory.kind().check(argument, op)?;
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        let mut memory = Memory::of(tensor, NAME, "tensor", access)?;
+        memory.check(op)?;
+        self.start(mode, NAME, move |group| {
             typed!(memory.kind().element, T => if is_root {
                 group.reduce(memory.values_mut::<T>(), op, root)
             } else {
@@ -170,73 +216,46 @@ impl NativeGroup {
                 group.reduce(&mut memory.values::<T>().to_vec(), op, root)
             })?;
             Ok(vec![memory].into())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (tensor, root=0, timeout=None, async_=false))]
-    fn broadcast(
-        &self,
-        py: Python<'_>,
-        tensor: &Bound<'_, PyAny>,
-        root: i64,
-        timeout: Limit<'_, '_>,
-        async_: bool,
-    ) -> Call {
+    #[pyo3(signature = (tensor, root, *mode))]
+    fn broadcast(&self, tensor: Object<'_>, root: i64, mode: Mode<'_>) -> Call {
         const NAME: &str = "broadcast";
-        let argument = Argument {
-            operation: NAME,
-            name: "tensor",
-        };
         let root = self.peer("root", root)?;
-        let access = if root == self.0.rank {
-            Access::Read
-        } else {
-            Access::Write
-        };
-        let mut memory = Memory::of(tensor, argument, access)?;
-        let result = self.run(py, NAME, timeout, async_, move |group| {
-            typed!(memory.kind().element, T => if access == Access::Read {
+        let is_root = root == self.0.rank;
+        let access = if is_root { Access::Read } else { Access::Write };
+        let mut memory = Memory::of(tensor, NAME, "tensor", access)?;
+        self.start(mode, NAME, move |group| {
+            typed!(memory.kind().element, T => if is_root {
                 // Nothing is written at the root; what is sent is read from a copy where the memory is read-only.
                 group.broadcast(&mut memory.values::<T>().to_vec(), root)
             } else {
                 group.broadcast(memory.values_mut::<T>(), root)
             })?;
             Ok(vec![memory].into())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (output, input, timeout=None, async_=false))]
-    fn all_gather(
-        &self,
-        py: Python<'_>,
-        output: &Bound<'_, PyAny>,
-        input: &Bound<'_, PyAny>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
-    ) -> Call {
+    #[pyo3(signature = (output, input, *mode))]
+    fn all_gather(&self, output: Object<'_>, input: Object<'_>, mode: Mode<'_>) -> Call {
         const NAME: &str = "all_gather";
-        let (rank, world_size) = (self.0.rank, self.0.world_size);
+        let Shared {
+            rank, world_size, ..
+        } = *self.0;
         let mut output = Arrays::of(output, NAME, "output", Access::Write)?;
-        let argument = Argument {
-            operation: NAME,
-            name: "input",
-        };
-        let input = Memory::of(input, argument, Access::Read)?;
-        output.check_list(NAME, "output", world_size, Some(input.len()))?;
-        let (of_output, of_input) = (("output", output.len()), ("input", input.len()));
-        fits(NAME, of_output, of_input, world_size)?;
+        let input = Memory::of(input, NAME, "input", Access::Read)?;
+        output.check_against(&input, world_size)?;
         let mut in_place = false;
-        for array in &output.arrays {
-            same_kind(NAME, ("output", array), ("input", &input))?;
-            in_place |=
-                !output.is_list && array.has_part(&input, rank as usize, world_size as usize);
-            if !in_place && !output.is_list {
-                no_overlap(NAME, array, &input)?;
+        if let [all] = &output.arrays[..]
+            && !output.is_list
+        {
+            in_place = all.has_part(&input, rank as usize, world_size as usize);
+            if !in_place {
+                no_overlap(all, &input)?;
             }
         }
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        self.start(mode, NAME, move |group| {
             typed!(input.kind().element, T => match &mut output.arrays[..] {
                 [all] if in_place => group.all_gather_in_place(all.values_mut::<T>()),
                 [all] if !output.is_list => group.all_gather(input.values::<T>(), all.values_mut::<T>()),
@@ -247,74 +266,56 @@ impl NativeGroup {
                 }
             })?;
             Ok(output.with(input))
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (output, input, op="sum", factor=None, timeout=None, async_=false))]
-    #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
+    #[pyo3(signature = (output, input, op, factor, *mode))]
     fn reduce_scatter(
         &self,
-        py: Python<'_>,
-        output: &Bound<'_, PyAny>,
-        input: &Bound<'_, PyAny>,
+        output: Object<'_>,
+        input: Object<'_>,
         op: &str,
         factor: Option<f64>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "reduce_scatter";
-        let argument = Argument {
-            operation: NAME,
-            name: "output",
-        };
         let op = reduce_op(NAME, op, factor)?;
-        let mut output = Memory::of(output, argument, Access::Write)?;
+        let mut output = Memory::of(output, NAME, "output", Access::Write)?;
         let input = Arrays::of(input, NAME, "input", Access::Read)?;
-        input.check_list(NAME, "input", self.0.world_size, Some(output.len()))?;
-        let (of_input, of_output) = (("input", input.len()), ("output", output.len()));
-        fits(NAME, of_input, of_output, self.0.world_size)?;
-        for array in &input.arrays {
-            same_kind(NAME, ("output", &output), ("input", array))?;
-        }
-        output.kind().check(argument, op)?;
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        input.check_against(&output, self.0.world_size)?;
+        output.check(op)?;
+        self.start(mode, NAME, move |group| {
             typed!(output.kind().element, T => {
                 // The input stays as it is, and may share memory with the output.
-                let all = input.joined::<T>();
-                let mut all = all.unwrap_or_else(|| input.arrays[0].values::<T>().to_vec());
+                let mut all = input.joined::<T>().into_owned();
                 group.reduce_scatter(&mut all, op).map(|own| {
                     output.values_mut::<T>().copy_from_slice(&all[own]);
                 })
             })?;
             Ok(input.with(output))
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (output, input, output_splits=None, input_splits=None, timeout=None, async_=false))]
-    #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
+    #[pyo3(signature = (output, input, output_splits, input_splits, *mode))]
     fn all_to_all(
         &self,
-        py: Python<'_>,
-        output: &Bound<'_, PyAny>,
-        input: &Bound<'_, PyAny>,
+        output: Object<'_>,
+        input: Object<'_>,
         output_splits: Option<Vec<i64>>,
         input_splits: Option<Vec<i64>>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "all_to_all";
         let world_size = self.0.world_size;
         let (output_rows, input_rows) = (rows(output), rows(input));
         let mut output = Arrays::of(output, NAME, "output", Access::Write)?;
         let input = Arrays::of(input, NAME, "input", Access::Read)?;
-        output.check_list(NAME, "output", world_size, None)?;
-        input.check_list(NAME, "input", world_size, None)?;
+        output.check_list(world_size)?;
+        input.check_list(world_size)?;
         for to in &output.arrays {
             for from in &input.arrays {
-                same_kind(NAME, ("output", to), ("input", from))?;
-                no_overlap(NAME, to, from)?;
+                to.check_same_kind(from)?;
+                no_overlap(to, from)?;
             }
         }
         let lengths = |arrays: &Arrays, name, given, rows| {
@@ -344,7 +345,7 @@ impl NativeGroup {
                 input.len()
             )));
         }
-        let lanes = output.arrays.first().map_or(1, Memory::lanes);
+        let lanes = output.arrays[0].lanes();
         let in_elements = |lengths: Vec<usize>| -> Vec<usize> {
             lengths.iter().map(|length| length * lanes).collect()
         };
@@ -357,51 +358,33 @@ impl NativeGroup {
                 to[own] / lanes
             )));
         }
-        let Some(kind) = input.arrays.first().map(Memory::kind) else {
-            return Err(PyTypeError::new_err(format!(
-                "{NAME}: input is an empty list"
-            )));
-        };
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        let kind = input.arrays[0].kind();
+        self.start(mode, NAME, move |group| {
             typed!(kind.element, T => {
-                let joined = input.joined::<T>();
-                let source = joined.as_deref().unwrap_or_else(|| input.arrays[0].values::<T>());
-                exchange(group, source, &from, &mut output, &to, split)
+                exchange(group, &input.joined::<T>(), &from, &mut output, &to, split)
             })?;
             let mut memory = output.arrays;
             memory.extend(input.arrays);
             Ok(memory.into())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (output, input, root=0, timeout=None, async_=false))]
+    #[pyo3(signature = (output, input, root, *mode))]
     fn gather(
         &self,
-        py: Python<'_>,
-        output: Option<&Bound<'_, PyAny>>,
-        input: &Bound<'_, PyAny>,
+        output: Option<Object<'_>>,
+        input: Object<'_>,
         root: i64,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "gather";
         let root = self.peer("root", root)?;
-        let argument = Argument {
-            operation: NAME,
-            name: "input",
-        };
-        let input = Memory::of(input, argument, Access::Read)?;
+        let input = Memory::of(input, NAME, "input", Access::Read)?;
         let mut output = one_sided(output, NAME, "output", Access::Write, root == self.0.rank)?;
         if let Some(output) = &output {
-            output.check_list(NAME, "output", self.0.world_size, Some(input.len()))?;
-            let (of_output, of_input) = (("output", output.len()), ("input", input.len()));
-            fits(NAME, of_output, of_input, self.0.world_size)?;
-            for array in &output.arrays {
-                same_kind(NAME, ("output", array), ("input", &input))?;
-            }
+            output.check_against(&input, self.0.world_size)?;
         }
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        self.start(mode, NAME, move |group| {
             typed!(input.kind().element, T => {
                 group.gather(input.values::<T>(), root).map(|all| {
                     if let (Some(output), Some(all)) = (&mut output, all) {
@@ -410,107 +393,74 @@ impl NativeGroup {
                 })
             })?;
             Ok(output.map_or_else(Outcome::default, |output| output.with(input)))
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (output, input, root=0, timeout=None, async_=false))]
+    #[pyo3(signature = (output, input, root, *mode))]
     fn scatter(
         &self,
-        py: Python<'_>,
-        output: &Bound<'_, PyAny>,
-        input: Option<&Bound<'_, PyAny>>,
+        output: Object<'_>,
+        input: Option<Object<'_>>,
         root: i64,
-        timeout: Limit<'_, '_>,
-        async_: bool,
+        mode: Mode<'_>,
     ) -> Call {
         const NAME: &str = "scatter";
         let root = self.peer("root", root)?;
-        let argument = Argument {
-            operation: NAME,
-            name: "output",
-        };
-        let mut output = Memory::of(output, argument, Access::Write)?;
+        let mut output = Memory::of(output, NAME, "output", Access::Write)?;
         let input = one_sided(input, NAME, "input", Access::Read, root == self.0.rank)?;
         if let Some(input) = &input {
-            input.check_list(NAME, "input", self.0.world_size, Some(output.len()))?;
-            let (of_input, of_output) = (("input", input.len()), ("output", output.len()));
-            fits(NAME, of_input, of_output, self.0.world_size)?;
-            for array in &input.arrays {
-                same_kind(NAME, ("output", &output), ("input", array))?;
-            }
+            input.check_against(&output, self.0.world_size)?;
         }
-        let result = self.run(py, NAME, timeout, async_, move |group| {
+        self.start(mode, NAME, move |group| {
             typed!(output.kind().element, T => {
-                let all = match &input {
-                    Some(input) => {
-                        let joined = input.joined::<T>();
-                        joined.unwrap_or_else(|| input.arrays[0].values::<T>().to_vec())
-                    }
-                    None => Vec::new(),
-                };
+                let all = input.as_ref().map(Arrays::joined::<T>).unwrap_or_default();
                 group.scatter(&all, output.values_mut::<T>(), root)
             })?;
             Ok(vec![output].into())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (timeout=None, async_=false))]
-    fn barrier(&self, py: Python<'_>, timeout: Limit<'_, '_>, async_: bool) -> Call {
-        let result = self.run(py, "barrier", timeout, async_, |group| {
+    #[pyo3(signature = (*mode))]
+    fn barrier(&self, mode: Mode<'_>) -> Call {
+        self.start(mode, "barrier", |group| {
             group.barrier().map(|()| Outcome::default())
-        })?;
-        self.ended(py, result)
+        })
     }
 
-    #[pyo3(signature = (timeout=None))]
-    fn monitored_barrier(&self, py: Python<'_>, timeout: Limit<'_, '_>) -> PyResult<()> {
-        let limit = crate::timeout::timeout("timeout", timeout)?;
-        let limit = limit.unwrap_or(*self.0.timeout.lock());
+    fn monitored_barrier(&self, py: Python<'_>, timeout: Option<Object<'_>>) -> PyResult<()> {
+        let limit = self.limit(timeout)?;
         let act = move |group: &mut ProcessGroup| {
             group.monitored_barrier(limit).map(|()| Outcome::default())
         };
-        self.run(py, "monitored_barrier", None, false, act)
+        self.run(Mode::here(py, None), "monitored_barrier", act)
             .map(drop)
     }
 
     /// The bytes of all ranks, in their order; with `async_` the work, which has them.
-    #[pyo3(signature = (own, timeout=None, async_=false))]
-    fn all_gather_bytes(
+    #[pyo3(signature = (own, *mode))]
+    fn all_gather_bytes<'py>(
         &self,
-        py: Python<'_>,
         own: Vec<u8>,
-        timeout: Limit<'_, '_>,
-        async_: bool,
-    ) -> PyResult<Py<PyAny>> {
-        let result = self.run(py, "all_gather_objects", timeout, async_, move |group| {
-            let objects = group.all_gather_unequal(&own)?;
-            Ok(Outcome {
-                objects,
-                ..Outcome::default()
-            })
+        mode: Mode<'py>,
+    ) -> PyResult<Ended<Vec<Bound<'py, PyByteArray>>>> {
+        let py = mode.py;
+        let result = self.run(mode, "all_gather_objects", move |group| {
+            group.all_gather_unequal(&own).map(Outcome::of_objects)
         })?;
-        match result {
-            Ok(outcome) => Ok(PyList::new(py, as_bytes(py, &outcome.objects))?
-                .into_any()
-                .unbind()),
-            Err(work) => Ok(Py::new(py, work)?.into_any()),
-        }
+        Ok(Ended::of(result, |outcome| as_bytes(py, &outcome.objects)))
     }
 
     /// The bytes of the rank `root`.
-    #[pyo3(signature = (own, root, timeout=None))]
     fn broadcast_bytes<'py>(
         &self,
         py: Python<'py>,
         own: Option<Vec<u8>>,
         root: i64,
-        timeout: Limit<'_, '_>,
+        timeout: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyByteArray>> {
         let root = self.peer("root", root)?;
         let is_root = root == self.0.rank;
-        let result = self.run(py, "broadcast_object", timeout, false, move |group| {
+        let result = self.run(Mode::here(py, timeout), "broadcast_object", move |group| {
             let mut bytes = own.filter(|_| is_root).unwrap_or_default();
             let mut length = [bytes.len() as u64];
             group.broadcast(&mut length, root)?;
@@ -518,79 +468,48 @@ impl NativeGroup {
                 bytes = group.room(length[0], root)?;
             }
             group.broadcast(&mut bytes, root)?;
-            Ok(Outcome {
-                objects: vec![bytes],
-                ..Outcome::default()
-            })
+            Ok(Outcome::of_objects(vec![bytes]))
         })?;
         let objects = result.map_or_else(|_| Vec::new(), |outcome| outcome.objects);
-        Ok(PyByteArray::new(
-            py,
-            objects.first().map_or(&[], Vec::as_slice),
-        ))
+        Ok(PyByteArray::new(py, &objects.concat()))
     }
 
-    #[pyo3(signature = (tensor, to, tag=0, timeout=None, async_=false))]
-    fn send(
-        &self,
-        py: Python<'_>,
-        tensor: &Bound<'_, PyAny>,
-        to: i64,
-        tag: i64,
-        timeout: Limit<'_, '_>,
-        async_: bool,
-    ) -> Call {
+    #[pyo3(signature = (tensor, to, tag, *mode))]
+    fn send(&self, tensor: Object<'_>, to: i64, tag: i64, mode: Mode<'_>) -> Call {
         const NAME: &str = "send";
-        let argument = Argument {
-            operation: NAME,
-            name: "tensor",
-        };
         let to = self.other("to", to)?;
         let tag = tag_argument(tag)?;
-        let memory = Memory::of(tensor, argument, Access::Read)?;
-        let work = self.messages(timeout)?.send(memory, to, tag);
-        let work = work.map_err(|error| self.failed(py, &error, NAME))?;
-        if async_ {
-            let work = NativeWork::new(work, NAME, self.0.rank, self.0.number);
-            return Py::new(py, work).map(Some);
-        }
-        self.end_message(py, &work, NAME)?;
-        Ok(None)
+        let memory = Memory::of(tensor, NAME, "tensor", Access::Read)?;
+        let sent = self.message(mode, NAME, |messages| messages.send(memory, to, tag))?;
+        Ok(sent.err())
     }
 
     /// Receives a message. The result is the sender; with `async_` the work, which has it.
-    #[pyo3(signature = (tensor, source=None, tag=0, timeout=None, async_=false))]
+    #[pyo3(signature = (tensor, source, tag, *mode))]
     fn recv(
         &self,
-        py: Python<'_>,
-        tensor: &Bound<'_, PyAny>,
+        tensor: Object<'_>,
         source: Option<i64>,
         tag: i64,
-        timeout: Limit<'_, '_>,
-        async_: bool,
-    ) -> PyResult<Py<PyAny>> {
+        mode: Mode<'_>,
+    ) -> PyResult<Ended<Option<u32>>> {
         const NAME: &str = "recv";
-        let argument = Argument {
-            operation: NAME,
-            name: "tensor",
-        };
         let source = source
             .map(|source| self.other("source", source))
             .transpose()?;
         let tag = tag_argument(tag)?;
-        let memory = Memory::of(tensor, argument, Access::Write)?;
-        let work = self.messages(timeout)?.receive(memory, source, tag);
-        let work = work.map_err(|error| self.failed(py, &error, NAME))?;
-        if async_ {
-            let work = NativeWork::new(work, NAME, self.0.rank, self.0.number);
-            return Ok(Py::new(py, work)?.into_any());
-        }
-        let from = self.end_message(py, &work, NAME)?.from;
-        Ok(from.into_pyobject(py)?.into_any().unbind())
+        let memory = Memory::of(tensor, NAME, "tensor", Access::Write)?;
+        let received =
+            self.message(mode, NAME, |messages| messages.receive(memory, source, tag))?;
+        Ok(Ended::of(received, |outcome| outcome.from))
     }
 }
 
 impl NativeGroup {
+    fn peer(&self, name: &str, value: i64) -> PyResult<u32> {
+        rank_argument(name, value, self.0.world_size)
+    }
+
     fn other(&self, name: &str, value: i64) -> PyResult<u32> {
         let rank = self.peer(name, value)?;
         if rank != self.0.rank {
@@ -602,14 +521,35 @@ impl NativeGroup {
         )))
     }
 
-    fn end_message(
+    /// [`Self::run`] for an operation whose result is nothing, or its work.
+    fn start(
         &self,
-        py: Python<'_>,
-        work: &dyn AnyWork,
+        mode: Mode<'_>,
         operation: &'static str,
-    ) -> PyResult<Outcome> {
+        act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
+    ) -> Call {
+        Ok(self.run(mode, operation, act)?.err())
+    }
+
+    /// Sends or receives a message.
+    fn message<R: IntoOutcome>(
+        &self,
+        Mode {
+            py,
+            limit,
+            is_async,
+        }: Mode<'_>,
+        operation: &'static str,
+        begin: impl FnOnce(&PointToPoint) -> Result<Work<R>, CollectiveError>,
+    ) -> PyResult<Result<Outcome, NativeWork>> {
+        let failed = |error: CollectiveError| self.failed(py, &error, operation);
+        let work = begin(&self.messages(limit.as_ref())?).map_err(failed)?;
+        if is_async {
+            let Shared { rank, number, .. } = *self.0;
+            return Ok(Err(NativeWork::new(work, operation, rank, number)));
+        }
         callbacks::refuse(self.0.number, operation)?;
-        finish(py, work, &self.0.breaker)?.map_err(|error| self.failed(py, &error, operation))
+        finish(py, &work, &self.0.breaker)?.map(Ok).map_err(failed)
     }
 }
 

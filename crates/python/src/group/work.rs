@@ -11,6 +11,7 @@ use rdzv_store::Breaker;
 use super::callbacks;
 use super::errors::of_group;
 use super::signals;
+use crate::argument::Object;
 use crate::interrupt::{SLICE, attached, wait_in_slices};
 use crate::memory::Memory;
 use crate::timeout::{FOREVER, timeout};
@@ -24,6 +25,15 @@ pub(super) struct Outcome {
     pub(super) from: Option<u32>,
     /// The bytes of objects.
     pub(super) objects: Vec<Vec<u8>>,
+}
+
+impl Outcome {
+    pub(super) fn of_objects(objects: Vec<Vec<u8>>) -> Self {
+        Self {
+            objects,
+            ..Self::default()
+        }
+    }
 }
 
 impl From<Vec<Memory>> for Outcome {
@@ -151,7 +161,7 @@ impl NativeWork {
 impl NativeWork {
     /// Waits for up to `timeout` seconds. True: the operation has ended with success; false: it goes on.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    fn wait(&self, py: Python<'_>, timeout: Option<Object<'_>>) -> PyResult<bool> {
         if !self.work.is_done() {
             callbacks::refuse(self.group, "wait")?;
             let limit = self::timeout("timeout", timeout)?.unwrap_or(FOREVER);

@@ -3,47 +3,30 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_rpc::{RemoteError, RpcError, RpcErrorKind};
+use serde::Deserialize;
+use serde::de::{IntoDeserializer, value};
 
-use crate::interrupt::below;
+use crate::errors::raised;
 
-/// The kinds by the names that Python has for them.
-const KINDS: [(RpcErrorKind, &str); 19] = [
-    (RpcErrorKind::InvalidArgument, "InvalidArgument"),
-    (RpcErrorKind::NotInitialized, "NotInitialized"),
-    (RpcErrorKind::AlreadyInitialized, "AlreadyInitialized"),
-    (RpcErrorKind::UnknownWorker, "UnknownWorker"),
-    (RpcErrorKind::DuplicateName, "DuplicateName"),
-    (RpcErrorKind::DuplicateId, "DuplicateId"),
-    (RpcErrorKind::GroupMismatch, "GroupMismatch"),
-    (RpcErrorKind::DeviceMap, "DeviceMap"),
-    (RpcErrorKind::Serialization, "Serialization"),
-    (RpcErrorKind::NoSuchMethod, "NoSuchMethod"),
-    (RpcErrorKind::Deadline, "Deadline"),
-    (RpcErrorKind::Cancelled, "Cancelled"),
-    (RpcErrorKind::PeerLost, "PeerLost"),
-    (RpcErrorKind::Overloaded, "Overloaded"),
-    (RpcErrorKind::Stopping, "Stopping"),
-    (RpcErrorKind::Remote, "Remote"),
-    (RpcErrorKind::Protocol, "Protocol"),
-    (RpcErrorKind::Store, "Store"),
-    (RpcErrorKind::Internal, "Internal"),
-];
+/// The kind that Python or a peer means by a name or a number.
+fn kind_of<'de>(of: impl IntoDeserializer<'de, value::Error>) -> Option<RpcErrorKind> {
+    RpcErrorKind::deserialize(of.into_deserializer()).ok()
+}
 
 /// `RemoteError::code` of a refusal that travels as the error of a function, less the index of its kind.
 const REFUSED: i64 = -1000;
 
 /// The exception for a failed call.
 pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
-    let (mut kind, mut message) = (name(error.kind), error.message.clone());
-    let remote = error.remote.as_deref();
-    let refused = remote.and_then(|remote| KINDS.get(usize::try_from(REFUSED - remote.code).ok()?));
-    let remote = match (remote, refused) {
-        (Some(remote), Some((_, refusal))) => {
-            (kind, message) = (refusal, remote.message.clone());
-            None
-        }
-        (remote, _) => remote,
-    };
+    let (mut kind, mut message) = (error.kind, error.message.clone());
+    let mut remote = error.remote.as_deref();
+    let refused = remote.and_then(|remote| {
+        let refusal = kind_of(u32::try_from(REFUSED - remote.code).ok()?)?;
+        Some((refusal, remote.message.clone()))
+    });
+    if let Some(refused) = refused {
+        ((kind, message), remote) = (refused, None);
+    }
     let worker = error.worker.as_ref();
     let worker = worker.map(|worker| (worker.name.to_string(), worker.id.0));
     let remote = remote.map(|remote| {
@@ -54,31 +37,18 @@ pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
             PyBytes::new(py, &remote.details),
         )
     });
-    let made = below(py, || {
-        py.import("rdzv.rpc._errors")
-            .and_then(|module| module.getattr("made"))
-            .and_then(|made| {
-                made.call1((
-                    kind,
-                    message,
-                    worker,
-                    error.method.clone(),
-                    error.is_retryable(),
-                    remote,
-                ))
-            })
-    });
-    match made {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(error) => error,
-    }
+    let (method, retryable) = (error.method.as_deref(), error.is_retryable());
+    raised(py, || {
+        let module = py.import("rdzv.rpc._errors")?;
+        let arguments = (kind.to_string(), message, worker, method, retryable, remote);
+        module.call_method1("made", arguments)
+    })
 }
 
 /// The failure of a call, as Python describes it: that of its function, or a refusal of this kind.
 pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
-    let found = KINDS.iter().find(|(_, name)| *name == kind);
-    match found {
-        Some((kind, _)) if *kind != RpcErrorKind::Remote => RpcError::new(*kind, remote.message),
+    match kind_of(kind) {
+        Some(kind) if kind != RpcErrorKind::Remote => RpcError::new(kind, remote.message),
         _ => RpcError {
             remote: Some(Box::new(remote.clone())),
             ..RpcError::new(RpcErrorKind::Remote, remote.to_string())
@@ -88,19 +58,11 @@ pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
 
 /// The same for a function whose result is kept: a refusal says its kind by its number.
 pub(super) fn kept_failure(kind: &str, remote: RemoteError) -> RemoteError {
-    let index = KINDS.iter().position(|(_, name)| *name == kind);
-    match (index, kind) {
-        (Some(index), kind) if kind != "Remote" => RemoteError {
-            code: REFUSED - index as i64,
+    match kind_of(kind) {
+        Some(kind) if kind != RpcErrorKind::Remote => RemoteError {
+            code: REFUSED - kind as i64,
             ..remote
         },
         _ => remote,
     }
-}
-
-fn name(kind: RpcErrorKind) -> &'static str {
-    let mut kinds = KINDS.iter();
-    kinds
-        .find(|(known, _)| *known == kind)
-        .map_or("Internal", |(_, name)| name)
 }

@@ -1,11 +1,10 @@
 //! Calls on their way.
 
-use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use rdzv_lock::{Condvar, Mutex};
@@ -15,8 +14,9 @@ use super::errors::of_rpc;
 use super::message::Reply;
 use super::queue::Queue;
 use super::reference::{Content, incoming};
-use crate::handle::Origin;
-use crate::interrupt::{SLICE, detach, detached, is_to_end};
+use crate::argument::Object;
+use crate::handle::Own;
+use crate::interrupt::{detach, wait_in_slices};
 use crate::timeout::{FOREVER, timeout};
 
 /// Threads that wait until less is in flight.
@@ -54,12 +54,12 @@ pub(super) struct Pending {
     done: Arc<Queue<Py<PyAny>>>,
 }
 
+#[derive(Default)]
 struct State {
     /// Until its result is there.
     call: Option<Call<Reply>>,
     result: Option<Result<Reply, RpcError>>,
     is_done: bool,
-    has_failed: bool,
     /// Number of threads that wait.
     waiting: usize,
     /// Put into the queue when it is done.
@@ -74,11 +74,7 @@ impl Pending {
     ) -> Arc<Self> {
         let state = State {
             call: Some(call),
-            result: None,
-            is_done: false,
-            has_failed: false,
-            waiting: 0,
-            watcher: None,
+            ..State::default()
         };
         let pending = Arc::new(Self {
             state: Mutex::new(state),
@@ -101,7 +97,6 @@ impl Pending {
             return;
         };
         let call = state.call.take();
-        state.has_failed = result.is_err();
         state.result = Some(result);
         state.is_done = true;
         let watcher = state.watcher.take();
@@ -118,28 +113,15 @@ impl Pending {
         }
     }
 
-    /// Whether it is done before `until`. Ends early with the wait of the thread.
-    fn wait(&self, until: Option<Instant>) -> bool {
+    /// Whether it is done within this time. May end early.
+    fn wait(&self, within: Duration) -> bool {
         let mut state = self.state.lock();
-        while !state.is_done {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return false;
-            }
+        if !state.is_done {
             state.waiting += 1;
-            let slice = left.unwrap_or(SLICE).min(SLICE);
-            state = self.arrived.wait_timeout(state, slice).0;
+            state = self.arrived.wait_timeout(state, within).0;
             state.waiting -= 1;
-            if state.is_done {
-                break;
-            }
-            drop(state);
-            if is_to_end() {
-                return false;
-            }
-            state = self.state.lock();
         }
-        true
+        state.is_done
     }
 }
 
@@ -149,33 +131,17 @@ impl Wake for Pending {
     }
 }
 
-/// The native half of a future. In a forked child it is left alone.
+/// The native half of a future.
 #[pyclass(frozen, name = "RpcFuture", module = "rdzv._rdzv")]
-pub(crate) struct RpcFuture {
-    origin: Origin,
-    pending: Option<Arc<Pending>>,
-}
+pub(crate) struct RpcFuture(Own<Arc<Pending>>);
 
 impl RpcFuture {
     pub(super) fn new(pending: Arc<Pending>) -> Self {
-        Self {
-            origin: Origin::here(),
-            pending: Some(pending),
-        }
+        Self(Own::new(pending))
     }
 
     fn pending(&self) -> PyResult<&Arc<Pending>> {
-        self.origin.check("Future")?;
-        let pending = self.pending.as_ref();
-        pending.ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the future is gone"))
-    }
-}
-
-impl Drop for RpcFuture {
-    fn drop(&mut self) {
-        if self.origin.is_foreign() {
-            let _left = ManuallyDrop::new(self.pending.take());
-        }
+        self.0.get("Future")
     }
 }
 
@@ -183,13 +149,14 @@ impl Drop for RpcFuture {
 impl RpcFuture {
     /// Waits until the call is over; False if that is not so after the timeout.
     #[pyo3(name = "wait", signature = (within=None))]
-    fn wait_py(&self, py: Python<'_>, within: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    fn wait_py(&self, py: Python<'_>, within: Option<Object<'_>>) -> PyResult<bool> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER);
         let pending = self.pending()?;
         if pending.state.lock().is_done {
             return Ok(true);
         }
-        detached(py, || pending.wait(Instant::now().checked_add(within)))
+        let done = wait_in_slices(py, within, |slice| pending.wait(slice).then_some(()));
+        Ok(done?.is_some())
     }
 
     #[getter]
@@ -197,9 +164,11 @@ impl RpcFuture {
         Ok(self.pending()?.state.lock().is_done)
     }
 
+    /// Whether it has failed, and the error was not taken.
     #[getter]
     fn has_failed(&self) -> PyResult<bool> {
-        Ok(self.pending()?.state.lock().has_failed)
+        let state = self.pending()?.state.lock();
+        Ok(matches!(state.result, Some(Err(_))))
     }
 
     /// Pickle, memory and references of the result. None if it is not there, or was taken.

@@ -1,6 +1,5 @@
 //! Messages: a pickle, the memory beside it, and the references in it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::{Method, RRef, RpcError, Tensor, ValueMethod};
-use serde::de::{Error as _, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::memory::{Received, shared_bytes};
@@ -112,24 +111,13 @@ impl Serialize for Inline {
 
 impl<'de> Deserialize<'de> for Inline {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfBytes;
-        impl Visitor<'_> for OfBytes {
-            type Value = Inline;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("bytes")
-            }
-
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Inline, E> {
-                if bytes.len() > LONGEST_BODY {
-                    return Err(E::custom("a pickle of this length belongs beside the body"));
-                }
-                Ok(Inline(Bytes::copy_from_slice(bytes)))
-            }
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        if bytes.len() > LONGEST_BODY {
+            return Err(D::Error::custom(
+                "a pickle of this length belongs beside the body",
+            ));
         }
-        deserializer
-            .deserialize_bytes(OfBytes)
-            .map_err(D::Error::custom)
+        Ok(Self(Bytes::copy_from_slice(bytes)))
     }
 }
 

@@ -10,21 +10,19 @@
 //! | `request.rs` | a call that has come |
 //! | `future.rs` | a call that was made |
 //! | `reference.rs` | references |
-//! | `queue.rs`, `one_time.rs` | the ways between the threads |
+//! | `queue.rs` | the way between the threads |
 //! | `pickle.rs` | what a pickle names, before it is read |
 //! | `errors.rs` | failures as exceptions |
 
 mod errors;
 mod future;
 mod message;
-mod one_time;
 mod pickle;
 mod queue;
 mod reference;
 mod request;
 
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
@@ -33,19 +31,20 @@ use pyo3::types::{PyBytes, PyDict};
 use rdzv_rpc::options::Keywords;
 use rdzv_rpc::{
     Arena, CallContext, CallOptions, Destination, Methods, RemoteError, Responder, RpcAgent,
-    RpcError, RpcErrorKind, RpcOptions, Timeout, WorkerId, deferred, kept,
+    RpcError, RpcErrorKind, RpcOptions, Timeout, WorkerId, WorkerInfo, deferred, kept,
 };
 use rdzv_store::interruptible;
+use tokio::sync::oneshot;
 
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
 use self::message::{CALL, Call, Kept, REMOTE, Reply, VALUE};
-use self::one_time::one_time;
 use self::queue::Queue;
 use self::reference::{Content, RpcReference, incoming, outgoing};
-use self::request::{RpcRequest, Work};
-use crate::handle::{Handle, end_with_interpreter, ended};
-use crate::interrupt::{SLICE, detach, detached, is_to_end};
+use self::request::{Arrived, Caller, RpcRequest};
+use crate::argument::Object;
+use crate::handle::{Ending, Handle};
+use crate::interrupt::{SLICE, detach, detached, is_to_end, on_thread};
 use crate::memory::{ArenaBlock, Received, TensorMemory};
 use crate::store::StoreObject;
 use crate::timeout::{FOREVER, timeout};
@@ -72,16 +71,16 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The agent, and what its threads take from.
 struct Inner {
     agent: RpcAgent,
-    jobs: Arc<Queue<(CallContext, Work)>>,
+    jobs: Arc<Queue<Arrived>>,
     done: Arc<Queue<Py<PyAny>>>,
     room: Arc<Room>,
+    _ending: Ending,
 }
 
 /// An agent. Errors are those of `rdzv.rpc._errors`.
 #[pyclass(frozen, name = "RpcAgent", module = "rdzv._rdzv")]
 pub(crate) struct AgentObject {
     handle: Handle<Arc<Inner>>,
-    live: u64,
 }
 
 /// A worker, as Python names it.
@@ -101,7 +100,7 @@ impl To {
 }
 
 /// The timeout of a call: None is that of the agent, infinity none at all.
-fn call_timeout(value: Option<&Bound<'_, PyAny>>) -> PyResult<Timeout> {
+fn call_timeout(value: Option<Object<'_>>) -> PyResult<Timeout> {
     Ok(match timeout("timeout", value)? {
         None => Timeout::Default,
         Some(FOREVER) => Timeout::Never,
@@ -109,46 +108,87 @@ fn call_timeout(value: Option<&Bound<'_, PyAny>>) -> PyResult<Timeout> {
     })
 }
 
-fn methods(jobs: &Arc<Queue<(CallContext, Work)>>) -> Methods {
+fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
     let (calls, keeps, sends) = (Arc::clone(jobs), Arc::clone(jobs), Arc::clone(jobs));
     let stopping = || RemoteError {
         type_name: "RuntimeError".to_owned(),
         message: "the worker is shutting down".to_owned(),
         ..RemoteError::default()
     };
+    // What is not taken fails by being dropped.
+    let push = |jobs: &Queue<Arrived>, context, call, value, caller| {
+        drop(jobs.push(Arrived {
+            context,
+            call,
+            value,
+            caller,
+        }));
+    };
+    let call = move |context: CallContext, call: Call, responder: Responder<Reply>| {
+        push(&calls, context, Some(call), None, Caller::Call(responder));
+    };
+    let remote = move |context: CallContext, call: Call| {
+        let (sender, arrived) = oneshot::channel();
+        push(&keeps, context, Some(call), None, Caller::Keep(sender));
+        async move { arrived.await.unwrap_or_else(|_| Err(stopping())) }
+    };
+    let value = move |context: CallContext, value: Arc<Kept>, (): ()| {
+        let (sender, arrived) = oneshot::channel();
+        push(&sends, context, None, Some(value), Caller::Send(sender));
+        async move { arrived.await.unwrap_or_else(|_| Err(stopping())) }
+    };
     Methods::new()
-        .with(
-            CALL,
-            deferred(
-                move |context: CallContext, call: Call, responder: Responder<Reply>| {
-                    // What is not taken fails by being dropped.
-                    let work = Work::Call(call.function, call.content, responder);
-                    drop(calls.push((context, work)));
-                },
-            ),
-        )
-        .with(
-            REMOTE,
-            kept(move |context: CallContext, call: Call| {
-                let (sender, arrived) = one_time();
-                let work = Work::Keep(call.function, call.content, sender);
-                drop(keeps.push((context, work)));
-                async move { arrived.await.unwrap_or_else(|| Err(stopping())) }
-            }),
-        )
-        .with(
-            VALUE,
-            move |context: CallContext, value: Arc<Kept>, (): ()| {
-                let (sender, arrived) = one_time();
-                drop(sends.push((context, Work::Send(value, sender))));
-                async move { arrived.await.unwrap_or_else(|| Err(stopping())) }
-            },
-        )
+        .with(CALL, deferred(call))
+        .with(REMOTE, kept(remote))
+        .with(VALUE, value)
 }
 
 impl AgentObject {
     fn open(&self) -> PyResult<Arc<Inner>> {
         self.handle.get()
+    }
+}
+
+/// A call that Python makes: callee, name of the function, pickle, memory, references, time limit, and the call that
+/// this one is made in.
+#[derive(FromPyObject)]
+struct Asked<'py>(
+    To,
+    String,
+    Bound<'py, PyBytes>,
+    Vec<Bound<'py, PyAny>>,
+    Vec<PyRef<'py, RpcReference>>,
+    Option<Bound<'py, PyAny>>,
+    Option<PyRef<'py, RpcRequest>>,
+);
+
+/// The same without objects of Python.
+struct Outgoing {
+    to: To,
+    call: Call,
+    timeout: Timeout,
+    context: Option<CallContext>,
+}
+
+impl Asked<'_> {
+    fn outgoing(self) -> PyResult<Outgoing> {
+        let Self(to, function, body, parts, references, timeout, request) = self;
+        let timeout = call_timeout(timeout.as_ref())?;
+        let content = outgoing(&body, &parts, &references)?;
+        Ok(Outgoing {
+            to,
+            call: Call { function, content },
+            timeout,
+            context: request.map(|request| request.context().clone()),
+        })
+    }
+}
+
+/// Makes a call inside of the one that this thread works on, if there is one.
+fn inside<T>(context: Option<&CallContext>, make: impl FnOnce() -> T) -> T {
+    match context {
+        Some(context) => context.inside(make),
+        None => make(),
     }
 }
 
@@ -160,27 +200,28 @@ impl Inner {
         self.done.close();
     }
 
+    fn pending(&self, call: rdzv_rpc::RpcFuture<Reply>) -> Arc<Pending> {
+        Pending::start(call, Arc::clone(&self.room), Arc::clone(&self.done))
+    }
+
     /// Begins a call, as soon as there is room for it. `None`: the wait of this thread has ended.
-    fn begin(
-        &self,
-        request: Option<&CallContext>,
-        to: &To,
-        call: &Call,
-        timeout: Timeout,
-    ) -> Option<rdzv_rpc::RpcFuture<Reply>> {
+    fn begin(&self, outgoing: &Outgoing) -> Option<rdzv_rpc::RpcFuture<Reply>> {
+        let Outgoing {
+            to,
+            call,
+            timeout,
+            context,
+        } = outgoing;
         let begun = Instant::now();
-        let options = CallOptions::new().timeout(timeout).refuse_excess();
+        let options = CallOptions::new().timeout(*timeout).refuse_excess();
         loop {
             let make = || self.agent.call_with(options, to.destination(), CALL, call);
-            let mut future = match request {
-                Some(context) => context.inside(make),
-                None => make(),
-            };
+            let mut future = inside(context.as_ref(), make);
             if !future.is_done() {
                 return Some(future);
             }
             let time_is_over = match timeout {
-                Timeout::After(time) => begun.elapsed() >= time,
+                Timeout::After(time) => begun.elapsed() >= *time,
                 _ => false,
             };
             match future.wait_for(Duration::ZERO) {
@@ -215,13 +256,12 @@ fn wait_for_call(mut future: rdzv_rpc::RpcFuture<Reply>) -> Option<Result<Reply,
 #[pymethods]
 impl AgentObject {
     #[new]
-    #[pyo3(signature = (name, rank, world_size, store, options))]
     fn new(
         py: Python<'_>,
         name: String,
         rank: Option<u32>,
         world_size: Option<u32>,
-        store: Option<&Bound<'_, PyAny>>,
+        store: Option<Object<'_>>,
         options: &str,
     ) -> PyResult<Self> {
         let words: Keywords = serde_json::from_str(options)
@@ -239,21 +279,16 @@ impl AgentObject {
             builder = builder.store(StoreObject::of_argument(store)?);
         }
         let connected = detached(py, || interruptible(is_to_end, || builder.connect()))?;
-        let inner = Arc::new(Inner {
-            agent: connected.map_err(|error| of_rpc(py, &error))?,
+        let agent = connected.map_err(|error| of_rpc(py, &error))?;
+        let inner = Arc::new_cyclic(|inner| Inner {
+            agent,
             jobs,
             done: Arc::default(),
             room: Arc::default(),
-        });
-        let last = Arc::downgrade(&inner);
-        let live = end_with_interpreter(move || {
-            if let Some(inner) = last.upgrade() {
-                inner.stop();
-            }
+            _ending: Ending::of(inner, Inner::stop),
         });
         Ok(Self {
             handle: Handle::new("RPC agent", inner),
-            live,
         })
     }
 
@@ -262,7 +297,7 @@ impl AgentObject {
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
         let jobs = Arc::clone(&self.open()?.jobs);
         let next = jobs.next(py)?;
-        Ok(next.map(|((context, work), last)| (RpcRequest::new(py, context, work), last)))
+        Ok(next.map(|(arrived, last)| (RpcRequest::new(py, arrived), last)))
     }
 
     /// Waits for a future that is done.
@@ -280,27 +315,12 @@ impl AgentObject {
     }
 
     /// Calls a function, and waits for its result.
-    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
-    #[expect(clippy::too_many_arguments, reason = "they are a call")]
-    fn call_sync<'py>(
-        &self,
-        py: Python<'py>,
-        to: To,
-        function: String,
-        body: &Bound<'_, PyBytes>,
-        parts: Vec<Bound<'_, PyAny>>,
-        references: Vec<PyRef<'_, RpcReference>>,
-        timeout: Option<&Bound<'_, PyAny>>,
-        request: Option<PyRef<'_, RpcRequest>>,
-    ) -> PyResult<Content<'py>> {
+    #[pyo3(signature = (*call))]
+    fn call_sync<'py>(&self, py: Python<'py>, call: Asked<'py>) -> PyResult<Content<'py>> {
         let inner = self.open()?;
-        let timeout = call_timeout(timeout)?;
-        let content = outgoing(body, &parts, &references)?;
-        let call = Call { function, content };
-        let context = request.as_deref().map(|request| request.context().clone());
+        let outgoing = call.outgoing()?;
         let result = detached(py, || {
-            let future = inner.begin(context.as_ref(), &to, &call, timeout)?;
-            let result = wait_for_call(future);
+            let result = wait_for_call(inner.begin(&outgoing)?);
             inner.room.notify();
             result
         })?;
@@ -312,61 +332,32 @@ impl AgentObject {
     }
 
     /// Calls a function.
-    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
-    #[expect(clippy::too_many_arguments, reason = "they are a call")]
-    fn call_async(
-        &self,
-        py: Python<'_>,
-        to: To,
-        function: String,
-        body: &Bound<'_, PyBytes>,
-        parts: Vec<Bound<'_, PyAny>>,
-        references: Vec<PyRef<'_, RpcReference>>,
-        timeout: Option<&Bound<'_, PyAny>>,
-        request: Option<PyRef<'_, RpcRequest>>,
-    ) -> PyResult<RpcFuture> {
+    #[pyo3(signature = (*call))]
+    fn call_async(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcFuture> {
         let inner = self.open()?;
-        let timeout = call_timeout(timeout)?;
-        let content = outgoing(body, &parts, &references)?;
-        let call = Call { function, content };
-        let context = request.as_deref().map(|request| request.context().clone());
-        let begun = detached(py, || inner.begin(context.as_ref(), &to, &call, timeout))?;
+        let outgoing = call.outgoing()?;
+        let begun = detached(py, || inner.begin(&outgoing))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
-        let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
-        Ok(RpcFuture::new(detach(py, || {
-            Pending::start(begun, room, done)
-        })))
+        Ok(RpcFuture::new(detach(py, || inner.pending(begun))))
     }
 
     /// Has a function called, and its result kept.
-    #[pyo3(signature = (to, function, body, parts, references, timeout, request))]
-    #[expect(clippy::too_many_arguments, reason = "they are a call")]
-    fn remote(
-        &self,
-        py: Python<'_>,
-        to: To,
-        function: String,
-        body: &Bound<'_, PyBytes>,
-        parts: Vec<Bound<'_, PyAny>>,
-        references: Vec<PyRef<'_, RpcReference>>,
-        timeout: Option<&Bound<'_, PyAny>>,
-        request: Option<PyRef<'_, RpcRequest>>,
-    ) -> PyResult<RpcReference> {
+    #[pyo3(signature = (*call))]
+    fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
         let inner = self.open()?;
-        let options = CallOptions::new().timeout(call_timeout(timeout)?);
-        let content = outgoing(body, &parts, &references)?;
-        let call = Call { function, content };
-        let context = request.as_deref().map(|request| request.context().clone());
+        let Outgoing {
+            to,
+            call,
+            timeout,
+            context,
+        } = call.outgoing()?;
+        let options = CallOptions::new().timeout(timeout);
         let made = detached(py, || {
-            let make = || {
+            inside(context.as_ref(), || {
                 inner
                     .agent
                     .remote_with(options, to.destination(), REMOTE, &call)
-            };
-            match context {
-                Some(context) => context.inside(make),
-                None => make(),
-            }
+            })
         })?;
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
@@ -381,52 +372,37 @@ impl AgentObject {
     }
 
     /// Asks the owner of a reference for a copy of the object.
-    #[pyo3(signature = (reference, timeout, request))]
     fn fetch(
         &self,
         reference: PyRef<'_, RpcReference>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        timeout: Option<Object<'_>>,
         request: Option<PyRef<'_, RpcRequest>>,
     ) -> PyResult<RpcFuture> {
         let inner = self.open()?;
         let (rref, timeout) = (reference.rref()?, call_timeout(timeout)?);
-        let make = || rref.rpc_async(VALUE, &(), timeout);
-        let call = match request {
-            Some(request) => request.context().inside(make),
-            None => make(),
-        };
-        let (room, done) = (Arc::clone(&inner.room), Arc::clone(&inner.done));
-        Ok(RpcFuture::new(Pending::start(call, room, done)))
+        let context = request.as_ref().map(|request| request.context());
+        let call = inside(context, || rref.rpc_async(VALUE, &(), timeout));
+        Ok(RpcFuture::new(inner.pending(call)))
     }
 
     /// Name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
         let me = self.open()?;
-        let me = me.agent.me();
-        Ok((me.name.to_string(), me.id.0))
-    }
-
-    #[getter]
-    fn is_static(&self) -> PyResult<bool> {
-        Ok(self.open()?.agent.is_static_group())
+        Ok(named(me.agent.me()))
     }
 
     /// Name and id of a worker.
     fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
         let found = self.open()?.agent.worker(which.destination());
-        match found {
-            Ok(worker) => Ok((worker.name.to_string(), worker.id.0)),
-            Err(error) => Err(of_rpc(py, &error)),
-        }
+        found
+            .map(|worker| named(&worker))
+            .map_err(|error| of_rpc(py, &error))
     }
 
     /// Names and ids of all workers, by id.
     fn workers(&self) -> PyResult<Vec<(String, u32)>> {
-        let workers = self.open()?.agent.workers().into_iter();
-        Ok(workers
-            .map(|worker| (worker.name.to_string(), worker.id.0))
-            .collect())
+        Ok(self.open()?.agent.workers().iter().map(named).collect())
     }
 
     /// Seconds that calls may take which do not say so themselves; infinity for no limit.
@@ -438,7 +414,7 @@ impl AgentObject {
         })
     }
 
-    fn set_timeout(&self, py: Python<'_>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn set_timeout(&self, py: Python<'_>, timeout: Object<'_>) -> PyResult<()> {
         let timeout = call_timeout(Some(timeout))?;
         let set = self.open()?.agent.set_timeout(timeout);
         set.map_err(|error| of_rpc(py, &error))
@@ -477,46 +453,28 @@ impl AgentObject {
 
     /// Shuts the agent down: gracefully at most within this time, or at once. Another thread does it, so that a
     /// signal can end the wait; the agent is stopped then.
-    fn shutdown(
-        &self,
-        py: Python<'_>,
-        graceful: bool,
-        within: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
         let inner = self.open()?;
         let ends = Arc::clone(&inner);
-        let (sender, receiver) = mpsc::channel();
-        std::thread::Builder::new()
-            .name("rdzv-shutdown".to_owned())
-            .spawn(move || {
-                let ended = match graceful {
-                    true => ends.agent.shutdown(within),
-                    false => {
-                        ends.agent.stop();
-                        Ok(())
-                    }
-                };
-                let _ = sender.send(ended);
-            })?;
-        let ended_so = detached(py, move || {
-            loop {
-                match receiver.recv_timeout(SLICE) {
-                    Ok(ended) => return Some(ended),
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                    Err(mpsc::RecvTimeoutError::Timeout) if is_to_end() => return None,
-                    Err(mpsc::RecvTimeoutError::Timeout) => {}
-                }
+        let ended = on_thread(py, "rdzv-shutdown", move || match graceful {
+            true => ends.agent.shutdown(within),
+            false => {
+                ends.agent.stop();
+                Ok(())
             }
         });
         detach(py, || inner.stop());
-        ended(self.live);
         drop(self.handle.close(py));
-        match ended_so? {
+        match ended? {
             Some(Err(error)) => Err(of_rpc(py, &error)),
             _ => Ok(()),
         }
     }
+}
+
+fn named(worker: &WorkerInfo) -> (String, u32) {
+    (worker.name.to_string(), worker.id.0)
 }
 
 fn given_up() -> RpcError {

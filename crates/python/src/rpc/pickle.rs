@@ -207,21 +207,20 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
+    /// Takes the last `count` values, and returns the depth of the deepest.
+    fn deepest(&mut self, count: usize) -> Scanned<usize> {
+        (0..count).try_fold(0, |depth, _| Ok(self.pop()?.depth.max(depth)))
+    }
+
     /// Makes one value of the last `count`.
     fn fold(&mut self, count: usize) -> Scanned<()> {
-        let mut depth = 0;
-        for _ in 0..count {
-            depth = depth.max(self.pop()?.depth);
-        }
+        let depth = self.deepest(count)?;
         self.push_deeper(depth)
     }
 
     /// Puts the last `count` values into the one before.
     fn add_to_last(&mut self, count: usize) -> Scanned<()> {
-        let mut depth = 0;
-        for _ in 0..count {
-            depth = depth.max(self.pop()?.depth);
-        }
+        let depth = self.deepest(count)?;
         self.deepen(depth)
     }
 

@@ -1,40 +1,31 @@
 //! References to objects on other workers.
 
-use std::mem::ManuallyDrop;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_rpc::{RRef, RpcErrorKind, Timeout};
 
-use super::call_timeout;
 use super::errors::of_rpc;
 use super::message::{Kept, Reply};
-use crate::handle::Origin;
-use crate::interrupt::{SLICE, detached, is_to_end};
+use super::{call_timeout, given_up, named};
+use crate::argument::Object;
+use crate::handle::Own;
+use crate::interrupt::wait_in_slices;
 use crate::memory::Received;
+use crate::timeout::FOREVER;
 
-/// The native half of a reference. In a forked child it is left alone.
+/// The native half of a reference.
 #[pyclass(frozen, name = "RpcReference", module = "rdzv._rdzv")]
-pub(crate) struct RpcReference {
-    origin: Origin,
-    rref: Option<RRef<Kept>>,
-}
+pub(crate) struct RpcReference(Own<RRef<Kept>>);
 
 impl RpcReference {
     pub(super) fn new(rref: RRef<Kept>) -> Self {
-        Self {
-            origin: Origin::here(),
-            rref: Some(rref),
-        }
+        Self(Own::new(rref))
     }
 
     pub(super) fn rref(&self) -> PyResult<RRef<Kept>> {
-        self.origin.check("RRef")?;
-        let rref = self.rref.as_ref();
-        rref.cloned()
-            .ok_or_else(|| PyRuntimeError::new_err("the reference is gone"))
+        self.0.get("RRef").cloned()
     }
 }
 
@@ -58,26 +49,16 @@ pub(super) fn incoming(py: Python<'_>, reply: Reply) -> PyResult<Content<'_>> {
     Ok((body, parts, references.collect()))
 }
 
-impl Drop for RpcReference {
-    fn drop(&mut self) {
-        // In a child it stays: its agent is the parent's.
-        if self.origin.is_foreign() {
-            let _left = ManuallyDrop::new(self.rref.take());
-        }
-    }
-}
-
 #[pymethods]
 impl RpcReference {
     #[getter]
     fn is_owner(&self) -> bool {
-        self.rref.as_ref().is_some_and(RRef::is_owner)
+        self.0.is_owner()
     }
 
     #[getter]
     fn owner(&self) -> PyResult<(String, u32)> {
-        let rref = self.rref()?;
-        Ok((rref.owner().name.to_string(), rref.owner().id.0))
+        Ok(named(self.rref()?.owner()))
     }
 
     #[getter]
@@ -86,40 +67,31 @@ impl RpcReference {
     }
 
     fn __repr__(&self) -> String {
-        self.rref.as_ref().map(RRef::to_string).unwrap_or_default()
+        self.0.to_string()
     }
 
     /// The object, on its owner.
     #[pyo3(signature = (timeout=None))]
-    fn local_value(
-        &self,
-        py: Python<'_>,
-        timeout: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
+    fn local_value(&self, py: Python<'_>, timeout: Option<Object<'_>>) -> PyResult<Py<PyAny>> {
         let rref = self.rref()?;
-        let until = match call_timeout(timeout)? {
-            Timeout::After(time) => Instant::now().checked_add(time),
-            _ => None,
+        let limit = match call_timeout(timeout)? {
+            Timeout::After(time) => time,
+            _ => FOREVER,
         };
-        let found = detached(py, || {
-            loop {
-                let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                let slice = SLICE
-                    .min(left.unwrap_or(SLICE))
-                    .max(Duration::from_micros(1));
-                match rref.local_value_within(slice.into()) {
-                    Err(error) if error.kind == RpcErrorKind::Deadline => {
-                        if is_to_end() || left.is_some_and(|left| left.is_zero()) {
-                            return Err(error);
-                        }
-                    }
-                    found => return found,
+        let mut late = None;
+        let found = wait_in_slices(py, limit, |slice| {
+            match rref.local_value_within(slice.max(Duration::from_micros(1)).into()) {
+                Err(error) if error.kind == RpcErrorKind::Deadline => {
+                    late = Some(Err(error));
+                    None
                 }
+                found => Some(found),
             }
         })?;
-        match found {
-            Ok(value) => Ok(value.object(py)),
-            Err(error) => Err(of_rpc(py, &error)),
+        match found.or(late) {
+            Some(Ok(value)) => Ok(value.object(py)),
+            Some(Err(error)) => Err(of_rpc(py, &error)),
+            None => Err(of_rpc(py, &given_up())),
         }
     }
 }

@@ -11,15 +11,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use pyo3::call::PyCallArgs;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDelta, PyTuple};
+use pyo3::pybacked::PyBackedBytes;
 use rdzv_store::interrupt::is_wanted;
 use rdzv_store::{Store, StoreError, address_for_others, address_towards};
 
 use super::{Kind, StoreObject};
-use crate::argument::type_name;
+use crate::argument::{Object, type_name};
 use crate::interrupt::{SLICE, attached, raise_at_end};
+use crate::timeout::{FOREVER, timedelta};
 
 /// Methods that every store of torch has.
 const METHODS: [&str; 7] = [
@@ -36,7 +39,7 @@ const METHODS: [&str; 7] = [
 const IN_TORCH: Duration = Duration::from_millis(50);
 
 /// A store over the object `object`.
-pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     let py = object.py();
     if object.is_instance_of::<StoreObject>() {
         return Ok(object.clone().unbind());
@@ -79,50 +82,51 @@ struct Failed {
 
 impl ForeignStore {
     /// Calls a method and reads its result.
-    fn call<T>(
-        &self,
-        method: &str,
-        arguments: impl FnOnce(Python<'_>) -> PyResult<Py<PyTuple>>,
-        read: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
-    ) -> Result<T, Failed> {
-        attached(|py| {
-            let called = arguments(py).and_then(|arguments| {
-                let arguments = arguments.bind(py);
-                read(&self.object.bind(py).call_method1(method, arguments)?)
-            });
-            called.map_err(|error| {
+    fn call<A, T>(&self, method: &str, arguments: A) -> Result<T, Failed>
+    where
+        A: for<'py> PyCallArgs<'py>,
+        T: for<'py> FromPyObjectOwned<'py>,
+    {
+        let called = attached(|py| {
+            let called = self.object.bind(py).call_method1(method, arguments);
+            let read = |result: Bound<'_, PyAny>| result.extract().map_err(Into::into);
+            called.and_then(read).map_err(|error: PyErr| {
                 // Ctrl-C, for example, is the result of the whole call.
                 if !error.is_instance_of::<PyException>(py) {
                     raise_at_end(error.clone_ref(py));
                 }
-                let text = error.to_string();
-                let lower = text.to_lowercase();
-                Failed {
-                    is_timeout: lower.contains("timeout") || lower.contains("timed out"),
-                    is_empty_queue: lower.contains("queue is empty"),
-                    text,
-                }
+                error.to_string()
             })
-        })
-        .unwrap_or_else(|| {
-            Err(Failed {
-                text: "the interpreter has ended".to_owned(),
-                is_timeout: false,
-                is_empty_queue: false,
-            })
+        });
+        let text = match called {
+            Some(Ok(result)) => return Ok(result),
+            Some(Err(text)) => text,
+            None => "the interpreter has ended".to_owned(),
+        };
+        let lower = text.to_lowercase();
+        Err(Failed {
+            is_timeout: lower.contains("timeout") || lower.contains("timed out"),
+            is_empty_queue: lower.contains("queue is empty"),
+            text,
         })
     }
 
-    fn ask<T>(
-        &self,
-        method: &'static str,
-        key: &str,
-        arguments: impl FnOnce(Python<'_>) -> PyResult<Py<PyTuple>>,
-        read: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
-    ) -> Result<T, StoreError> {
+    fn ask<A, T>(&self, method: &'static str, key: &str, arguments: A) -> Result<T, StoreError>
+    where
+        A: for<'py> PyCallArgs<'py>,
+        T: for<'py> FromPyObjectOwned<'py>,
+    {
         let start = Instant::now();
-        self.call(method, arguments, read)
+        self.call(method, arguments)
             .map_err(|failed| self.failed(method, key, failed, start))
+    }
+
+    /// [`Self::ask`] for a method that returns nothing.
+    fn tell<A>(&self, method: &'static str, key: &str, arguments: A) -> Result<(), StoreError>
+    where
+        A: for<'py> PyCallArgs<'py>,
+    {
+        self.ask::<A, Py<PyAny>>(method, key, arguments).map(drop)
     }
 
     fn failed(
@@ -211,16 +215,8 @@ impl ForeignStore {
             // torch counts in milliseconds, and takes 0 of them for permanently.
             let left = timeout.saturating_sub(start.elapsed());
             let slice = left.clamp(Duration::from_millis(1), IN_TORCH);
-            let waited = self.call(
-                "wait",
-                |py| {
-                    let slice = PyDelta::new(py, 0, 0, slice.as_micros() as i32, true)?;
-                    Ok((keys.to_vec(), slice).into_pyobject(py)?.unbind())
-                },
-                |_| Ok(()),
-            );
-            match waited {
-                Ok(()) => return Ok(true),
+            match self.call::<_, Py<PyAny>>("wait", (keys, slice)) {
+                Ok(_) => return Ok(true),
                 Err(failed) if !failed.is_timeout => return Err(failed),
                 Err(_) if start.elapsed() >= timeout || is_over.load(Ordering::Relaxed) => {
                     return Ok(false);
@@ -231,19 +227,12 @@ impl ForeignStore {
     }
 }
 
-fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-    Ok(Bytes::copy_from_slice(object.extract::<&[u8]>()?))
-}
-
-fn values(objects: &Bound<'_, PyAny>) -> PyResult<Vec<Bytes>> {
-    objects
-        .try_iter()?
-        .map(|object| bytes_of(&object?))
-        .collect()
+fn copied(bytes: PyBackedBytes) -> Bytes {
+    Bytes::copy_from_slice(&bytes)
 }
 
 /// The host that a store of torch's is at, as it was given; of one with a prefix that of the store below.
-fn host_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+fn host_of(object: Object<'_>) -> PyResult<String> {
     match object.getattr_opt("underlying_store")? {
         Some(below) => host_of(&below),
         None => object.getattr("host")?.extract(),
@@ -252,12 +241,7 @@ fn host_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
 
 impl Store for ForeignStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.ask(
-            "set",
-            key,
-            |py| Ok((key, PyBytes::new(py, value)).into_pyobject(py)?.unbind()),
-            |_| Ok(()),
-        )
+        self.tell("set", key, (key, value))
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
@@ -266,27 +250,17 @@ impl Store for ForeignStore {
 
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         self.wait_for("get", &[key], timeout)?;
-        self.ask(
-            "get",
-            key,
-            |py| Ok((key,).into_pyobject(py)?.unbind()),
-            bytes_of,
-        )
+        self.ask("get", key, (key,)).map(copied)
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.ask(
-            "add",
-            key,
-            |py| Ok((key, delta).into_pyobject(py)?.unbind()),
-            |sum| sum.extract(),
-        )
+        self.ask("add", key, (key, delta))
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         // torch takes text here.
-        let text = |bytes: &[u8]| {
-            str::from_utf8(bytes).map(str::to_owned).map_err(|_| {
+        let text = |bytes| {
+            str::from_utf8(bytes).map_err(|_| {
                 StoreError::Argument(format!(
                     "compare_set of {} takes text only, and a value of key {key} is not UTF-8",
                     self.name
@@ -294,21 +268,12 @@ impl Store for ForeignStore {
             })
         };
         let (expected, desired) = (text(expected)?, text(desired)?);
-        self.ask(
-            "compare_set",
-            key,
-            |py| Ok((key, expected, desired).into_pyobject(py)?.unbind()),
-            bytes_of,
-        )
+        self.ask("compare_set", key, (key, expected, desired))
+            .map(copied)
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        self.ask(
-            "check",
-            &keys.join(", "),
-            |py| Ok((keys.to_vec(),).into_pyobject(py)?.unbind()),
-            |answer| answer.extract(),
-        )
+        self.ask("check", &keys.join(", "), (keys,))
     }
 
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
@@ -316,81 +281,38 @@ impl Store for ForeignStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        self.ask(
-            "delete_key",
-            key,
-            |py| Ok((key,).into_pyobject(py)?.unbind()),
-            |answer| answer.extract(),
-        )
+        self.ask("delete_key", key, (key,))
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        self.ask(
-            "num_keys",
-            "",
-            |py| Ok(PyTuple::empty(py).unbind()),
-            |count| count.extract(),
-        )
+        self.ask("num_keys", "", ())
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        self.ask(
-            "list_keys",
-            "",
-            |py| Ok(PyTuple::empty(py).unbind()),
-            |keys| keys.extract(),
-        )
+        self.ask("list_keys", "", ())
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.ask(
-            "append",
-            key,
-            |py| Ok((key, PyBytes::new(py, value)).into_pyobject(py)?.unbind()),
-            |_| Ok(()),
-        )
+        self.tell("append", key, (key, value))
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         self.wait_for("get", keys, None)?;
-        self.ask(
-            "multi_get",
-            &keys.join(", "),
-            |py| Ok((keys.to_vec(),).into_pyobject(py)?.unbind()),
-            values,
-        )
+        let values: Vec<PyBackedBytes> = self.ask("multi_get", &keys.join(", "), (keys,))?;
+        Ok(values.into_iter().map(copied).collect())
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
-        let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
-        self.ask(
-            "multi_set",
-            &keys.join(", "),
-            |py| {
-                let values = pairs.iter().map(|(_, value)| PyBytes::new(py, value));
-                let values: Vec<_> = values.collect();
-                Ok((keys.clone(), values).into_pyobject(py)?.unbind())
-            },
-            |_| Ok(()),
-        )
+        let (keys, values): (Vec<&str>, Vec<&[u8]>) = pairs.iter().copied().unzip();
+        self.tell("multi_set", &keys.join(", "), (&keys, values))
     }
 
     fn has_extended_api(&self) -> bool {
-        let answer = self.call(
-            "has_extended_api",
-            |py| Ok(PyTuple::empty(py).unbind()),
-            |answer| answer.extract(),
-        );
-        answer.unwrap_or(false)
+        self.call("has_extended_api", ()).unwrap_or(false)
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.ask(
-            "queue_push",
-            key,
-            |py| Ok((key, PyBytes::new(py, value)).into_pyobject(py)?.unbind()),
-            |_| Ok(()),
-        )
+        self.tell("queue_push", key, (key, value))
     }
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
@@ -398,13 +320,7 @@ impl Store for ForeignStore {
         loop {
             // The question before it spares an exception in torch, which could swallow that of a signal.
             if !block || self.queue_len(key)? > 0 {
-                let popped = self.ask(
-                    "queue_pop",
-                    key,
-                    |py| Ok((key, false).into_pyobject(py)?.unbind()),
-                    bytes_of,
-                );
-                match popped {
+                match self.ask("queue_pop", key, (key, false)).map(copied) {
                     // Somebody else was faster.
                     Err(StoreError::QueueEmpty { .. }) if block => {}
                     popped => return popped,
@@ -429,12 +345,7 @@ impl Store for ForeignStore {
     }
 
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
-        self.ask(
-            "queue_len",
-            key,
-            |py| Ok((key,).into_pyobject(py)?.unbind()),
-            |length| length.extract(),
-        )
+        self.ask("queue_len", key, (key,))
     }
 
     fn timeout(&self) -> Duration {
@@ -443,23 +354,15 @@ impl Store for ForeignStore {
             timeout.call_method0("total_seconds")?.extract::<f64>()
         });
         match seconds {
-            Some(Ok(seconds)) => {
-                Duration::try_from_secs_f64(seconds).unwrap_or(crate::timeout::FOREVER)
-            }
+            Some(Ok(seconds)) => Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER),
             _ => super::kinds::DEFAULT_TIMEOUT,
         }
     }
 
     fn set_timeout(&self, timeout: Duration) {
         // A store that cannot have its timeout changed keeps it.
-        let _ = self.call(
-            "set_timeout",
-            |py| {
-                let delta = crate::timeout::timedelta(py, timeout)?;
-                Ok((delta,).into_pyobject(py)?.unbind())
-            },
-            |_| Ok(()),
-        );
+        let delta = attached(|py| timedelta(py, timeout).map(Bound::unbind).ok());
+        let _ = self.call::<_, Py<PyAny>>("set_timeout", (delta.flatten(),));
     }
 
     fn address_of_this_host(&self) -> Option<IpAddr> {
@@ -468,12 +371,7 @@ impl Store for ForeignStore {
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let object = self.ask(
-            "clone",
-            "",
-            |py| Ok(PyTuple::empty(py).unbind()),
-            |clone| Ok(clone.clone().unbind()),
-        )?;
+        let object: Py<PyAny> = self.ask("clone", "", ())?;
         Ok(Box::new(Self {
             object: Arc::new(object),
             name: self.name.clone(),

@@ -2,20 +2,19 @@
 
 use std::any::Any;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rdzv_store::{FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use super::{Kind, StoreObject, store_call};
-use crate::argument::integer;
+use crate::argument::{Object, integer};
 use crate::credentials::credentials;
 use crate::errors::of_store;
-use crate::interrupt::wait_in_slices;
-use crate::timeout::{FOREVER, timeout};
+use crate::interrupt::on_thread;
+use crate::timeout::timeout;
 
 /// Default timeout of stores, seconds.
 pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -44,7 +43,14 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     ...     store = rdzv.TCPStore(server.host, server.port)
 ///     ...     store.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "TCPStore", module = "rdzv")]
-pub(crate) struct TcpStoreObject {}
+pub(crate) struct TcpStoreObject {
+    /// The host of the server, as it was given: a ``str``.
+    #[pyo3(get)]
+    host: String,
+    /// The port of the server: an ``int``.
+    #[pyo3(get)]
+    port: u16,
+}
 
 #[pymethods]
 impl TcpStoreObject {
@@ -53,11 +59,11 @@ impl TcpStoreObject {
     fn new(
         py: Python<'_>,
         host: String,
-        port: &Bound<'_, PyAny>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        port: Object<'_>,
+        timeout: Option<Object<'_>>,
         wait: bool,
-        token: Option<&Bound<'_, PyAny>>,
-        tls: Option<&Bound<'_, PyAny>>,
+        token: Option<Object<'_>>,
+        tls: Option<Object<'_>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let port = integer("port", port, 1, i64::from(u16::MAX))? as u16;
         let timeout = self::timeout("timeout", timeout)?.unwrap_or(DEFAULT_TIMEOUT);
@@ -68,25 +74,7 @@ impl TcpStoreObject {
             ..TcpStoreOptions::new(host.clone(), port)
         };
         let store = connected(py, move || TcpStore::connect(options))?;
-        Ok(client(store, Kind::Tcp { host, port }))
-    }
-
-    /// The host of the server, as it was given: a ``str``.
-    #[getter]
-    fn host(slf: PyRef<'_, Self>) -> String {
-        match &slf.as_super().kind {
-            Kind::Tcp { host, .. } => host.clone(),
-            _ => String::new(),
-        }
-    }
-
-    /// The port of the server: an ``int``.
-    #[getter]
-    fn port(slf: PyRef<'_, Self>) -> u16 {
-        match &slf.as_super().kind {
-            Kind::Tcp { port, .. } => *port,
-            _ => 0,
-        }
+        Ok(client(store, host, port))
     }
 }
 
@@ -107,7 +95,11 @@ impl TcpStoreObject {
 ///     >>> import tempfile, os
 ///     >>> store = rdzv.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
 #[pyclass(extends = StoreObject, frozen, name = "FileStore", module = "rdzv")]
-pub(crate) struct FileStoreObject {}
+pub(crate) struct FileStoreObject {
+    /// The path of the file: a ``str``.
+    #[pyo3(get)]
+    path: String,
+}
 
 #[pymethods]
 impl FileStoreObject {
@@ -117,7 +109,7 @@ impl FileStoreObject {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        world_size: Option<&Bound<'_, PyAny>>,
+        world_size: Option<Object<'_>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let world_size = match world_size {
             Some(size) => integer("world_size", size, -1, i64::from(u32::MAX))?,
@@ -132,17 +124,7 @@ impl FileStoreObject {
             FileStore::open(&path, u32::try_from(world_size).ok())
         })?;
         let path = path.display().to_string();
-        let kind = Kind::File { path, world_size };
-        Ok(initializer(Arc::new(store), kind, Self {}))
-    }
-
-    /// The path of the file: a ``str``.
-    #[getter]
-    fn path(slf: PyRef<'_, Self>) -> String {
-        match &slf.as_super().kind {
-            Kind::File { path, .. } => path.clone(),
-            _ => String::new(),
-        }
+        Ok(file(Arc::new(store), path, world_size))
     }
 }
 
@@ -173,7 +155,11 @@ impl HashStoreObject {
 ///     >>> job = rdzv.PrefixStore("job 7", rdzv.HashStore())
 ///     >>> job.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "PrefixStore", module = "rdzv")]
-pub(crate) struct PrefixStoreObject {}
+pub(crate) struct PrefixStoreObject {
+    /// The prefix, without the slash that joins it to the keys: a ``str``.
+    #[pyo3(get)]
+    prefix_name: String,
+}
 
 #[pymethods]
 impl PrefixStoreObject {
@@ -181,18 +167,10 @@ impl PrefixStoreObject {
     fn new(prefix: String, store: &Bound<'_, StoreObject>) -> PyResult<PyClassInitializer<Self>> {
         let inner = store.get().open()?;
         let over: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix.clone(), inner));
+        let prefix_name = prefix.clone();
         let mut object = StoreObject::new(over, Kind::Prefix { prefix });
         object.under = Some(store.clone().unbind());
-        Ok(PyClassInitializer::from(object).add_subclass(Self {}))
-    }
-
-    /// The prefix, without the slash that joins it to the keys: a ``str``.
-    #[getter]
-    fn prefix_name(slf: PyRef<'_, Self>) -> String {
-        match &slf.as_super().kind {
-            Kind::Prefix { prefix } => prefix.clone(),
-            _ => String::new(),
-        }
+        Ok(PyClassInitializer::from(object).add_subclass(Self { prefix_name }))
     }
 
     /// The store below: a ``Store``.
@@ -213,14 +191,30 @@ impl PrefixStoreObject {
     }
 }
 
-fn client(store: TcpStore, kind: Kind) -> PyClassInitializer<TcpStoreObject> {
+fn client(store: TcpStore, host: String, port: u16) -> PyClassInitializer<TcpStoreObject> {
     let store = Arc::new(store);
     let tcp = Arc::downgrade(&store);
+    let kind = Kind::Tcp {
+        host: host.clone(),
+        port,
+    };
     let object = StoreObject {
         tcp,
         ..StoreObject::new(store, kind)
     };
-    PyClassInitializer::from(object).add_subclass(TcpStoreObject {})
+    PyClassInitializer::from(object).add_subclass(TcpStoreObject { host, port })
+}
+
+fn file(
+    store: Arc<dyn Store>,
+    path: String,
+    world_size: i64,
+) -> PyClassInitializer<FileStoreObject> {
+    let kind = Kind::File {
+        path: path.clone(),
+        world_size,
+    };
+    initializer(store, kind, FileStoreObject { path })
 }
 
 /// The object for a store that a URL has led to.
@@ -228,23 +222,25 @@ pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny
     let store = match (store as Box<dyn Any>).downcast::<TcpStore>() {
         Ok(tcp) => {
             let (host, port) = (tcp.host().to_owned(), tcp.port());
-            return Ok(Py::new(py, client(*tcp, Kind::Tcp { host, port }))?.into_any());
+            return any(py, client(*tcp, host, port));
         }
         Err(other) => other,
     };
-    match store.downcast::<FileStore>() {
-        Ok(file) => {
-            let kind = Kind::File {
-                path: file.path().display().to_string(),
-                world_size: -1,
-            };
-            let made = initializer(Arc::new(*file), kind, FileStoreObject {});
-            Ok(Py::new(py, made)?.into_any())
-        }
-        Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(
+    let store = store.downcast::<FileStore>().map_err(|_| {
+        PyTypeError::new_err(
             "the handler of the URL has made a store of a class that is not known here",
-        )),
-    }
+        )
+    })?;
+    let path = store.path().display().to_string();
+    any(py, file(Arc::new(*store), path, -1))
+}
+
+/// The object that `made` makes, as one of any class.
+fn any<T: pyo3::PyClass>(
+    py: Python<'_>,
+    made: impl Into<PyClassInitializer<T>>,
+) -> PyResult<Py<PyAny>> {
+    Ok(Py::new(py, made)?.into_any())
 }
 
 fn initializer<T>(store: Arc<dyn Store>, kind: Kind, of: T) -> PyClassInitializer<T>
@@ -260,20 +256,10 @@ fn connected(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
 ) -> PyResult<TcpStore> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    thread::Builder::new()
-        .name("rdzv-connect".to_owned())
-        .spawn(move || {
-            let _nobody_waits_any_more = sender.send(connect());
-        })?;
-    let receiver = std::sync::Mutex::new(receiver);
-    let made = wait_in_slices(py, FOREVER, |slice| {
-        let receiver = receiver.lock().ok()?;
-        receiver.recv_timeout(slice).ok()
-    })?;
+    let made = on_thread(py, "rdzv-connect", connect)?;
     match made {
         Some(made) => made.map_err(|error| of_store(py, &error)),
-        None => Err(pyo3::exceptions::PyRuntimeError::new_err(
+        None => Err(PyRuntimeError::new_err(
             "the thread that connects has ended",
         )),
     }
@@ -291,16 +277,14 @@ pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
         return Ok(PrefixStoreObject::over(under, prefix.clone())?.into_any());
     }
     let inner = object.open()?;
-    if let Some(tcp) = object.tcp.upgrade() {
+    if let (Kind::Tcp { host, port }, Some(tcp)) = (&kind, object.tcp.upgrade()) {
         let made = connected(py, move || tcp.reconnected())?;
-        return Ok(Py::new(py, client(made, kind))?.into_any());
+        return any(py, client(made, host.clone(), *port));
     }
     let made: Arc<dyn Store> = Arc::from(store_call(py, || inner.try_clone())?);
-    Ok(match kind {
-        Kind::File { .. } => Py::new(py, initializer(made, kind, FileStoreObject {}))?.into_any(),
-        Kind::Hash => Py::new(py, initializer(made, kind, HashStoreObject {}))?.into_any(),
-        Kind::Foreign { .. } | Kind::Prefix { .. } | Kind::Round | Kind::Tcp { .. } => {
-            Py::new(py, StoreObject::new(made, kind))?.into_any()
-        }
-    })
+    match kind {
+        Kind::File { path, world_size } => any(py, file(made, path, world_size)),
+        Kind::Hash => any(py, initializer(made, kind, HashStoreObject {})),
+        _ => any(py, StoreObject::new(made, kind)),
+    }
 }

@@ -14,14 +14,13 @@ mod server;
 mod waits;
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 
-use crate::argument::{integer, keys, value};
+use crate::argument::{Object, integer, keys, value};
 use crate::errors::of_store;
 use crate::handle::Handle;
 use crate::interrupt::{detach, detached, is_to_end};
@@ -109,7 +108,7 @@ impl StoreObject {
     }
 
     /// The store that an argument is, or a store of torch.
-    pub(crate) fn of_argument(object: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Store>> {
+    pub(crate) fn of_argument(object: Object<'_>) -> PyResult<Arc<dyn Store>> {
         let store = foreign::of(object)?;
         store.bind(object.py()).cast::<Self>()?.get().open()
     }
@@ -122,8 +121,9 @@ impl StoreObject {
         self.handle.get()
     }
 
-    /// Refuses a value that a server would answer by closing the connection.
-    fn check_length(&self, name: &str, value: &[u8]) -> PyResult<()> {
+    /// Reads a value; refuses one that a server would answer by closing the connection.
+    fn value<'a>(&self, name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
+        let value = value(name, object)?;
         let mut base = self;
         while let Some(under) = &base.under {
             base = under.get();
@@ -135,7 +135,7 @@ impl StoreObject {
                 value.len()
             )));
         }
-        Ok(())
+        Ok(value)
     }
 
     /// The client of a server that this store is, or stands on, and the keys as that one knows them.
@@ -150,9 +150,14 @@ impl StoreObject {
         }
     }
 
-    fn wait_for(&self, py: Python<'_>, keys: &[String], within: Option<Duration>) -> PyResult<()> {
+    /// Runs an operation without the interpreter.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send,
+    ) -> PyResult<T> {
         let store = self.open()?;
-        store_call(py, || store.wait(&borrowed(keys), within))
+        store_call(py, || call(&*store))
     }
 }
 
@@ -183,11 +188,9 @@ impl StoreObject {
     ///
     /// Example:
     ///     >>> rdzv.HashStore().set("model", b"ready")
-    fn set(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = self::value("value", value)?;
-        self.check_length("value", value)?;
-        let store = self.open()?;
-        store_call(py, || store.set(key, value))
+    fn set(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
+        let value = self.value("value", value)?;
+        self.call(py, |store| store.set(key, value))
     }
 
     /// Returns the value of a key; waits for the key.
@@ -210,11 +213,10 @@ impl StoreObject {
         &self,
         py: Python<'py>,
         key: &str,
-        timeout: Option<&Bound<'py, PyAny>>,
+        timeout: Option<Object<'_>>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let within = self::timeout("timeout", timeout)?;
-        let store = self.open()?;
-        let value = store_call(py, || store.get_within(key, within))?;
+        let value = self.call(py, |store| store.get_within(key, within))?;
         Ok(PyBytes::new(py, &value))
     }
 
@@ -235,10 +237,9 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().add("ready", 1)
     ///     1
-    fn add(&self, py: Python<'_>, key: &str, amount: &Bound<'_, PyAny>) -> PyResult<i64> {
+    fn add(&self, py: Python<'_>, key: &str, amount: Object<'_>) -> PyResult<i64> {
         let amount = integer("amount", amount, i64::MIN, i64::MAX)?;
-        let store = self.open()?;
-        store_call(py, || store.add(key, amount))
+        self.call(py, |store| store.add(key, amount))
     }
 
     /// Appends to the value of a key, or creates it.
@@ -252,11 +253,9 @@ impl StoreObject {
     ///
     /// Example:
     ///     >>> rdzv.HashStore().append("log", "line 1")
-    fn append(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = self::value("value", value)?;
-        self.check_length("value", value)?;
-        let store = self.open()?;
-        store_call(py, || store.append(key, value))
+    fn append(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
+        let value = self.value("value", value)?;
+        self.call(py, |store| store.append(key, value))
     }
 
     /// Stores ``desired`` if the key holds ``expected``, or is absent and ``expected`` is empty.
@@ -282,14 +281,12 @@ impl StoreObject {
         &self,
         py: Python<'py>,
         key: &str,
-        expected: &Bound<'py, PyAny>,
-        desired: &Bound<'py, PyAny>,
+        expected: Object<'_>,
+        desired: Object<'_>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (expected, desired) = (value("expected", expected)?, value("desired", desired)?);
-        self.check_length("expected", expected)?;
-        self.check_length("desired", desired)?;
-        let store = self.open()?;
-        let held = store_call(py, || store.compare_set(key, expected, desired))?;
+        let expected = self.value("expected", expected)?;
+        let desired = self.value("desired", desired)?;
+        let held = self.call(py, |store| store.compare_set(key, expected, desired))?;
         Ok(PyBytes::new(py, &held))
     }
 
@@ -304,10 +301,9 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().check(["model"])
     ///     False
-    fn check(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn check(&self, py: Python<'_>, keys: Object<'_>) -> PyResult<bool> {
         let keys = self::keys("keys", keys)?;
-        let store = self.open()?;
-        store_call(py, || store.check(&borrowed(&keys)))
+        self.call(py, |store| store.check(&borrowed(&keys)))
     }
 
     /// Waits until all keys are there.
@@ -322,15 +318,10 @@ impl StoreObject {
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.wait(["model"], 1.0)
     #[pyo3(signature = (keys, timeout=None))]
-    fn wait(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        timeout: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, keys: Object<'_>, timeout: Option<Object<'_>>) -> PyResult<()> {
         let keys = self::keys("keys", keys)?;
         let within = self::timeout("timeout", timeout)?;
-        self.wait_for(py, &keys, within)
+        self.call(py, |store| store.wait(&borrowed(&keys), within))
     }
 
     /// Removes a key.
@@ -345,8 +336,7 @@ impl StoreObject {
     ///     >>> rdzv.HashStore().delete_key("model")
     ///     False
     fn delete_key(&self, py: Python<'_>, key: &str) -> PyResult<bool> {
-        let store = self.open()?;
-        store_call(py, || store.delete_key(key))
+        self.call(py, |store| store.delete_key(key))
     }
 
     /// Returns the number of keys in the whole store, those of its own bookkeeping among them.
@@ -358,8 +348,7 @@ impl StoreObject {
     ///     >>> rdzv.HashStore().num_keys()
     ///     0
     fn num_keys(&self, py: Python<'_>) -> PyResult<u64> {
-        let store = self.open()?;
-        store_call(py, || store.num_keys())
+        self.call(py, |store| store.num_keys())
     }
 
     /// Returns all keys, in no order.
@@ -374,8 +363,7 @@ impl StoreObject {
     ///     >>> rdzv.HashStore().list_keys()
     ///     []
     fn list_keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let store = self.open()?;
-        store_call(py, || store.list_keys())
+        self.call(py, |store| store.list_keys())
     }
 
     /// Returns the values of several keys, in their order; waits for all of them.
@@ -395,11 +383,10 @@ impl StoreObject {
     fn multi_get<'py>(
         &self,
         py: Python<'py>,
-        keys: &Bound<'py, PyAny>,
+        keys: Object<'_>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let keys = self::keys("keys", keys)?;
-        let store = self.open()?;
-        let values = store_call(py, || store.multi_get(&borrowed(&keys)))?;
+        let values = self.call(py, |store| store.multi_get(&borrowed(&keys)))?;
         Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
     }
 
@@ -414,12 +401,7 @@ impl StoreObject {
     ///
     /// Example:
     ///     >>> rdzv.HashStore().multi_set(["a", "b"], ["1", "2"])
-    fn multi_set(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        values: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn multi_set(&self, py: Python<'_>, keys: Object<'_>, values: Object<'_>) -> PyResult<()> {
         let keys = self::keys("keys", keys)?;
         let objects = values.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         if keys.len() != objects.len() {
@@ -431,12 +413,9 @@ impl StoreObject {
         }
         let mut pairs = Vec::with_capacity(keys.len());
         for (key, object) in keys.iter().zip(&objects) {
-            let value = value("values", object)?;
-            self.check_length("values", value)?;
-            pairs.push((key.as_str(), value));
+            pairs.push((key.as_str(), self.value("values", object)?));
         }
-        let store = self.open()?;
-        store_call(py, || store.multi_set(&pairs))
+        self.call(py, |store| store.multi_set(&pairs))
     }
 
     /// Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations here.
@@ -463,11 +442,9 @@ impl StoreObject {
     ///
     /// Example:
     ///     >>> rdzv.HashStore().queue_push("work", b"item")
-    fn queue_push(&self, py: Python<'_>, key: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        let value = self::value("value", value)?;
-        self.check_length("value", value)?;
-        let store = self.open()?;
-        store_call(py, || store.queue_push(key, value))
+    fn queue_push(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
+        let value = self.value("value", value)?;
+        self.call(py, |store| store.queue_push(key, value))
     }
 
     /// Takes the first item of a queue.
@@ -494,8 +471,7 @@ impl StoreObject {
         key: &str,
         block: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let store = self.open()?;
-        let item = store_call(py, || store.queue_pop(key, block))?;
+        let item = self.call(py, |store| store.queue_pop(key, block))?;
         Ok(PyBytes::new(py, &item))
     }
 
@@ -514,8 +490,7 @@ impl StoreObject {
     ///     >>> rdzv.HashStore().queue_len("work")
     ///     0
     fn queue_len(&self, py: Python<'_>, key: &str) -> PyResult<u64> {
-        let store = self.open()?;
-        store_call(py, || store.queue_len(key))
+        self.call(py, |store| store.queue_len(key))
     }
 
     /// Waits until ``world_size`` callers have come. A key is good for one barrier.
@@ -535,13 +510,12 @@ impl StoreObject {
         &self,
         py: Python<'_>,
         key: &str,
-        world_size: &Bound<'_, PyAny>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        world_size: Object<'_>,
+        timeout: Option<Object<'_>>,
     ) -> PyResult<()> {
         let world_size = integer("world_size", world_size, 1, i64::from(u32::MAX))? as u32;
         let within = self::timeout("timeout", timeout)?;
-        let store = self.open()?;
-        store_call(py, || store.barrier(key, world_size, within))
+        self.call(py, |store| store.barrier(key, world_size, within))
     }
 
     /// Returns a store that puts ``prefix/`` before every key of this one.
@@ -582,7 +556,7 @@ impl StoreObject {
     }
 
     #[setter(timeout)]
-    fn assign_timeout(&self, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn assign_timeout(&self, timeout: Object<'_>) -> PyResult<()> {
         self.set_timeout(timeout)
     }
 
@@ -596,7 +570,7 @@ impl StoreObject {
     ///
     /// Example:
     ///     >>> rdzv.HashStore().set_timeout(5.0)
-    fn set_timeout(&self, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn set_timeout(&self, timeout: Object<'_>) -> PyResult<()> {
         let Some(given) = self::timeout("timeout", Some(timeout))? else {
             return Err(PyValueError::new_err(
                 "timeout must be seconds or a timedelta, not None",
@@ -715,8 +689,8 @@ impl StoreObject {
     fn _begin_wait(
         &self,
         wanted: &str,
-        keys: &Bound<'_, PyAny>,
-        timeout: Option<&Bound<'_, PyAny>>,
+        keys: Object<'_>,
+        timeout: Option<Object<'_>>,
         done: Py<PyAny>,
     ) -> PyResult<u64> {
         let keys = self::keys("keys", keys)?;
@@ -746,7 +720,7 @@ impl StoreObject {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+    fn __exit__(&self, py: Python<'_>, _exception: Object<'_>) {
         self.close(py);
     }
 
@@ -766,7 +740,7 @@ impl StoreObject {
     ///     >>> rdzv.Store.of(dist.HashStore()).add("n", 1)
     ///     1
     #[staticmethod]
-    fn of(torch_store: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    fn of(torch_store: Object<'_>) -> PyResult<Py<PyAny>> {
         foreign::of(torch_store)
     }
 

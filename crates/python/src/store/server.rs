@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use rdzv_lock::Mutex;
 use rdzv_store::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 
-use crate::argument::integer;
+use crate::argument::{Object, integer};
 use crate::credentials::credentials;
 use crate::errors::of_store;
-use crate::handle::{Handle, end_with_interpreter, ended};
+use crate::handle::{Ending, Handle};
 use crate::interrupt::detach;
 
 /// The state of a server object, until it is closed.
@@ -23,7 +22,7 @@ struct Serving {
     server: Mutex<Option<TcpStoreServer>>,
     /// Its listening socket.
     fd: RawFd,
-    entry: u64,
+    _ending: Ending,
 }
 
 /// A store server in this process, bound and listening when the constructor returns.
@@ -56,7 +55,11 @@ struct Serving {
 #[derive(Debug)]
 pub(super) struct StoreServer {
     handle: Handle<Arc<Serving>>,
+    /// The host, as it was given: a ``str``.
+    #[pyo3(get)]
     host: String,
+    /// The port that it listens on: an ``int``.
+    #[pyo3(get)]
     port: u16,
 }
 
@@ -70,10 +73,10 @@ impl StoreServer {
     fn new(
         py: Python<'_>,
         host: Option<String>,
-        port: Option<&Bound<'_, PyAny>>,
-        fd: Option<&Bound<'_, PyAny>>,
-        token: Option<&Bound<'_, PyAny>>,
-        tls: Option<&Bound<'_, PyAny>>,
+        port: Option<Object<'_>>,
+        fd: Option<Object<'_>>,
+        token: Option<Object<'_>>,
+        tls: Option<Object<'_>>,
         torch_clients: Option<&str>,
     ) -> PyResult<Self> {
         let admission = Admission {
@@ -90,17 +93,11 @@ impl StoreServer {
             },
             ..Admission::default()
         };
-        let port = match port {
-            Some(port) => integer("port", port, 0, i64::from(u16::MAX))? as u16,
-            None => 0,
-        };
-        let listener = match fd {
-            Some(fd) => {
-                let fd = integer("fd", fd, 0, i64::from(RawFd::MAX))? as RawFd;
-                Some(taken_over(py, fd)?)
-            }
-            None => None,
-        };
+        let port = port.map(|port| integer("port", port, 0, i64::from(u16::MAX)));
+        let port = port.transpose()?.unwrap_or_default() as u16;
+        let fd = fd.map(|fd| integer("fd", fd, 0, i64::from(RawFd::MAX)));
+        let listener = fd.transpose()?.map(|fd| taken_over(py, fd as RawFd));
+        let listener = listener.transpose()?;
         let bound = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let host = match (host, bound) {
             (Some(host), _) => host,
@@ -118,35 +115,18 @@ impl StoreServer {
             detach(py, || TcpStoreServer::start(options)).map_err(|error| of_store(py, &error))?;
         let port = server.port();
         let fd = server.listener().as_raw_fd();
-        let serving = Arc::new_cyclic(|serving: &std::sync::Weak<Serving>| {
-            let serving = serving.clone();
-            Serving {
-                server: Mutex::new(Some(server)),
-                fd,
-                entry: end_with_interpreter(move || {
-                    if let Some(serving) = serving.upgrade() {
-                        drop(serving.server.lock().take());
-                    }
-                }),
-            }
+        let serving = Arc::new_cyclic(|serving| Serving {
+            server: Mutex::new(Some(server)),
+            fd,
+            _ending: Ending::of(serving, |serving: &Serving| {
+                drop(serving.server.lock().take());
+            }),
         });
         Ok(Self {
             handle: Handle::new("StoreServer", serving),
             host,
             port,
         })
-    }
-
-    /// The host, as it was given: a ``str``.
-    #[getter]
-    fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// The port that it listens on: an ``int``.
-    #[getter]
-    fn port(&self) -> u16 {
-        self.port
     }
 
     /// Returns the descriptor of the listening socket, to be passed on to a process that is started.
@@ -185,19 +165,12 @@ impl StoreServer {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+    fn __exit__(&self, py: Python<'_>, _exception: Object<'_>) {
         self.close(py);
     }
 
     fn __repr__(&self) -> String {
         format!("StoreServer('{}', {})", self.host, self.port)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        ended(self.entry);
-        drop(self.server.get_mut().take());
     }
 }
 
@@ -210,20 +183,9 @@ fn taken_over(py: Python<'_>, fd: RawFd) -> PyResult<TcpListener> {
         PyValueError::new_err(format!("fd {fd} is no bound TCP socket: {error}"))
     };
     let (ours, theirs) = UnixStream::pair()?;
-    let socket = py.import("socket")?;
-    let os = py.import("os")?;
-    let sending = socket.call_method1(
-        "socket",
-        (
-            socket.getattr("AF_UNIX")?,
-            socket.getattr("SOCK_STREAM")?,
-            0,
-            os.call_method1("dup", (theirs.as_raw_fd(),))?,
-        ),
-    )?;
-    let sent = socket.call_method1("send_fds", (&sending, PyList::new(py, [b"f"])?, (fd,)));
-    sending.call_method0("close")?;
-    sent.map_err(|error| refused(&error))?;
+    let passed = py.import("rdzv._sockets")?;
+    let passed = passed.call_method1("pass_on", (fd, theirs.as_raw_fd()));
+    passed.map_err(|error| refused(&error))?;
     let mut byte = [0];
     let (_, passed) = rdzv_shm::pass::receive(&ours, &mut byte)?;
     let passed: OwnedFd = passed
@@ -236,6 +198,6 @@ fn taken_over(py: Python<'_>, fd: RawFd) -> PyResult<TcpListener> {
         Ok(_) => return Err(refused(&"it is not bound")),
         Err(error) => return Err(refused(&error)),
     }
-    os.call_method1("close", (fd,))?;
+    py.import("os")?.call_method1("close", (fd,))?;
     Ok(listener)
 }

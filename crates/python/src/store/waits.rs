@@ -4,13 +4,11 @@
 //! only waits that block, so each wait in one of these has a thread, which ends with it.
 
 use std::cell::RefCell;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
@@ -18,19 +16,19 @@ use rdzv_lock::Mutex;
 use rdzv_store::{PendingWait, Store, StoreError, TcpStore, interruptible};
 use rustix::event::{PollFd, PollFlags};
 
+use super::borrowed;
 use crate::errors::of_store;
-use crate::handle::{Origin, end_with_interpreter};
+use crate::handle::{Own, end_with_interpreter};
 use crate::interrupt::attached;
 
 /// The thread of this process.
-static WAITER: Mutex<Option<ManuallyDrop<Waiter>>> = Mutex::new(None);
+static WAITER: Mutex<Option<Own<Waiter>>> = Mutex::new(None);
 
 /// The thread, as those who start waits see it.
 struct Waiter {
-    origin: Origin,
     commands: Sender<Command>,
-    next: u64,
-    thread: Option<JoinHandle<()>>,
+    next: AtomicU64,
+    thread: JoinHandle<()>,
 }
 
 enum Command {
@@ -62,24 +60,19 @@ pub(super) struct Request {
 /// Begins a wait; the number is for [`cancel`].
 pub(super) fn begin(request: Request) -> PyResult<u64> {
     let mut waiter = WAITER.lock();
-    if waiter
-        .as_ref()
-        .is_none_or(|waiter| waiter.origin.is_foreign())
-    {
-        *waiter = Some(ManuallyDrop::new(Waiter::start()?));
-    }
-    let Some(waiter) = &mut *waiter else {
-        return Err(PyRuntimeError::new_err("there is no thread for waits"));
+    let waiter = match &mut *waiter {
+        Some(waiter) if !waiter.is_foreign() => waiter,
+        none => none.insert(Own::new(Waiter::start()?)),
     };
-    waiter.next += 1;
-    waiter.commands.send(Command::Begin(waiter.next, request));
-    Ok(waiter.next)
+    let number = waiter.next.fetch_add(1, Ordering::Relaxed);
+    waiter.commands.send(Command::Begin(number, request));
+    Ok(number)
 }
 
 /// Ends a wait, if it goes on.
 pub(super) fn cancel(number: u64) {
     if let Some(waiter) = &*WAITER.lock()
-        && !waiter.origin.is_foreign()
+        && !waiter.is_foreign()
     {
         waiter.commands.send(Command::Cancel(number));
     }
@@ -93,17 +86,16 @@ impl Waiter {
             .spawn(move || run(&mailbox))?;
         end_with_interpreter(|| {
             let waiter = WAITER.lock().take();
-            if let Some(mut waiter) = waiter.map(ManuallyDrop::into_inner) {
+            if let Some(waiter) = waiter.and_then(Own::into_inner) {
                 waiter.commands.send(Command::End);
                 // A panic of it was shown already.
-                let _ = waiter.thread.take().map(JoinHandle::join);
+                let _ = waiter.thread.join();
             }
         });
         Ok(Self {
-            origin: Origin::here(),
             commands,
-            next: 0,
-            thread: Some(thread),
+            next: AtomicU64::new(1),
+            thread,
         })
     }
 }
@@ -242,9 +234,19 @@ fn block(request: &Request) -> Outcome {
 impl Going {
     /// Asks the server. `None`: it is over.
     fn begin(number: u64, request: Request) -> Option<Self> {
-        let started = Instant::now();
         let (tcp, keys) = request.below.as_ref()?;
-        match tcp.begin_wait(&borrowed(keys), Some(request.timeout)) {
+        let begun = tcp.begin_wait(&borrowed(keys), Some(request.timeout));
+        Self::of(number, request, Instant::now(), begun)
+    }
+
+    /// A wait that has begun, or not.
+    fn of(
+        number: u64,
+        request: Request,
+        started: Instant,
+        begun: Result<PendingWait, StoreError>,
+    ) -> Option<Self> {
+        match begun {
             Ok(pending) => Some(Self {
                 number,
                 request,
@@ -288,15 +290,8 @@ impl Going {
         }
         // Somebody was faster: the key is gone again, or the item.
         let left = request.timeout.saturating_sub(started.elapsed());
-        match PendingWait::on(connection, &borrowed(keys), Some(left)) {
-            Ok(pending) => Some(Self {
-                number,
-                request,
-                started,
-                pending,
-            }),
-            Err(error) => tell_and_end(request.done, Err(error)),
-        }
+        let begun = PendingWait::on(connection, &borrowed(keys), Some(left));
+        Self::of(number, request, started, begun)
     }
 }
 
@@ -345,8 +340,4 @@ fn attempt(store: &dyn Store, wanted: Wanted, keys: &[String]) -> Option<Outcome
         Err(StoreError::WaitTimeout { .. }) => None,
         got => Some(got.map(Some)),
     }
-}
-
-fn borrowed(keys: &[String]) -> Vec<&str> {
-    keys.iter().map(String::as_str).collect()
 }
