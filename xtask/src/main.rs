@@ -37,7 +37,7 @@ usage: cargo xtask <task>
   bench hostile          an honest client of the store beside each attack
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench python [...]     the stores of the Python package, beside PyTorch's client
-  bench rendezvous [...] agents that find one another, against PyTorch's
+  bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's

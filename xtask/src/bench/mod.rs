@@ -16,6 +16,7 @@ mod measure;
 mod peer;
 mod processes;
 mod python;
+mod reattach;
 mod rendezvous;
 mod rpc;
 mod secret;

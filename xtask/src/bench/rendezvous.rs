@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::peer::Server;
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, test_program};
+use super::{arguments, reattach, test_program};
 use crate::command::output;
 use crate::install;
 
@@ -44,6 +44,12 @@ const OPERATIONS: f64 = 10.0;
 const SECONDS: f64 = 10.0;
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
+    if let Some(("reattach", rest)) = words
+        .split_first()
+        .map(|(word, rest)| (word.as_str(), rest))
+    {
+        return reattach::run(rest);
+    }
     let runs = arguments::runs("rendezvous", words, DEFAULT_RUNS)?;
     let python = install::python()?;
     let crowd = test_program("crowd")?;
