@@ -1,6 +1,6 @@
 //! Process harness, ports and certificates for the tests of all crates.
 //!
-//! - [`program`], [`example`]: paths of programs, built if cargo runs the test
+//! - [`program`], [`binary`], [`example`]: paths of programs, built if cargo runs the test
 //! - [`Process`]: a program that runs, its output with bounded waits; killed and reaped on drop
 //! - [`Terminal`]: a program on a terminal of its own, and what that shows
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
@@ -30,7 +30,7 @@ pub use certificates::Authority;
 pub use marker::Marker;
 pub use port::free_port;
 pub use process::Process;
-pub use programs::{example, program};
+pub use programs::{binary, example, program};
 pub use stream::{NoLine, Stream};
 pub use terminal::Terminal;
 pub use words::Words;

@@ -15,8 +15,7 @@ const ALL: &str = "rdzv-test-programs";
 /// A program of `crates/test-programs`.
 pub fn program(name: &str) -> PathBuf {
     static NAMING: Mutex<()> = Mutex::new(());
-    let all = profile().join(ALL);
-    build(&all, &["-p", ALL, "--bin", ALL]);
+    let all = binary(ALL);
     let path = profile().join("programs").join(name);
     let _naming = NAMING.lock().unwrap();
     // The names are links, and one that was made before the last build is a link to what was built then.
@@ -30,6 +29,13 @@ pub fn program(name: &str) -> PathBuf {
 
 fn inode(path: &Path) -> Option<u64> {
     path.metadata().ok().map(|found| found.ino())
+}
+
+/// The binary of a package that has one of its own name.
+pub fn binary(package: &str) -> PathBuf {
+    let path = profile().join(package);
+    build(&path, &["-p", package, "--bin", package]);
+    path
 }
 
 /// An example of a package.
