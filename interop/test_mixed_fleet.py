@@ -7,6 +7,8 @@ workers meet unless they are new themselves.
 
 import json
 import os
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,31 @@ def test_agents_of_either_make_come_and_go(tmp_path, host, run):
         job.start("rdzv", "rdzv-2", "127.0.0.5", "is_host=0")
         job.await_world(many, *staying, "python-2", "rdzv-2")
         job.finish()
+
+
+def test_ours_go_on_without_an_agent_of_torchrun_and_after_their_coordinator(tmp_path):
+    """An agent of torchrun that is killed is missed by its heartbeats. It ends when the coordinator is killed."""
+    ours = ["host", "rdzv-1", "rdzv-2"]
+    with Job(tmp_path, "3:4") as job:
+        for name, address in zip(ours, ("127.0.0.1", "127.0.0.2", "127.0.0.3"), strict=True):
+            job.start("rdzv", name, address, f"is_host={int(name == 'host')}")
+        job.start("python", "python-1", "127.0.0.4", "is_host=0")
+        job.await_world(4, *ours, "python-1")
+        job.kill("python-1")
+        job.await_world(3, *ours)
+        job.start("python", "python-2", "127.0.0.4", "is_host=0")
+        job.await_world(4, *ours, "python-2")
+        os.kill(agent_of(job.agents["host"].process.pid), signal.SIGKILL)
+        assert job.agents.pop("python-2").finish().code != 0
+        job.await_world(3, *ours)
+        job.finish()
+
+
+def agent_of(keeper: int) -> int:
+    """The agent of a node, which is below its keeper and its guard."""
+    for _ in range(2):
+        keeper = int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()[0])
+    return keeper
 
 
 # SCN-A40

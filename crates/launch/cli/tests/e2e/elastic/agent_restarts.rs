@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rdzv_testing::pids::{self, kill};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, store};
+use super::{
+    PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, rounds, store,
+};
 use crate::harness::{DEADLINE, Running, free_port, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
@@ -45,16 +47,17 @@ fn started_again(node: &Running, round: u64) {
 
 #[test]
 fn a_job_outlives_each_of_its_agents() {
+    let flags = [&FLAGS[..], &["--agent-restarts=1000000"]].concat();
     for place in [first_agent(), store()] {
         let directory = tempfile::tempdir().unwrap();
         let go = directory.path().join("go");
-        let first = place.node(&FLAGS, &script(&go)).start();
+        let first = place.node(&flags, &script(&go)).start();
         if place.store.is_none() {
             await_participants(&place.endpoint, 1, |_| true);
         }
-        let second = place.node(&FLAGS, &script(&go)).start();
+        let second = place.node(&flags, &script(&go)).start();
         let mut round = 0;
-        for killed in [&first, &second, &first] {
+        for killed in [&first, &second].into_iter().cycle().take(rounds()) {
             for node in [&first, &second] {
                 await_round(node, round);
             }

@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use rdzv_testing::pids;
+use rdzv_testing::{Process, binary, pids, program};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::restarts::{kill_service, service};
 use super::voters::{CONF, coordinator, kill_machine, places, start};
-use super::{Place, first_agent};
+use super::{Place, first_agent, rounds};
 use crate::harness::{DEADLINE, Running, rdzv};
 use crate::observe::server::{get, logged_port};
 
@@ -25,7 +27,7 @@ fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
         }
         assert!(Instant::now() < until, "{text}");
         // Nobody tells when it changes.
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
 }
 
@@ -56,7 +58,7 @@ fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
             return events;
         }
         assert!(Instant::now() < until, "{name}: {text}");
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
 }
 
@@ -238,10 +240,7 @@ fn a_store_serves_the_status_of_its_group_and_does_so_when_it_was_started_again(
     );
     assert_eq!(get(port, "/"), (200, "store server: alive\n".to_owned()));
     assert_eq!(metric(port, "rdzv_group_voters"), "1");
-    let processes = running.processes();
-    let mut pids = processes.iter().map(|(pid, _)| *pid);
-    let service = pids.find(|pid| *pid != running.pid()).unwrap();
-    pids::kill(service, Signal::KILL);
+    kill_service(&running);
     let again = await_group(port, |group| !group.is_null());
     assert_eq!(again["coordinator"], group["coordinator"]);
     running.signal(Signal::TERM);
@@ -310,5 +309,70 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
     first.wait().expect(0);
     for node in others {
         node.wait().expect(0);
+    }
+}
+
+/// Waits until the agents of a record have got many more answers.
+fn await_answers(record: &Path) {
+    let answers = || {
+        let text = fs::read_to_string(record).unwrap_or_default();
+        text.matches(" left").count() + text.matches(" status ").count()
+    };
+    let (before, until) = (answers(), Instant::now() + DEADLINE);
+    while answers() < before + 100 {
+        assert!(Instant::now() < until, "agents get no answers");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// INV-L1 with real voters: joins, leaves, closes and successes of many agents in many runs.
+#[test]
+fn what_agents_are_told_while_voters_are_killed_and_stopped_is_linearizable() {
+    let place = places(5);
+    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    let flags = ["--join", &place.endpoint, "--restarts=1000000"];
+    let stores = [0, 1, 2, 3, 4].map(|_| store(&flags));
+    // All vote, so a majority is left without any one of them. Returns the one that leads.
+    let leader = || {
+        let is_leader = |(_, port): &(Running, u16)| {
+            let group = await_group(*port, |group| {
+                let is_there = group["voters"].is_array();
+                let mut states = is_there.then(|| states(group, &endpoints));
+                states.iter_mut().for_each(|states| states.sort_unstable());
+                states.is_some_and(|states| states[..4] == ["follower"; 4] && states[4] == "leader")
+            });
+            group["role"] == "coordinator"
+        };
+        let leaders: Vec<bool> = stores.iter().map(is_leader).collect();
+        leaders.iter().position(|is_leader| *is_leader)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let mut crowd = Command::new(program("crowd"));
+    crowd.args(["record", &place.endpoint]).arg(&record);
+    crowd.args(["100", "6"]).stdin(Stdio::piped());
+    let mut crowd = Process::start(&mut crowd);
+    for round in 0..rounds() {
+        await_answers(&record);
+        let leader = leader().unwrap_or_default();
+        let victim = (leader + usize::from(round % 3 == 1)) % 5;
+        let service = service(&stores[victim].0, 0);
+        if round % 3 == 2 {
+            pids::kill(service, Signal::STOP);
+            await_answers(&record);
+            pids::kill(service, Signal::CONT);
+        } else {
+            pids::kill(service, Signal::KILL);
+        }
+    }
+    await_answers(&record);
+    crowd.close_stdin();
+    assert!(crowd.wait().success());
+    let mut checker = Command::new(binary("rdzv-sim"));
+    let checked = checker.arg("history").arg(&record).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    for (store, _) in stores {
+        store.signal(Signal::TERM);
+        store.wait().expect(0);
     }
 }

@@ -47,6 +47,12 @@ use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 const PRINT_ROUND: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
     at $MASTER_ADDR:$MASTER_PORT restarts $TORCHELASTIC_RESTART_COUNT round $RDZV_ROUND";
 
+/// Kills or cuts of a test that repeats them: RDZV_ROUNDS, for a long run, or 3.
+fn rounds() -> usize {
+    let rounds = std::env::var("RDZV_ROUNDS").ok();
+    rounds.map_or(3, |rounds| rounds.parse().unwrap())
+}
+
 /// Where the agents of a test meet.
 struct Place {
     endpoint: String,

@@ -4,14 +4,15 @@
 //! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them the test fails
 //! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_testing::pids::kill;
 use rustix::process::Signal;
 
-use super::PRINT_ROUND;
+use super::{PRINT_ROUND, rounds};
 use crate::harness::{DEADLINE, Job, Running, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
@@ -151,6 +152,12 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     first.end();
 }
 
+/// A worker that says where it is, and ends when there is this file.
+fn until(go: &Path) -> String {
+    let go = go.display();
+    format!("{PRINT_ROUND}; until test -e {go}; do sleep 0.05; done")
+}
+
 /// An agent of this machine that is started again if it is killed, with the options that everybody has.
 fn usual_node(machine: &Machine, address: &str, script: &str) -> Running {
     let script = format!(
@@ -168,10 +175,7 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let script = format!(
-        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
-        go.display()
-    );
+    let script = until(&go);
     let near = usual_node(&first, "10.9.0.1", &script);
     let far = usual_node(&second, "10.9.0.2", &script);
     near.stdout.await_text("/2 at", 1);
@@ -204,10 +208,7 @@ fn a_link_that_is_cut_for_a_moment_costs_nothing() {
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let script = format!(
-        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
-        go.display()
-    );
+    let script = until(&go);
     let near = usual_node(&first, "10.9.0.1", &script);
     let far = usual_node(&second, "10.9.0.2", &script);
     near.stdout.await_text("/2 at", 1);
@@ -224,48 +225,91 @@ fn a_link_that_is_cut_for_a_moment_costs_nothing() {
     first.end();
 }
 
-/// Three machines at one switch, which is in the first one's hands.
-fn three_machines() -> Option<(Machine, [Machine; 3])> {
-    let (switch, cable) = machines_if_possible()?;
-    cable.end();
-    switch.run("ip link add sw0 type bridge; ip link set sw0 up");
-    let machines = [1, 2, 3].map(|number| {
-        let machine = Machine::new(&format!("{} unshare -n", switch.enter())).unwrap();
-        switch.run(&format!(
-            "ip link add port{number} type veth peer name cable netns {}; \
-             ip link set port{number} master sw0 up",
-            machine.0.pid()
-        ));
-        machine.run(&format!(
-            "ip addr add 10.9.1.{number}/24 dev cable; ip link set cable up"
-        ));
-        machine
-    });
-    Some((switch, machines))
+/// Machines at one switch, which is in the hands of a further one.
+struct Network {
+    switch: Machine,
+    machines: Vec<Machine>,
+}
+
+impl Network {
+    fn new(count: usize) -> Option<Self> {
+        let (switch, cable) = machines_if_possible()?;
+        cable.end();
+        switch.run("ip link add sw0 type bridge; ip link set sw0 up");
+        let machines = (1..=count).map(|number| {
+            let machine = Machine::new(&format!("{} unshare -n", switch.enter())).unwrap();
+            switch.run(&format!(
+                "ip link add port{number} type veth peer name cable address {} netns {}; \
+                 ip link set port{number} master sw0 up",
+                hardware(number),
+                machine.0.pid()
+            ));
+            machine.run(&format!(
+                "ip addr add 10.9.1.{number}/24 dev cable; ip link set cable up"
+            ));
+            machine
+        });
+        let machines = machines.collect();
+        Some(Self { switch, machines })
+    }
+
+    /// Starts an agent with these flags and a shell script, without single quotes, as its worker. All machines are
+    /// endpoints.
+    fn node(&self, number: usize, flags: &str, script: &str) -> Running {
+        let endpoints = (1..=self.machines.len()).map(|number| format!("10.9.1.{number}:29400"));
+        let endpoints = endpoints.collect::<Vec<_>>().join(",");
+        let agent = format!(
+            "exec {} \"$RDZV\" run --rdzv-backend c10d --rdzv-endpoint {endpoints} --rdzv-id job \
+             --local-addr 10.9.1.{number} {flags} --no-python sh -c '{script}'",
+            self.machines[number - 1].enter()
+        );
+        shell(&agent).env("LOGLEVEL", "INFO").start()
+    }
+
+    /// Cuts the cable of a machine, or mends it.
+    fn set_cable(&self, number: usize, state: &str) {
+        self.switch
+            .run(&format!("ip link set port{number} {state}"));
+    }
+
+    /// Lets packets pass from one machine to another only as specified. The others are lost without an error.
+    fn set_paths(&self, reaches: impl Fn(usize, usize) -> bool) {
+        for (from, machine) in self.machines.iter().enumerate() {
+            let others = (0..self.machines.len()).filter(|to| *to != from);
+            let paths = others.map(|to| {
+                // No machine has number 0.
+                let at = if reaches(from, to) { to + 1 } else { 0 };
+                let at = hardware(at);
+                let to = to + 1;
+                format!("ip neigh replace 10.9.1.{to} lladdr {at} dev cable nud permanent; ")
+            });
+            machine.run(&paths.collect::<String>());
+        }
+    }
+
+    fn end(self) {
+        self.machines.into_iter().for_each(Machine::end);
+        self.switch.end();
+    }
+}
+
+/// Hardware address of a machine's end of its cable.
+fn hardware(number: usize) -> String {
+    format!("02:00:00:00:01:{number:02x}")
 }
 
 #[test]
 fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_do() {
-    let Some((switch, machines)) = three_machines() else {
+    let Some(network) = Network::new(3) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let script = format!(
-        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
-        go.display()
-    );
-    let endpoints = "10.9.1.1:29400,10.9.1.2,10.9.1.3";
+    let script = until(&go);
     let conf = "last_call_timeout=1,coordinator_timeout=8";
-    let start = |number: usize| {
-        let agent = format!(
-            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 1:3 --rdzv-backend c10d --rdzv-endpoint {endpoints} \
-             --rdzv-id job --local-addr 10.9.1.{number} --rdzv-conf {conf} --no-python sh -c '{script}'",
-            machines[number - 1].enter()
-        );
-        shell(&agent).env("LOGLEVEL", "INFO").start()
-    };
-    let mut nodes = Vec::from([1, 2, 3].map(|number| (number, start(number))));
+    let flags = format!("--agent-restarts=0 --nnodes 1:3 --rdzv-conf {conf}");
+    let start = |number| (number, network.node(number, &flags, &script));
+    let mut nodes = Vec::from([1, 2, 3].map(start));
     for (_, node) in &nodes {
         node.stdout.await_text("/3 at", 1);
     }
@@ -275,7 +319,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     };
     let first = nodes.iter().rposition(|(_, node)| coordinates(node));
     let (number, cut_off) = nodes.remove(first.unwrap());
-    switch.run(&format!("ip link set port{number} down"));
+    network.set_cable(number, "down");
     for (_, node) in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
@@ -291,30 +335,19 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     for (_, node) in nodes {
         node.wait().expect(0);
     }
-    machines.into_iter().for_each(Machine::end);
-    switch.end();
+    network.end();
 }
 
 #[test]
 fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
-    let Some((switch, machines)) = three_machines() else {
+    let Some(network) = Network::new(3) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let script = format!(
-        "{PRINT_ROUND}; until test -e {}; do sleep 0.05; done",
-        go.display()
-    );
-    let nodes = [1, 2, 3].map(|number| {
-        // Its sockets are for all addresses, so they do not say which of the places it has.
-        let agent = format!(
-            "exec {} \"$RDZV\" run --nnodes 3 --rdzv-backend c10d --rdzv-endpoint 10.9.1.1:29400,10.9.1.2,10.9.1.3 \
-             --rdzv-id job --local-addr 10.9.1.{number} --no-python sh -c '{script}'",
-            machines[number - 1].enter()
-        );
-        shell(&agent).env("LOGLEVEL", "INFO").start()
-    });
+    let script = until(&go);
+    // Its sockets are for all addresses, so they do not say which of the places it has.
+    let nodes = [1, 2, 3].map(|number| network.node(number, "--nnodes 3", &script));
     for node in &nodes {
         node.stdout.await_text("round 0\n", 1);
     }
@@ -333,23 +366,29 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
     for node in nodes {
         node.wait().expect(0);
     }
-    machines.into_iter().for_each(Machine::end);
-    switch.end();
+    network.end();
 }
 
-/// The times, in nanoseconds, at which a worker ran in a round, as it has written them down itself.
-fn stamps(file: &Path, round: &str) -> Vec<u128> {
-    let text = fs::read_to_string(file).unwrap();
+/// The rounds and times, in nanoseconds, at which a worker ran, as it has written them down itself.
+fn stamps(file: &Path) -> Vec<(u64, u128)> {
+    let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(' '));
-    let own = lines.filter(|(of, _)| *of == round);
-    own.map(|(_, at)| at.parse().unwrap()).collect()
+    lines
+        .map(|(round, at)| (round.parse().unwrap(), at.parse().unwrap()))
+        .collect()
+}
+
+/// Its times in one round.
+fn stamps_in(file: &Path, round: u64) -> Vec<u128> {
+    let own = stamps(file).into_iter().filter(|(of, _)| *of == round);
+    own.map(|(_, at)| at).collect()
 }
 
 /// The first of them, once there is one.
-fn first_stamp(file: &Path, round: &str) -> u128 {
+fn first_stamp(file: &Path, round: u64) -> u128 {
     let until = Instant::now() + DEADLINE;
     loop {
-        if let Some(first) = stamps(file, round).first() {
+        if let Some(first) = stamps_in(file, round).first() {
             return *first;
         }
         assert!(Instant::now() < until, "no worker writes in round {round}");
@@ -358,36 +397,38 @@ fn first_stamp(file: &Path, round: &str) -> u128 {
     }
 }
 
+/// Nanoseconds since the epoch.
+fn now() -> u128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap().as_nanos()
+}
+
+/// A worker that says where it is, and then writes its round and the time into a file until there is the other file.
+fn stamping(go: &Path, file: &Path) -> String {
+    let (go, file) = (go.display(), file.display());
+    format!(
+        "{PRINT_ROUND}; until test -e {go}; do echo $RDZV_ROUND $(date +%s%N) >> {file}; sleep 0.02; done"
+    )
+}
+
 #[test]
 fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without_it() {
-    let Some((switch, machines)) = three_machines() else {
+    let Some(network) = Network::new(3) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let endpoints = "10.9.1.1:29400,10.9.1.2,10.9.1.3";
     let file = |number: usize| directory.path().join(format!("stamps{number}"));
-    let start = |number: usize| {
-        let script = format!(
-            "{PRINT_ROUND}; until test -e {}; do echo $RDZV_ROUND $(date +%s%N) >> {}; sleep 0.02; done",
-            go.display(),
-            file(number).display()
-        );
-        let agent = format!(
-            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 2:3 --rdzv-backend c10d --rdzv-endpoint {endpoints} \
-             --rdzv-id job --local-addr 10.9.1.{number} --rdzv-conf last_call_timeout=1,fence=auto \
-             --no-python sh -c '{script}'",
-            machines[number - 1].enter()
-        );
-        shell(&agent).env("LOGLEVEL", "INFO").start()
-    };
+    let flags = "--agent-restarts=0 --nnodes 2:3 --rdzv-conf last_call_timeout=1,fence=auto";
+    let start = |number| network.node(number, flags, &stamping(&go, &file(number)));
     let nodes = [1, 2, 3].map(start);
     for node in &nodes {
         node.stdout.await_text("/3 at", 1);
     }
     // First one that is not the coordinator, then the one that is.
     let mut last_round = 0;
-    for of_coordinator in [false, true] {
+    for cut in 0..rounds() {
+        let of_coordinator = cut % 2 == 1;
         let term = |node: &Running| {
             let said = node.stderr.so_far();
             let at = said.rfind("this process coordinates the rendezvous")?;
@@ -409,8 +450,8 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         assert!(before > last_round || last_round == 0);
         let stood = nodes[cut_off].stderr.so_far();
         let stood = stood.matches("workers stand still").count();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        switch.run(&format!("ip link set port{} down", cut_off + 1));
+        let cut_at = now();
+        network.set_cable(cut_off + 1, "down");
         let seen = others.map(|node| nodes[node].stdout.so_far().matches("/2 at").count());
         for (node, seen) in others.into_iter().zip(seen) {
             nodes[node].stdout.await_text("/2 at", seen + 1);
@@ -418,10 +459,9 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         let still = "workers stand still";
         nodes[cut_off].stderr.await_text(still, stood + 1);
         let after = round(others[0]);
-        let last = stamps(&file(cut_off + 1), &before.to_string());
-        let last = *last.last().unwrap();
+        let last = *stamps_in(&file(cut_off + 1), before).last().unwrap();
         for node in others {
-            let first = first_stamp(&file(node + 1), &after.to_string());
+            let first = first_stamp(&file(node + 1), after);
             assert!(
                 last < first,
                 "round {before} ran {} ms after round {after} had begun",
@@ -429,16 +469,16 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
             );
         }
         // The lease was renewed before the cut, and a signal takes a moment.
-        let stood = last.saturating_sub(now.as_nanos());
+        let stood = last.saturating_sub(cut_at);
         assert!(stood < 4_000_000_000, "{} ms", stood / 1_000_000);
         let seen = [0, 1, 2].map(|node| nodes[node].stdout.so_far().matches("/3 at").count());
-        switch.run(&format!("ip link set port{} up", cut_off + 1));
+        network.set_cable(cut_off + 1, "up");
         for (node, seen) in nodes.iter().zip(seen) {
             node.stdout.await_text("/3 at", seen + 1);
         }
         last_round = after;
         // They were killed where they stood.
-        let again = stamps(&file(cut_off + 1), &before.to_string());
+        let again = stamps_in(&file(cut_off + 1), before);
         assert_eq!(again.last(), Some(&last));
     }
     fs::write(&go, "").unwrap();
@@ -446,6 +486,107 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         let ended = node.wait().expect(0);
         assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
     }
-    machines.into_iter().for_each(Machine::end);
-    switch.end();
+    network.end();
+}
+
+/// A way to cut five machines off from one another: `true` if the first position reaches the second one.
+type Cut = (&'static str, fn(usize, usize) -> bool);
+
+const CUTS: [Cut; 6] = [
+    ("parts of 2 and 3", |from, to| (from < 2) == (to < 2)),
+    ("chain", |from, to| from.abs_diff(to) == 1),
+    ("hub", |from, to| from == 0 || to == 0),
+    ("one-way, from one machine to all", |from, _| from != 0),
+    ("one-way, from one machine to another", |from, to| {
+        (from, to) != (0, 1)
+    }),
+    ("no majority", |from, to| from / 2 == to / 2),
+];
+
+/// Waits until the workers of exactly one of these sets of machines run, in one round, for this long. Returns the number of
+/// machines and the round.
+fn await_steady(files: &[PathBuf], sets: &[BTreeSet<usize>], time: Duration) -> (usize, u64) {
+    let until = Instant::now() + DEADLINE;
+    let mut since: Option<(Instant, BTreeSet<usize>, BTreeSet<u64>)> = None;
+    loop {
+        let (mut machines, mut rounds) = (BTreeSet::new(), BTreeSet::new());
+        for (machine, file) in files.iter().enumerate() {
+            // A worker writes every 20 ms, also where processors are busy.
+            let recent = |at: &u128| now() - at < 1_000_000_000;
+            if let Some((round, _)) = stamps(file).last().filter(|(_, at)| recent(at)) {
+                machines.insert(machine);
+                rounds.insert(*round);
+            }
+        }
+        let is_one = sets.contains(&machines) && rounds.len() <= 1;
+        since = match since {
+            Some(same) if is_one && same.1 == machines && same.2 == rounds => Some(same),
+            _ if is_one => Some((Instant::now(), machines, rounds)),
+            _ => None,
+        };
+        if let Some((begin, machines, rounds)) = &since
+            && begin.elapsed() > time
+        {
+            return (machines.len(), rounds.first().copied().unwrap_or(0));
+        }
+        assert!(Instant::now() < until, "{since:?} is not one of {sets:?}");
+        // Nobody tells when a file grows, or does not any more.
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off() {
+    let Some(network) = Network::new(5) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let files = [0, 1, 2, 3, 4].map(|number| directory.path().join(format!("stamps{number}")));
+    let flags = "--nnodes 3:5 --rdzv-conf last_call_timeout=1,fence=auto";
+    let start = |number: usize| network.node(number + 1, flags, &stamping(&go, &files[number]));
+    let nodes = [0, 1, 2, 3, 4].map(start);
+    let all = [(0..5).collect()];
+    // The voters are complete again by then.
+    let whole = || await_steady(&files, &all, Duration::from_millis(1_500)).1;
+    let mut round = whole();
+    for cut in 0..2 * rounds() {
+        let (name, reaches) = CUTS[cut % CUTS.len()];
+        let position = |machine: usize| (machine + cut) % 5;
+        let reaches = |from, to| reaches(position(from), position(to));
+        let reached = |from| -> BTreeSet<usize> {
+            let both_ways = |to: &usize| *to == from || reaches(from, *to) && reaches(*to, from);
+            (0..5).filter(both_ways).collect()
+        };
+        let reached = (0..5).map(reached).filter(|others| others.len() >= 3);
+        let mut reached: Vec<_> = reached.collect();
+        if reached.is_empty() {
+            reached.push(BTreeSet::new());
+        }
+        network.set_paths(reaches);
+        // Longer than it takes until a machine is lost.
+        let (left, next) = await_steady(&files, &reached, Duration::from_secs(4));
+        let is_lost = (1..5).contains(&left);
+        assert!(next > round || !is_lost, "{name}, {left} machines");
+        network.set_paths(|_, _| true);
+        let healed = whole();
+        // The workers of a round that nobody decided upon go on.
+        assert!(healed > next || !is_lost, "{name}, {left} machines");
+        assert!(healed == round || left > 0, "{name}");
+        round = healed;
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
+    }
+    let mut times = BTreeMap::new();
+    for (round, at) in files.iter().flat_map(|file| stamps(file)) {
+        let (first, last) = times.entry(round).or_insert((at, at));
+        (*first, *last) = (at.min(*first), at.max(*last));
+    }
+    let pairs = times.values().zip(times.values().skip(1));
+    let overlaps = pairs.filter(|((_, last), (first, _))| last >= first);
+    assert_eq!(overlaps.count(), 0, "{times:?}");
+    network.end();
 }

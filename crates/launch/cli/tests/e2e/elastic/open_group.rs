@@ -8,13 +8,25 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::voters::{CONF, job_of, kill_machine, start};
-use super::{Place, first_agent, printed};
+use super::{Place, first_agent, printed, rounds};
 use crate::harness::{Job, Running, kill};
+
+/// Flags of a node, whose agent is started again as often as it is killed here.
+fn flags<'a>(nnodes: &'a str, conf: &'a str) -> [&'a str; 6] {
+    let restarts = ["--max-restarts=1", "--agent-restarts=1000000"];
+    [
+        "--nnodes",
+        nnodes,
+        "--rdzv-conf",
+        conf,
+        restarts[0],
+        restarts[1],
+    ]
+}
 
 /// A node on the machine of the endpoint, whose worker says where it is, and ends when it is told to.
 fn node(place: &Place, go: &Path, nnodes: &str) -> Running {
-    let flags = ["--nnodes", nnodes, "--rdzv-conf", CONF, "--max-restarts=1"];
-    start(place, go, &flags)
+    start(place, go, &flags(nnodes, CONF))
 }
 
 /// The same on another machine.
@@ -24,8 +36,7 @@ fn node_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Running {
 
 fn job_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Job {
     let conf = format!("{CONF},is_host=false");
-    let flags = ["--nnodes", nnodes, "--rdzv-conf", &conf, "--max-restarts=1"];
-    job_of(place, go, &flags)
+    job_of(place, go, &flags(nnodes, &conf))
 }
 
 /// Nodes in one round, the first of them with the coordinator, each on a machine of its own.
@@ -146,8 +157,8 @@ fn all_agents_may_be_killed_at_once() {
 fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
     let (_, nodes, go, _folder) = job("3", 3);
     nodes[0].stderr.await_text("3 voters: ", 1);
-    for (round, node) in [0, 1, 2, 0].into_iter().enumerate() {
-        kill(nodes[node].agent_pid(), Signal::KILL);
+    for round in 0..rounds() {
+        kill(nodes[round % 3].agent_pid(), Signal::KILL);
         for node in &nodes {
             node.stdout.await_text("/3 at", round + 2);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rdzv_testing::pids::{ends_within, kill};
 use rustix::process::Signal;
 
-use super::{Place, kill_node};
+use super::{Place, kill_node, rounds};
 use crate::harness::{DEADLINE, Running, rdzv};
 
 /// A store that is started again as often as it is killed here.
@@ -26,7 +26,7 @@ pub(super) fn restartable_with(flags: &[&str]) -> Place {
 }
 
 /// The process that serves, other than this one.
-fn service(store: &Running, other: i32) -> i32 {
+pub(super) fn service(store: &Running, other: i32) -> i32 {
     let until = Instant::now() + DEADLINE;
     loop {
         let processes = store.processes();
@@ -41,7 +41,7 @@ fn service(store: &Running, other: i32) -> i32 {
 }
 
 /// Kills the process that serves, and waits for the next one.
-fn kill_service(store: &Running) {
+pub(super) fn kill_service(store: &Running) {
     let pid = service(store, 0);
     kill(pid, Signal::KILL);
     service(store, pid);
@@ -55,7 +55,7 @@ const WORKER: &str = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUN
 
 #[test]
 fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
-    let place = restartable("100");
+    let place = restartable("1000000");
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
     let node = || {
@@ -67,7 +67,7 @@ fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
         node.stdout.await_text("restarts 0", 1);
     }
     let running = place.store.as_ref().unwrap();
-    for _ in 0..10 {
+    for _ in 0..rounds() {
         kill_service(running);
     }
     std::fs::write(&go, "").unwrap();
@@ -84,8 +84,11 @@ fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
     store.signal(Signal::TERM);
     let ended = store.wait().expect(0);
     // Those before may have been killed before they could say it.
-    let last = "the store was killed (SIGKILL); started again (10 of 100 in a row)";
-    assert!(ended.stderr.contains(last), "{}", ended.stderr);
+    let last = format!(
+        "the store was killed (SIGKILL); started again ({} of",
+        rounds()
+    );
+    assert!(ended.stderr.contains(&last), "{}", ended.stderr);
 }
 
 #[test]
@@ -101,6 +104,76 @@ fn a_node_that_dies_together_with_the_store_is_missed_by_the_others() {
     kill_service(place.store.as_ref().unwrap());
     kill_node(third);
     for node in [first, second] {
+        node.wait().expect(0);
+    }
+    place.end();
+}
+
+/// Two agents of a round, stopped and continued: their kernels answer for them, but nothing comes from the agents.
+fn signal_agents(nodes: &[Running], signal: Signal) {
+    for node in nodes {
+        kill(node.agent_pid(), signal);
+    }
+}
+
+#[test]
+fn a_store_that_was_killed_waits_for_more_than_half_of_the_round() {
+    let place = restartable("100");
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let node = || {
+        let job = place.node(&["--nnodes=2"], WORKER);
+        job.env("GO", &go.display().to_string()).start()
+    };
+    let nodes = [node(), node()];
+    for node in &nodes {
+        node.stdout.await_text("restarts 0", 1);
+    }
+    signal_agents(&nodes[1..], Signal::STOP);
+    let store = place.store.as_ref().unwrap();
+    kill_service(store);
+    store.stderr.await_text("recovering round 0", 1);
+    signal_agents(&nodes[1..], Signal::CONT);
+    std::fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
+    }
+    place.end();
+}
+
+#[test]
+fn no_other_round_forms_while_a_whole_one_is_silent() {
+    let place = restartable("100");
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let conf = "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3";
+    let node = || {
+        let job = place.node(&["--nnodes=1:2", conf], WORKER);
+        job.env("GO", &go.display().to_string()).start()
+    };
+    let nodes = [node(), node()];
+    for node in &nodes {
+        node.stdout.await_text("restarts 0", 1);
+    }
+    let spare = node();
+    super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
+    signal_agents(&nodes, Signal::STOP);
+    let store = place.store.as_ref().unwrap();
+    store.stderr.await_text("nothing is heard of round 0", 1);
+    assert_eq!(spare.stdout.so_far(), "");
+    signal_agents(&nodes, Signal::CONT);
+    let [first, second] = nodes;
+    let nodes = [first, second, spare];
+    let until = Instant::now() + DEADLINE;
+    let started = |node: &Running| node.stdout.so_far().lines().count();
+    // Any two of them are in the next round.
+    while nodes.iter().map(started).sum::<usize>() < 4 {
+        assert!(Instant::now() < until, "{}", store.stderr.so_far());
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    std::fs::write(&go, "").unwrap();
+    for node in nodes {
         node.wait().expect(0);
     }
     place.end();

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rdzv_testing::{Authority, pids};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::restarts::kill_service;
 use super::secret::token_file;
-use super::{PRINT_ROUND, Place, printed};
+use super::{PRINT_ROUND, Place, printed, rounds};
 use crate::harness::{DEADLINE, Job, Running, free_port, rdzv};
 
 /// Short, because the last node is not waited for here.
@@ -85,6 +86,22 @@ pub(super) fn kill_machine(node: Running) {
     node.wait().expect(-9);
 }
 
+/// Kills its keeper and its agent, its keeper or its guard. The others of a node end by themselves.
+fn kill_some(node: Running, which: usize) {
+    let keeper = node.pid();
+    let killed = match which % 3 {
+        0 => vec![keeper, node.agent_pid()],
+        1 => vec![keeper],
+        _ => vec![pids::guard(keeper).unwrap()],
+    };
+    for pid in killed {
+        // It may have ended together with the one before.
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    }
+    assert!(node.all_gone_within(Duration::from_secs(20)));
+    node.wait();
+}
+
 #[test]
 fn a_job_outlives_the_machine_of_its_coordinator() {
     let place = places(3);
@@ -114,12 +131,15 @@ fn a_machine_that_comes_back_votes_again() {
     let go = directory.path().join("go");
     let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
     // More machines than there were voters at the beginning.
-    for lost in 0..4 {
+    for lost in 0..=rounds() {
         for node in &nodes {
             node.stdout.await_text("/3 at", 1);
         }
-        let dead = coordinator(&nodes);
-        kill_machine(nodes.remove(dead));
+        let dead = nodes.remove(coordinator(&nodes));
+        match lost % 4 {
+            0 => kill_machine(dead),
+            which => kill_some(dead, which),
+        }
         let since = nodes.iter().map(|node| node.stderr.so_far().len());
         let since: Vec<usize> = since.collect();
         nodes.push(node(&place, &go));
@@ -137,6 +157,29 @@ fn a_machine_that_comes_back_votes_again() {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         nodes[2].stdout.await_text("/3 at", 1);
+    }
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        node.wait().expect(0);
+    }
+}
+
+#[test]
+fn a_voter_without_a_majority_waits_for_the_others_and_goes_on_with_them() {
+    let place = places(3);
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    for dead in nodes.drain(..2) {
+        kill_some(dead, 0);
+    }
+    nodes[0].stderr.await_text("is waited for", 1);
+    nodes.extend([1, 2].map(|_| node(&place, &go)));
+    for (node, rounds) in nodes.iter().zip([2, 1, 1]) {
+        node.stdout.await_text("/3 at", rounds);
     }
     fs::write(&go, "").unwrap();
     for node in nodes {
@@ -452,7 +495,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
 
 /// A store that is a voter of these places.
 fn store_voter(place: &Place) -> Running {
-    let store = rdzv(["store", "--join", &place.endpoint])
+    let store = rdzv(["store", "--restarts=1000000", "--join", &place.endpoint])
         .env("LOGLEVEL", "INFO")
         .start();
     store.stdout.await_text("listening on ", 1);
@@ -470,15 +513,16 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     for node in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
-    // A store that is killed votes again.
-    let before = nodes[0].stderr.so_far().len();
-    let (service, _) = store.processes().into_iter().next_back().unwrap();
-    pids::kill(service, Signal::KILL);
-    let until = Instant::now() + DEADLINE;
-    while !nodes[0].stderr.so_far()[before..].contains("votes in place") {
-        assert!(Instant::now() < until, "the store does not vote again");
-        // The node says it in its own time.
-        std::thread::park_timeout(Duration::from_millis(5));
+    // A store that is killed votes again, and coordinates again, since it has no workers; those of the others run on.
+    let coordinates = "this process coordinates the rendezvous";
+    for round in 1..=rounds() {
+        store.stderr.await_text(coordinates, round);
+        kill_service(&store);
+        nodes[0].stderr.await_text("votes in place", round);
+    }
+    store.stderr.await_text(coordinates, rounds() + 1);
+    for node in &nodes {
+        assert_eq!(node.stdout.so_far().matches(" at ").count(), 1);
     }
     kill_machine(nodes.remove(0));
     nodes[0].stdout.await_text("/1 at", 1);
