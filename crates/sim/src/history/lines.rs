@@ -20,17 +20,6 @@ use crate::Violation;
 #[derive(Debug, Default)]
 pub struct Lines {
     runs: BTreeMap<String, Record>,
-    asked: BTreeMap<(u64, &'static str), u64>,
-    waits: BTreeMap<&'static str, Wait>,
-}
-
-/// Calls of a kind that were answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wait {
-    /// The number of answers.
-    pub count: u64,
-    /// The longest time until one came, in nanoseconds.
-    pub longest: u64,
 }
 
 impl Lines {
@@ -55,17 +44,6 @@ impl Lines {
         }
         let record = self.runs.entry(run.to_owned()).or_default();
         record.note(at, agent, event);
-        let (calls, answers) = kind(event);
-        if let Some(kind) = calls {
-            self.asked.insert((agent, kind), at);
-        }
-        if let Some(kind) = answers
-            && let Some(since) = self.asked.remove(&(agent, kind))
-        {
-            let wait = self.waits.entry(kind).or_default();
-            wait.count += 1;
-            wait.longest = wait.longest.max(at.saturating_sub(since));
-        }
         Some(())
     }
 
@@ -82,11 +60,6 @@ impl Lines {
     /// The number of runs.
     pub fn runs(&self) -> usize {
         self.runs.len()
-    }
-
-    /// The calls that were answered, by their kind.
-    pub fn waits(&self) -> &BTreeMap<&'static str, Wait> {
-        &self.waits
     }
 }
 
@@ -125,26 +98,9 @@ fn word(words: &mut SplitAsciiWhitespace<'_>, yes: &str, no: &str) -> Option<boo
     (word == yes || word == no).then_some(word == yes)
 }
 
-/// The kind that an event calls, and the one that it answers.
-fn kind(event: Event) -> (Option<&'static str>, Option<&'static str>) {
-    match event {
-        Event::Joins => (Some("join"), None),
-        Event::Joined(_) | Event::Refused { .. } => (None, Some("join")),
-        Event::Leaves => (Some("leave"), None),
-        Event::Left => (None, Some("leave")),
-        Event::Closes => (Some("close"), None),
-        Event::Closed => (None, Some("close")),
-        Event::Asks => (Some("status"), None),
-        Event::Status(_) => (None, Some("status")),
-        Event::Succeeds(_) => (Some("success"), None),
-        Event::AllSucceeded(_) | Event::IsOver(_) => (None, Some("success")),
-        Event::MayBeLost => (None, None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Lines, Wait};
+    use super::Lines;
 
     const RECORD: &str = "10 a 1 joins\n12 b 2 joins\n20 a 1 joined 0 0 1\n30 b 2 joined 0 0 1\n\
         35 b 2 succeeds 0\n37 b 2 all-succeeded 0\n40 a 1 closes\n44 a 1 closed\n";
@@ -154,9 +110,6 @@ mod tests {
         let open = format!("{RECORD}50 b 3 asks\n55 b 3 status open\n60 b 2 leaves\n66 b 2 left");
         let lines = Lines::read(&open).unwrap();
         assert_eq!((lines.runs(), lines.check()), (2, Ok(9)));
-        let longest = |count, longest| Wait { count, longest };
-        assert_eq!(lines.waits()["join"], longest(2, 18));
-        assert_eq!(lines.waits()["status"], longest(1, 5));
 
         let wrong = format!("{RECORD}50 a 3 asks\n55 a 3 status open\n");
         let wrong = Lines::read(&wrong).unwrap().check().unwrap_err();

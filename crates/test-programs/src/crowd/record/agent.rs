@@ -147,7 +147,6 @@ impl Agent {
     /// It has not said anything for so long that it may be taken for lost.
     pub(super) fn may_be_lost(&mut self, crowd: &Crowd, recorder: &mut Recorder) {
         if !std::mem::replace(&mut self.is_late, true) {
-            recorder.late += 1;
             self.write(crowd, recorder, "may-be-lost");
         }
     }
@@ -194,15 +193,13 @@ impl Agent {
                     self.doing = Doing::Closed;
                 }
             }
-            Output::NotJoined(failure) => {
-                recorder.reason(&format!("not joined: {failure:?}"));
+            Output::NotJoined(_) => {
                 self.write(crowd, recorder, "refused other");
                 if self.doing != Doing::Closing {
                     self.doing = Doing::Refused;
                 }
             }
-            Output::Changed(Change::Membership { round, reason }) => {
-                recorder.reason(&reason);
+            Output::Changed(Change::Membership { round, .. }) => {
                 self.write(crowd, recorder, &format!("over {round}"));
                 if !matches!(self.doing, Doing::Closing | Doing::Leaving) {
                     self.doing = Doing::Over;
@@ -212,12 +209,7 @@ impl Agent {
                 self.write(crowd, recorder, "closed");
                 self.doing = Doing::Closed;
             }
-            Output::Changed(Change::Lost { what, .. }) => {
-                recorder.reason(&format!("no coordinator: {what}"));
-                self.doing = Doing::Gone;
-            }
-            Output::NotClosed(failure) => {
-                recorder.reason(&format!("not closed: {failure:?}"));
+            Output::Changed(Change::Lost { .. }) | Output::NotClosed(_) => {
                 self.doing = Doing::Gone;
             }
             Output::AllSucceeded(round) => {

@@ -2,13 +2,7 @@
 //! succeed, and come back to runs that are over.
 //!
 //! Agents are in groups, each of which plays one run after the other. Each line of the record is an event, as
-//! `rdzv_sim::history::lines` reads it. The program ends with its standard input, and says then what became of it in a line of
-//! JSON:
-//!
-//! | figure | what |
-//! |---|---|
-//! | `late` | agents without a connection for so long that they may be taken for lost |
-//! | `reasons` | why rounds did not hold any more, each with the number of agents that were told so |
+//! `rdzv_sim::history::lines` reads it. The program ends with its standard input.
 
 mod agent;
 mod client;

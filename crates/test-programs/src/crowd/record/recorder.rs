@@ -1,12 +1,10 @@
-//! The record, and what else the program says in the end.
+//! The record.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 
 use fastrand::Rng;
-use serde_json::json;
 
 use crate::crowd::connected::Crowd;
 
@@ -17,8 +15,6 @@ pub(super) struct Recorder {
     /// All that is random.
     pub(super) random: Rng,
     agents: u64,
-    pub(super) late: u64,
-    reasons: BTreeMap<String, u64>,
 }
 
 impl Recorder {
@@ -28,8 +24,6 @@ impl Recorder {
             failed: None,
             random: Rng::with_seed(seed),
             agents: 0,
-            late: 0,
-            reasons: BTreeMap::new(),
         })
     }
 
@@ -47,24 +41,10 @@ impl Recorder {
         self.failed = self.failed.take().or(written.err());
     }
 
-    /// An agent was told why its round does not hold any more.
-    pub(super) fn reason(&mut self, reason: &str) {
-        // Names of nodes, and numbers, make no difference.
-        let is_name = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
-        let words: Vec<&str> = reason.split(' ').filter(is_name).collect();
-        *self.reasons.entry(words.join(" ")).or_default() += 1;
-    }
-
     pub(super) fn end(mut self) -> Result<(), Box<dyn Error>> {
         if let Some(failed) = self.failed.take() {
             return Err(failed.into());
         }
-        self.file.flush()?;
-        let (agents, late, reasons) = (self.agents, self.late, &self.reasons);
-        println!(
-            "{}",
-            json!({"agents": agents, "late": late, "reasons": reasons})
-        );
-        Ok(())
+        Ok(self.file.flush()?)
     }
 }
