@@ -1,29 +1,11 @@
 //! Running other programs: each step is announced, and a failure names the command that failed.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-
-/// The words of a task make no sense: exit code 2.
-#[derive(Debug)]
-pub(crate) struct BadWords(String);
-
-impl fmt::Display for BadWords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadWords {}
-
-/// An error about the words of a task; `sentence` says what they may be.
-pub(crate) fn bad_words(sentence: impl Into<String>) -> anyhow::Error {
-    BadWords(sentence.into()).into()
-}
 
 /// The root of the workspace, whatever the current directory is.
 pub(crate) fn root() -> PathBuf {

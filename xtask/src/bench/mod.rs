@@ -8,7 +8,6 @@ mod agent;
 mod arguments;
 mod collective;
 mod group;
-mod ha;
 mod hostile;
 mod launch;
 mod launcher;
@@ -40,8 +39,6 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("agent", rest)) => agent::run(rest),
         Some(("collective", rest)) => collective::run(rest),
         Some(("group", rest)) => group::run(rest),
-        Some(("ha", rest)) => ha::run(rest),
-        Some((ha::ENCLOSED, rest)) => ha::enclosed(rest),
         Some(("hostile", rest)) => hostile::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("python", rest)) => python::run(rest),
@@ -54,12 +51,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `ha`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
+                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
                    `secret`, `store` or `terminal`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `ha`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret`, `store` or `terminal`"
+            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret`, `store` or `terminal`"
         ),
     }
 }
