@@ -327,7 +327,7 @@ fn await_answers(record: &Path) {
 
 /// INV-L1 with real voters: joins, leaves, closes and successes of many agents in many runs.
 #[test]
-fn what_agents_are_told_while_voters_are_killed_and_stopped_is_linearizable() {
+fn answers_to_agents_while_voters_are_killed_and_stopped_are_linearizable() {
     let place = places(5);
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     let flags = ["--join", &place.endpoint, "--restarts=1000000"];
