@@ -5,7 +5,7 @@ from enum import IntFlag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rdzv.elastic._spec import WorkerSpec
+    from typing import Any
 
 
 class Std(IntFlag):
@@ -221,8 +221,8 @@ def settings_of(config: LaunchConfig) -> "dict[str, object]":
     return settings
 
 
-def worker_flags(source: "LaunchConfig | WorkerSpec") -> "dict[str, object]":
-    """The flags of what the workers are, by the attributes that both classes have."""
+def worker_flags(source: "Any") -> "dict[str, object]":
+    """The flags of a worker group, from attributes that LaunchConfig and WorkerSpec share."""
     return {
         "role": source.role,
         "max_restarts": source.max_restarts,

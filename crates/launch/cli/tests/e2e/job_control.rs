@@ -13,7 +13,7 @@ use crate::harness::{Running, ends_within, kill, run_shell};
 const WAITS: &str = "echo pid $$$$; (echo up; read go < go; echo went) & wait";
 
 /// A worker that says when it gets SIGTERM.
-const TOLD: &str = "echo pid $$$$; echo up; while :; do sleep 1000 & wait $!; done";
+const NAMES_SIGTERM: &str = "echo pid $$$$; echo up; while :; do sleep 1000 & wait $!; done";
 
 /// A run of one worker, and the worker's process id.
 fn start(flags: &[&str], script: &str) -> (Running, i32) {
@@ -61,7 +61,7 @@ fn a_stopped_job_stands_still_and_goes_on() {
 
 #[test]
 fn the_grace_does_not_run_while_the_job_stands_still() {
-    let script = format!("trap 'echo told' TERM; {TOLD}");
+    let script = format!("trap 'echo told' TERM; {NAMES_SIGTERM}");
     let (running, worker) = start(&["--shutdown-timeout", "2"], &script);
     let told = Instant::now();
     running.signal(Signal::TERM);
@@ -82,7 +82,10 @@ fn the_grace_does_not_run_while_the_job_stands_still() {
 
 #[test]
 fn a_signal_ends_a_job_that_stands_still() {
-    let (running, worker) = start(&[], &format!("trap 'echo told; exit 0' TERM; {TOLD}"));
+    let (running, worker) = start(
+        &[],
+        &format!("trap 'echo told; exit 0' TERM; {NAMES_SIGTERM}"),
+    );
     stop(&running, worker);
     // What a shell does for `kill %1`: the keeper takes the signal when it goes on.
     running.signal(Signal::TERM);

@@ -22,7 +22,7 @@ use super::leases::Leases;
 use super::options::EtcdOptions;
 use super::v3::V3;
 use super::watch::{End, SILENCE, away, next_answer};
-use super::wire::{Int, count, read, text, unchanged_since, write};
+use super::wire::{Held, Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
 /// etcd takes 128 operations in one transaction.
@@ -30,14 +30,6 @@ const OPERATIONS: usize = 100;
 
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// What is under a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) value: Bytes,
-    /// The revision of the last change.
-    pub(crate) revision: i64,
-}
 
 /// Result of a conditional write.
 enum Swap {

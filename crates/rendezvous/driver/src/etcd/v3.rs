@@ -11,8 +11,7 @@ use ureq::http::{Method, StatusCode};
 
 use super::failure::{Cause, Failure, shown};
 use super::http::{Call, Http, Lines, parse};
-use super::store::Held;
-use super::wire::{Answer, Int, Refusal, text};
+use super::wire::{Answer, Held, Int, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
 mod code {

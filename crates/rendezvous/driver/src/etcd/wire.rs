@@ -8,7 +8,13 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::store::Held;
+/// What is under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value: Bytes,
+    /// The revision of the last change.
+    pub(crate) revision: i64,
+}
 
 /// A key or value as etcd writes it.
 pub(crate) fn text(bytes: &[u8]) -> String {
