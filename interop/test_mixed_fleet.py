@@ -7,6 +7,7 @@ workers meet unless they are new themselves.
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -78,9 +79,14 @@ def test_ours_go_on_without_an_agent_of_torchrun_and_after_their_coordinator(tmp
         job.await_world(3, *ours)
         job.start("python", "python-2", "127.0.0.4", "is_host=0")
         job.await_world(4, *ours, "python-2")
-        os.kill(agent_of(job.agents["host"].process.pid), signal.SIGKILL)
+        host = job.agents["host"]
+        # An agent that is killed leaves the folder of its run.
+        left = list(Path(host.temporary.name).iterdir())
+        os.kill(agent_of(host.process.pid), signal.SIGKILL)
         assert job.agents.pop("python-2").finish().code != 0
         job.await_world(3, *ours)
+        for folder in left:
+            shutil.rmtree(folder)
         job.finish()
 
 
