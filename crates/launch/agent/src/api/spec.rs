@@ -88,12 +88,6 @@ impl WorkerSpec {
         self.monitor_interval
     }
 
-    /// The environment of the workers, before the variables of their ranks. `None`: that of this process when
-    /// the run begins.
-    pub fn environment(&self) -> Option<&BTreeMap<OsString, OsString>> {
-        self.environment.as_ref()
-    }
-
     /// The configuration of an agent with processes.
     pub(super) fn process_config(&self) -> Result<AgentConfig, SpecError> {
         let mut config = self.agent_config();

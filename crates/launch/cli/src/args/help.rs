@@ -156,19 +156,20 @@ pub(crate) fn json(command: Command) -> String {
 
 fn flag(option: &Arg) -> Option<serde_json::Value> {
     let parsed = option.get_value_parser().type_id();
-    let is_any = |types: &[TypeId]| types.iter().any(|known| parsed == *known);
-    let kind = if !option.get_action().takes_values() {
-        "switch"
-    } else if is_any(&[TypeId::of::<i64>(), TypeId::of::<u32>(), TypeId::of::<u8>()]) {
-        "integer"
-    } else if is_any(&[TypeId::of::<f64>()]) {
-        "number"
-    } else if is_any(&[TypeId::of::<OsString>(), TypeId::of::<PathBuf>()]) {
-        "path"
-    } else {
-        "text"
+    let kinds = [
+        (TypeId::of::<i64>(), "integer"),
+        (TypeId::of::<u32>(), "integer"),
+        (TypeId::of::<u8>(), "integer"),
+        (TypeId::of::<f64>(), "number"),
+        (TypeId::of::<OsString>(), "path"),
+        (TypeId::of::<PathBuf>(), "path"),
+    ];
+    let has_value = option.get_action().takes_values();
+    let kind = match kinds.iter().find(|(known, _)| parsed == *known) {
+        _ if !has_value => "switch",
+        Some((_, kind)) => kind,
+        None => "text",
     };
-    let has_value = kind != "switch";
     let values = option.get_value_names().filter(|_| has_value);
     let default = option.get_default_values().first().filter(|_| has_value);
     let choices = option.get_possible_values();

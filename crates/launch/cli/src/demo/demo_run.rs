@@ -173,9 +173,11 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Agen
         arguments: words.into(),
         name: "rdzv demo-worker".to_owned(),
     };
-    let mut config = AgentConfig::default();
-    config.entrypoint = entrypoint;
-    config.environment = std::env::vars_os().collect();
+    let mut config = AgentConfig {
+        entrypoint,
+        environment: std::env::vars_os().collect(),
+        ..AgentConfig::default()
+    };
     config.identity.run_id = RunId::new("demo");
     config.identity.local_world_size = args.workers;
     config.restarts.max_restarts = 1;
