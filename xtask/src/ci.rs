@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::command::{cargo, root, step};
-use crate::{etcd, install, test, tidy};
+use crate::{budget, etcd, install, test, tidy};
 
 /// Checks that need neither a build nor a network, with the programs of [`crate::setup`].
 const CHECKS: [(&str, &str, &[&str]); 6] = [
@@ -43,6 +43,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let built = test::build(&linted);
     let _ = arrival.join();
     built?;
+    budget::run()?;
     let documentation = thread::spawn(document);
     let tested = test::suites(&linted);
     let documentation = documentation.join();

@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything a developer runs here that is not plain cargo.
 
 mod bench;
+mod budget;
 mod ci;
 mod command;
 mod etcd;
@@ -27,6 +28,7 @@ usage: cargo xtask <task>
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
   ci                     fmt, check, tidy, build with clippy, test, doc
   check                  spelling, lints of Python and workflows, dependencies: seconds
+  budget                 system calls of a launch, instructions of a store request, against their limits
   tidy                   the house rules that a compiler cannot check
   tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate
@@ -72,6 +74,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "setup" => setup::run(rest),
         "ci" => ci::run(),
         "check" => ci::check(),
+        "budget" => budget::run(),
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),

@@ -18,7 +18,7 @@ type Uses = BTreeMap<(usize, usize), BTreeSet<(String, usize)>>;
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let folders: BTreeSet<&str> = sources.iter().filter_map(Source::crate_folder).collect();
     let crates = folders.iter().map(|folder| format!("crates/{folder}"));
-    let folders = crates.chain([python::PACKAGE.to_owned()]);
+    let folders = crates.chain([python::PACKAGE.to_owned(), "xtask".to_owned()]);
     folders
         .flat_map(|folder| of_crate(sources, &folder))
         .collect()

@@ -20,7 +20,10 @@ const SCRIPT: &str = "RDZV_TEST_SCRIPT";
 #[ignore = "it is for a process of its own"]
 fn an_agent_that_handles_signals() {
     let directory = tempfile::tempdir().unwrap();
-    let script = std::env::var(SCRIPT).unwrap();
+    // Among all tests, it is not in such a process.
+    let Ok(script) = std::env::var(SCRIPT) else {
+        return;
+    };
     let spec = shell(&script, &directory)
         .signals(vec![15])
         .shutdown_timeout(Duration::from_millis(100))

@@ -183,8 +183,18 @@ fn letter(level: Level) -> char {
 
 /// `crates/launch/agent/src/stop.rs` as `agent/stop.rs`, wherever it was built.
 fn source_path(file: &str) -> String {
-    let inside = file.rsplit_once("crates/").map_or(file, |(_, rest)| rest);
-    inside.replacen("/src/", "/", 1)
+    let Some((folder, rest)) = file.split_once("/src/") else {
+        return file.to_owned();
+    };
+    let mut folders = folder.rsplit('/');
+    let (own, slice) = (folders.next(), folders.next());
+    // The crates that a slice is named after are in folders that say `driver` and `proto`.
+    let name = match (own, slice) {
+        (Some("driver"), Some(slice)) => slice.to_owned(),
+        (Some("proto"), Some(slice)) => format!("{slice}-proto"),
+        (own, _) => own.unwrap_or_default().to_owned(),
+    };
+    format!("{name}/{rest}")
 }
 
 /// The message of an event, its other fields behind it, and the time that is left of a wait.
@@ -251,6 +261,10 @@ mod tests {
         assert_eq!(
             source_path("crates/launch/cli/src/observe/log.rs"),
             "cli/observe/log.rs"
+        );
+        assert_eq!(
+            source_path("crates/store/driver/src/tcp.rs"),
+            "store/tcp.rs"
         );
     }
 }
