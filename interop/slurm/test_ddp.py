@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from slurm.conftest import PROCTRACK
 from slurm.test_slurm import ONE_EACH, documented
 
 TRAIN = {"train.py": (Path(__file__).parent / "train_ddp.py").read_text()}
 TIMEOUT = 120
 
 
+# Training takes long, and once is enough.
+@pytest.mark.parametrize("cluster", PROCTRACK[:1], indirect=True, scope="session")
 def test_a_preempted_ddp_job_ends_with_the_loss_of_an_unbroken_one(cluster):
     script = documented("slurm.md", "--preempt-signal USR1 --preempt-grace 110 train.py")
     flags = (*ONE_EACH, "-c40", "--time=10")
