@@ -17,7 +17,7 @@ class Dashboard:
         """From everything that an agent has written."""
         self.events: Counter[str] = Counter()
         for line in output.splitlines():
-            if line.startswith('{"name": "torchelastic.') or line.startswith('{"name":"torchelastic.'):
+            if line.startswith(('{"name": "torchelastic.', '{"name":"torchelastic.')):
                 event = Event.deserialize(line)
                 self.events[f"{event.source.name} {event.metadata['state']}"] += 1
         self.values: dict[str, list[int]] = defaultdict(list)

@@ -110,7 +110,7 @@ class Running:
             self.clear()
             stdout, stderr = self.process.communicate()
             finished = Finished(self.process.returncode, stdout, stderr)
-            raise AssertionError(f"{self.words} did not end in {timeout} s: {finished.all}")
+            raise AssertionError(f"{self.words} did not end in {timeout} s: {finished.all}") from None
         left = self.clear()
         # The launchers' own; PyTorch keeps a cache of its compiler beside them.
         files = [n for n in os.listdir(self.temporary.name) if not n.startswith("torchinductor_")]

@@ -59,7 +59,7 @@ def theirs(url):
     for _ in range(2):
         try:
             # Kept, as whoever hosts the store would end it.
-            store, rank, world_size = joined = next(rounds)
+            store, rank, world_size = joined = next(rounds)  # noqa: F841
             lines.append(f"joined {rank} {world_size}")
         except StopIteration:
             # An iterator that has failed has no more to say.

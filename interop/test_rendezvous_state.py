@@ -4,7 +4,7 @@ import base64
 import json
 import pickle
 import subprocess
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, UTC
 
 import pytest
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
@@ -12,8 +12,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _
 
 from launching import STATE_CODEC, environment
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 NAMES = (
     "round complete closed deadline participants wait_list redundancy_list last_heartbeats".split()
 )
@@ -45,7 +45,7 @@ def state_of(value: str) -> _RendezvousState:
 def micros(time) -> int | None:
     if time is None:
         return None
-    aware = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
     return (aware - EPOCH) // timedelta(microseconds=1)
 
 
@@ -114,7 +114,7 @@ def test_what_we_write_pytorch_reads(name):
     read = state_of(value)
     assert type(read) is _RendezvousState
     assert vars(read) == vars(state)
-    assert all(at.tzinfo is timezone.utc for at in read.last_heartbeats.values())
+    assert all(at.tzinfo is UTC for at in read.last_heartbeats.values())
     # It is stored and fetched by all agents all the time, so it must not be larger than need be.
     assert len(value) <= len(value_of(state))
 

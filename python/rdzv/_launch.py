@@ -398,7 +398,7 @@ def _left(folder: str, restarts: int) -> dict[int, tuple[str, Any]]:
     attempts = [attempt for attempt in attempts if attempt[1] == restarts]
     if not attempts:
         return {}
-    attempt = os.path.join(folder, "%d.%d" % max(attempts))
+    attempt = os.path.join(folder, "{}.{}".format(*max(attempts)))
     left: dict[int, tuple[str, Any]] = {}
     for name in os.listdir(attempt):
         if name.isdigit():

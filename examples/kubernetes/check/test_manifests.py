@@ -168,7 +168,7 @@ def test_a_field_that_does_not_exist_is_noticed_wherever_it_stands(manifest):
             for key in path:
                 place = place[key]
             place["cmd"] = "x"
-            with pytest.raises(Exception):
+            with pytest.raises(Exception):  # noqa: B017, each library has its own
                 check(changed)
                 pytest.fail(f"{manifest.name}[{number}] {path}")
 

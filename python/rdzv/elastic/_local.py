@@ -277,7 +277,7 @@ def launch_agent(
 
         config.run_id = str(uuid.uuid4().int)
         if config.max_nodes > 1:
-            warnings.warn(f"the configuration has no run_id, so it is {config.run_id}: other nodes cannot know it")
+            warnings.warn(f"the configuration has no run_id, so it is {config.run_id}: other nodes cannot know it", stacklevel=2)
     result = _launch.run(command_of(entrypoint), tuple(args), settings_of(config), start=start_of(config.start_method))
     return result.return_values
 

@@ -19,7 +19,7 @@ from rdzv.rpc._future import Future
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     from rdzv._rdzv import RpcReference, RpcRequest, Store

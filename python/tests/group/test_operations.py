@@ -148,8 +148,8 @@ def test_all_to_all_with_equal_parts_with_splits_and_with_lists():
         group.all_to_all(lists, [np.full(rows, group.rank, "u1") for _ in range(WORLD)])
         return equal.tolist(), target[:, 1].tolist(), np.concatenate(lists).tolist()
 
-    for rank, (equal, split, listed) in enumerate(threads(WORLD, rank)):
-        assert equal == [rank, 10 + rank, 20 + rank]
+    for at, (equal, split, listed) in enumerate(threads(WORLD, rank)):
+        assert equal == [at, 10 + at, 20 + at]
         assert split == listed == [0, 1, 1, 2, 2, 2]
 
 

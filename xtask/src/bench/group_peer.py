@@ -53,7 +53,7 @@ figures = {"rdzv": {}, "gloo": {}}
 for size, rounds in ROUNDS:
     values = torch.ones(size // 4)
     calls = {
-        backend: lambda group=group: dist.all_reduce(values, dist.ReduceOp.MAX, group=group)
+        backend: lambda group=group, values=values: dist.all_reduce(values, dist.ReduceOp.MAX, group=group)
         for backend, group in groups.items()
     }
     for backend, seconds in in_turns(rounds, calls).items():
@@ -82,10 +82,10 @@ if world_size == 2:
     for backend, group in groups.items():
         underway = []
 
-        def timed_hook(group, bucket):
+        def timed_hook(group, bucket, underway=underway):
             start = time.perf_counter()
 
-            def ended(future):
+            def ended(future, start=start):
                 underway[-1] += time.perf_counter() - start
                 return future.value()[0]
 

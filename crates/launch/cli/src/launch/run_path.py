@@ -1,4 +1,11 @@
-import faulthandler, fcntl, json, os, runpy, sys, time, traceback
+import faulthandler
+import fcntl
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
 
 def record(error):
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
