@@ -258,6 +258,8 @@ NAMED = [traceback_of_the_launcher, first_failure, note_on_threads, usage, inter
 
 
 def plain(text: str) -> list[str]:
+    # A rule is as long as the longest line, and process ids have four digits or five.
+    text = re.sub(r"^([=-])\1{20,}$", r"\1", text, flags=re.MULTILINE)
     for pattern, replacement in VARYING:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     for difference in NAMED:

@@ -1,5 +1,6 @@
 //! Running other programs: each step is announced, and a failure names the command that failed.
 
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -91,6 +92,33 @@ pub(crate) fn step(title: &str, command: &mut Command) -> anyhow::Result<()> {
         .stdin(Stdio::null())
         .status()
         .with_context(|| format!("failed to start `{text}`"))?;
+    if !status.success() {
+        bail!("{title} failed ({status}): {text}");
+    }
+    println!(
+        "    {title}: done in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Runs `command` as [`step`] does, and prints its output when it has ended: the lines of steps that run
+/// at the same time stay apart.
+pub(crate) fn step_aside(title: &str, command: &mut Command) -> anyhow::Result<()> {
+    let text = line(command);
+    println!("\n==> {title}, beside others\n    {text}");
+    let start = Instant::now();
+    let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file.try_clone()?)
+        .status()
+        .with_context(|| format!("failed to start `{text}`"))?;
+    let mut printed = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut printed)?;
+    println!("\n==> {title}\n{}", String::from_utf8_lossy(&printed));
     if !status.success() {
         bail!("{title} failed ({status}): {text}");
     }

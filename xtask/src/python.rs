@@ -7,11 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Variables, output, root, step, target_folder};
+use crate::command::{Variables, output, root, step, step_aside, target_folder};
 use crate::{install, wheel};
 
-/// Arguments of pytest: tests wait more than they compute, so two run on each of two processors.
-pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "4", "--dist", "loadfile"];
+/// Arguments of pytest: three files at a time, beside the tests of Rust.
+pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "3", "--dist", "loadfile"];
 
 /// `cargo xtask python`: the tests of the Python package alone. After `--release`, with a wheel of that profile: for tests that are
 /// made long. The other arguments go to pytest: files from `python/tests` on, or `-k` with words.
@@ -77,7 +77,7 @@ fn pytest(python: &Path) -> Command {
 pub(crate) fn test(arguments: &[String], variables: &Variables) -> anyhow::Result<()> {
     let python = installed(variables)?;
     let mut pytest = pytest(&python);
-    step(
+    step_aside(
         "tests of the Python package",
         pytest.args(IN_PARALLEL).args(arguments),
     )

@@ -7,10 +7,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{panic, thread};
 
 use anyhow::{bail, ensure};
 
-use crate::command::{Variables, cargo, root, step, target_folder};
+use crate::command::{Variables, cargo, root, step, step_aside, target_folder};
 use crate::python::IN_PARALLEL;
 use crate::{install, python, slurm};
 
@@ -48,14 +49,19 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
 pub(crate) fn suites(variables: &Variables) -> anyhow::Result<()> {
-    let results = [
-        rust(variables),
-        examples(variables),
-        manifests(),
-        interop(&[]),
-        python::test(&[], variables),
-    ];
-    let failures = results.into_iter().filter_map(Result::err);
+    // PyTorch's workers compute while tests of Rust wait, so both run at the same time.
+    let python = || [interop(&[]), python::test(&[], variables), manifests()];
+    let (python, rust) = thread::scope(|scope| {
+        let python = scope.spawn(python);
+        let rust = [rust(variables), examples(variables)];
+        let python = python.join();
+        (
+            python.unwrap_or_else(|panic| panic::resume_unwind(panic)),
+            rust,
+        )
+    });
+    let results = python.into_iter().chain(rust);
+    let failures = results.filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| format!("{error:#}")).collect();
     if failures.is_empty() {
         return Ok(());
@@ -104,7 +110,7 @@ fn manifests() -> anyhow::Result<()> {
         .args(["-m", "pytest", "-ra", "-p", "no:cacheprovider"])
         .arg("examples/kubernetes/check")
         .env("RDZV_BINARY", target_folder()?.join("debug").join("rdzv"));
-    step("manifests of Kubernetes", &mut pytest)
+    step_aside("manifests of Kubernetes", &mut pytest)
 }
 
 /// Runs PyTorch against the programs that [`build`] compiled.
@@ -122,7 +128,7 @@ fn interop(arguments: &[String]) -> anyhow::Result<()> {
         pytest.args(["--ignore", SLURM]);
     }
     pytest.env(slurm::PROCTRACK, proctracks.join(" "));
-    step("tests with PyTorch", &mut pytest)
+    step_aside("tests with PyTorch", &mut pytest)
 }
 
 /// Returns what the interop suite runs with: an interpreter that has PyTorch, and the variables that name the programs that

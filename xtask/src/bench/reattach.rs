@@ -52,7 +52,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
             };
             Server::start(&mut store)
         });
-        // They start one after the other, so each has the first place that is free.
+        // They start in order, so each has the first address that is free.
         let stores = stores.collect::<anyhow::Result<Vec<_>>>()?;
         coordinator(&places);
         let agents = AGENTS.to_string();

@@ -72,7 +72,7 @@ impl Schedule {
         Self { widest: 1, steps }
     }
 
-    /// Both, one after the other.
+    /// Both, in this order.
     fn then(mut self, next: Self) -> Self {
         self.steps.extend(next.steps);
         self

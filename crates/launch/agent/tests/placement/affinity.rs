@@ -30,7 +30,7 @@ fn bound(workers: u32, processors: [u32; 2], script: &str) -> (Outcome, Vec<Stri
     (outcome, lines)
 }
 
-/// One after the other: there can be one agent at a time in a process.
+/// Both cases in one test, since a process has at most one agent at a time.
 #[test]
 fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
     let all = Hardware::of_this_machine().affinity();

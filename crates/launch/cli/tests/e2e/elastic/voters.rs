@@ -86,7 +86,7 @@ pub(super) fn kill_machine(node: Running) {
     node.wait().expect(-9);
 }
 
-/// Kills its keeper and its agent, its keeper or its guard. The others of a node end by themselves.
+/// Kills its keeper and its agent, its keeper or its guard. The other processes of a node then end.
 fn kill_some(node: Running, which: usize) {
     let keeper = node.pid();
     let killed = match which % 3 {
