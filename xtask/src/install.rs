@@ -15,7 +15,7 @@ use anyhow::{Context, ensure};
 use crate::command::{output, root, step, succeeds};
 
 /// File that is written when everything in an environment is installed.
-const MARKER: &str = ".complete";
+const MARKER: &str = ".compiled";
 
 /// Requirements with hashes, beside the `.in` files from which `cargo xtask setup --lock` makes them.
 pub(crate) const TOOLS: &str = "xtask/tools.txt";
@@ -75,6 +75,8 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
             "pip",
             "install",
             "--quiet",
+            // uv leaves that to the first import, which may not be allowed to write.
+            "--compile-bytecode",
             "--require-hashes",
             "-r",
             PYTHON,
