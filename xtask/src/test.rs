@@ -49,18 +49,21 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
 pub(crate) fn suites(variables: &Variables) -> anyhow::Result<()> {
-    // PyTorch's workers compute while tests of Rust wait, so both run at the same time.
-    let python = || [interop(&[]), python::test(&[], variables), manifests()];
-    let (python, rust) = thread::scope(|scope| {
+    // Tests of Rust bound more times, so only they have the machine to themselves.
+    let rust = rust(variables);
+    let python = || [python::test(&[], variables), manifests()];
+    let (python, others) = thread::scope(|scope| {
         let python = scope.spawn(python);
-        let rust = [rust(variables), examples(variables)];
-        let python = python.join();
-        (
-            python.unwrap_or_else(|panic| panic::resume_unwind(panic)),
-            rust,
-        )
+        let examples = scope.spawn(|| examples(variables));
+        let interop = interop(&[]);
+        let joined = python
+            .join()
+            .unwrap_or_else(|panic| panic::resume_unwind(panic));
+        let examples = examples.join();
+        let examples = examples.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        (joined, [interop, examples])
     });
-    let results = python.into_iter().chain(rust);
+    let results = [rust].into_iter().chain(python).chain(others);
     let failures = results.filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| format!("{error:#}")).collect();
     if failures.is_empty() {
@@ -99,7 +102,7 @@ fn examples(variables: &Variables) -> anyhow::Result<()> {
     command
         .args(["test", "--workspace", "--locked", "--doc", "--quiet"])
         .envs(variables.iter().cloned());
-    step("examples of the documentation", &mut command)
+    step_aside("examples of the documentation", &mut command)
 }
 
 /// Checks the manifests of Kubernetes, and what the `rdzv` that [`build`] compiled makes of them.
