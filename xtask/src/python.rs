@@ -68,6 +68,8 @@ fn pytest(python: &Path) -> Command {
         .args(["-m", "pytest"]);
     // The developer's own Python is no part of it.
     command.env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
+    // The processes of xdist have to collect the same tests, of sets too.
+    command.env("PYTHONHASHSEED", "0");
     command
 }
 
