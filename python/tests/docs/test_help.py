@@ -37,7 +37,7 @@ def is_enumeration(value):
     return inspect.isclass(value) and issubclass(value, enum.Enum)
 
 
-NAMES = {name: (value, owner) for name, value, owner in public()}
+NAMES = dict(sorted((name, (value, owner)) for name, value, owner in public()))
 
 
 def parameters(value):
