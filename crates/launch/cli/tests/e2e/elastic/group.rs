@@ -325,9 +325,11 @@ fn await_answers(record: &Path) {
     }
 }
 
-/// INV-L1 with real voters: joins, leaves, closes and successes of many agents in many runs.
+/// INV-L1 with real voters: joins, leaves, closes and successes of many agents in many runs. No voter is
+/// stopped by a signal: an agent keeps its connection to a stopped voter, so the record does not show
+/// that the others may take it for lost.
 #[test]
-fn answers_to_agents_while_voters_are_killed_and_stopped_are_linearizable() {
+fn answers_to_agents_while_voters_are_killed_are_linearizable() {
     let place = places(5);
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     let flags = ["--join", &place.endpoint, "--restarts=1000000"];
@@ -357,13 +359,7 @@ fn answers_to_agents_while_voters_are_killed_and_stopped_are_linearizable() {
         let leader = leader().unwrap_or_default();
         let victim = (leader + usize::from(round % 3 == 1)) % 5;
         let service = service(&stores[victim].0, 0);
-        if round % 3 == 2 {
-            pids::kill(service, Signal::STOP);
-            await_answers(&record);
-            pids::kill(service, Signal::CONT);
-        } else {
-            pids::kill(service, Signal::KILL);
-        }
+        pids::kill(service, Signal::KILL);
     }
     await_answers(&record);
     crowd.close_stdin();
