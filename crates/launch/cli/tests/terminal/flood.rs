@@ -15,13 +15,6 @@ fn is_outside_of_updates(raw: &str) -> Option<&str> {
         .find(|outside| !outside.is_empty())
 }
 
-/// Rank and text of a row with output of a worker.
-fn piece(row: &str) -> Option<(usize, &str)> {
-    let (rank, at) = (0..2).find_map(|rank| Some((rank, row.rfind(&format!("[{rank}] "))?)))?;
-    let text = &row[at + "[0] ".len()..];
-    Some((rank, text.split('\u{1b}').next().unwrap_or(text)))
-}
-
 #[test]
 fn a_flood_of_two_workers_arrives_whole_and_in_order_above_the_row() {
     let script = "
@@ -47,19 +40,16 @@ mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
     let raw_of_all = String::from_utf8(run.raw()).unwrap();
     assert!(raw_of_all.len() >= raw.len());
     let mut next = [1, 1];
-    let mut begun = [String::new(), String::new()];
-    for (rank, piece) in raw_of_all.split("\r\n").filter_map(piece) {
-        // On a busy machine, a line is shown in pieces if its worker pauses within it.
-        begun[rank].push_str(piece);
-        let line = begun[rank].strip_prefix("line ");
-        let number = line.and_then(|line| line.strip_suffix(&format!(" of {rank}")));
-        if let Some(number) = number {
-            assert_eq!(number.parse(), Ok(next[rank]), "{:?}", begun[rank]);
-            next[rank] += 1;
-            begun[rank].clear();
-        }
+    for line in raw_of_all.split("\r\n") {
+        let Some((_, line)) = line.split_once("line ") else {
+            continue;
+        };
+        let whole = line.split_once(" of ");
+        let (number, rank) = whole.unwrap_or_else(|| panic!("a part of a line: {line:?}"));
+        let rank: usize = rank.parse().unwrap();
+        assert_eq!(number.parse(), Ok(next[rank]), "{line}");
+        next[rank] += 1;
     }
-    assert_eq!(begun, [String::new(), String::new()], "a part of a line");
     assert_eq!(next, [50_001, 50_001]);
     assert_eq!(is_outside_of_updates(&raw_of_all), None);
 }
