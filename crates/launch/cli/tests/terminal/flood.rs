@@ -5,7 +5,7 @@ use crate::job::{has, run_shell};
 const BEGIN_UPDATE: &str = "\u{1b}[?2026h";
 const END_UPDATE: &str = "\u{1b}[?2026l";
 
-/// Whether something is on the terminal between two updates of it: then rows come and go while people look.
+/// Returns text that was written to the terminal between two of its updates, where a reader sees it.
 fn is_outside_of_updates(raw: &str) -> Option<&str> {
     let (_, from_first) = raw.split_once(BEGIN_UPDATE)?;
     let (until_last, _) = from_first.rsplit_once(END_UPDATE)?;

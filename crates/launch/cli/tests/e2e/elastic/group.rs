@@ -325,9 +325,10 @@ fn await_answers(record: &Path) {
     }
 }
 
-/// INV-L1 with real voters: joins, leaves, closes and successes of many agents in many runs. No voter is
-/// stopped by a signal: an agent keeps its connection to a stopped voter, so the record does not show
-/// that the others may take it for lost.
+/// Many agents join, leave, close and succeed in many runs while voters are killed (INV-L1).
+///
+/// No voter is stopped by a signal: an agent keeps its connection to a stopped voter, so the record
+/// does not show that the others may treat that agent as lost.
 #[test]
 fn answers_to_agents_while_voters_are_killed_are_linearizable() {
     let place = places(5);
