@@ -5,6 +5,7 @@ A test may not see the sources: what is missing in the wheel would not be notice
 
 import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,9 @@ LIMIT_SECONDS = 300 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
     pytest.exit(f"rdzv is imported from {rdzv.__file__}: install the wheel, and take python/ off the path", 4)
+
+# A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # PyTorch prints a native stack for every error that a test provokes.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

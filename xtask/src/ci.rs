@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use crate::command::{cargo, root, step};
+use crate::command::{cargo, lowest_priority, root, step};
 use crate::{budget, etcd, install, test, tidy};
 
 /// Checks that need neither a build nor a network, with the programs of [`crate::setup`].
@@ -44,11 +44,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let _ = arrival.join();
     built?;
     budget::run()?;
-    let documentation = thread::spawn(document);
-    let tested = test::suites(&linted);
-    let documentation = documentation.join();
-    tested?;
-    documentation.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    test::suites(&linted, document)
 }
 
 /// `cargo xtask check`: lints that take seconds.
@@ -65,24 +61,14 @@ pub(crate) fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the documentation, with the lowest priority.
+/// Builds the documentation.
 fn document() -> anyhow::Result<()> {
-    let cargo = cargo();
-    let mut command = Command::new("nice");
-    for (name, value) in cargo.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    let mut command = cargo();
     command
-        .args(["-n", "19"])
-        .arg(cargo.get_program())
         .args(["doc", "--workspace", "--locked"])
         .args(["--no-deps", "--document-private-items"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .current_dir(root());
-    step("documentation", &mut command)
+        .env("RUSTDOCFLAGS", "-D warnings");
+    step("documentation", &mut lowest_priority(&command))
 }
 
 /// Lets Clippy compile the workspace, with its lints, and warnings denied. `cargo clippy` sets these

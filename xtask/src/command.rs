@@ -102,6 +102,24 @@ pub(crate) fn step(title: &str, command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same command with the lowest priority: it takes processor time that no test wants.
+pub(crate) fn lowest_priority(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    nice.args(["-n", "19"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    nice
+}
+
 /// Runs `command` as [`step`] does, and prints its output when it has ended: the lines of steps that run
 /// at the same time stay apart.
 pub(crate) fn step_aside(title: &str, command: &mut Command) -> anyhow::Result<()> {

@@ -73,19 +73,18 @@ fn pytest(python: &Path) -> Command {
     command
 }
 
-/// Runs the tests of the package in parallel; [`build`] has compiled the workspace with the same `variables`.
-///
-/// [`build`]: crate::test::build
-pub(crate) fn test(arguments: &[String], variables: &Variables) -> anyhow::Result<()> {
-    let python = installed(variables)?;
-    let mut pytest = pytest(&python);
+/// Runs the tests of the package in parallel, in an environment of [`installed`].
+pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
+    let mut pytest = pytest(python);
     step_aside(
         "tests of the Python package",
         pytest.args(IN_PARALLEL).args(arguments),
     )
 }
 
-/// The interpreter of an environment in which a wheel of the development profile is installed.
+/// Returns the interpreter of an environment in which a wheel of the development profile is installed.
+///
+/// [`build`](crate::test::build) has compiled the workspace with the same `variables`.
 pub(crate) fn installed(variables: &Variables) -> anyhow::Result<PathBuf> {
     let target = target_folder()?;
     let wheel = wheel::dev(&target.join("wheel-dev"), variables)?;

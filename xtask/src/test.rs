@@ -41,35 +41,50 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     }
     build(&[])?;
     if arguments.is_empty() {
-        return suites(&[]);
+        return suites(&[], || Ok(()));
     }
     interop(arguments)?;
-    python::test(arguments, &[])
+    python::test(&python::installed(&[])?, arguments)
 }
 
 /// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
-pub(crate) fn suites(variables: &Variables) -> anyhow::Result<()> {
-    // Tests of Rust bound more times, so only they have the machine to themselves.
-    let rust = rust(variables);
-    let python = || [python::test(&[], variables), manifests()];
+///
+/// Tests of Rust bound more times, so only builds with the lowest priority run beside them: the wheel for the Python tests, and
+/// then whatever `aside` does.
+pub(crate) fn suites(
+    variables: &Variables,
+    aside: impl FnOnce() -> anyhow::Result<()> + Send,
+) -> anyhow::Result<()> {
+    let (rust, installed, aside) = thread::scope(|scope| {
+        let builds = scope.spawn(|| (python::installed(variables), aside()));
+        let rust = rust(variables);
+        let (installed, aside) = joined(builds);
+        (rust, installed, aside)
+    });
+    let python = || {
+        let tested = installed.and_then(|python| python::test(&python, &[]));
+        [tested, manifests()]
+    };
     let (python, others) = thread::scope(|scope| {
         let python = scope.spawn(python);
         let examples = scope.spawn(|| examples(variables));
         let interop = interop(&[]);
-        let joined = python
-            .join()
-            .unwrap_or_else(|panic| panic::resume_unwind(panic));
-        let examples = examples.join();
-        let examples = examples.unwrap_or_else(|panic| panic::resume_unwind(panic));
-        (joined, [interop, examples])
+        (joined(python), [interop, joined(examples)])
     });
-    let results = [rust].into_iter().chain(python).chain(others);
+    let results = [rust, aside].into_iter().chain(python).chain(others);
     let failures = results.filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| format!("{error:#}")).collect();
     if failures.is_empty() {
         return Ok(());
     }
     bail!("{}", failures.join("\n"))
+}
+
+/// The result of a thread; its panic goes on here.
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
 /// Compiles every program that tests start, and every test.

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{Variables, cargo, root, step, target_folder};
+use crate::command::{Variables, cargo, lowest_priority, root, step, target_folder};
 use crate::install;
 
 /// The newest glibc that a wheel for others may need: PyTorch needs it too.
@@ -88,6 +88,9 @@ pub(crate) fn dev(out: &Path, variables: &Variables) -> anyhow::Result<PathBuf> 
     ensure!(launcher.is_file(), "{} was not built", launcher.display());
     let mut variables = variables.to_vec();
     variables.push(("RDZV_BUILD_LAUNCHER", launcher.display().to_string()));
+    // Its dependencies have fewer features than in the workspace. Elsewhere they hold up no other build.
+    let folder = target_folder()?.join("wheel-build");
+    variables.push(("CARGO_TARGET_DIR", folder.display().to_string()));
     build(out, "--profile dev", &variables)
 }
 
@@ -147,17 +150,15 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
             command.env_remove(name);
         }
     }
-    step(
-        "build of the wheel",
-        command
-            .current_dir(root())
-            .args(["-c", BUILD])
-            .arg(out)
-            .arg(arguments)
-            .env("PYTHONPATH", root().join("python").join("build"))
-            .env("PATH", format!("{}:{path}", tools.display()))
-            .envs(variables.iter().map(|(name, value)| (name, value))),
-    )?;
+    command
+        .current_dir(root())
+        .args(["-c", BUILD])
+        .arg(out)
+        .arg(arguments)
+        .env("PYTHONPATH", root().join("python").join("build"))
+        .env("PATH", format!("{}:{path}", tools.display()))
+        .envs(variables.iter().map(|(name, value)| (name, value)));
+    step("build of the wheel", &mut lowest_priority(&command))?;
     let mut wheels = Vec::new();
     for entry in out.read_dir()? {
         let path = entry?.path();

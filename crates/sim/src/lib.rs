@@ -40,6 +40,7 @@ pub mod ledger;
 pub mod link;
 pub mod references;
 pub mod report;
+pub mod rules;
 pub mod scheduler;
 pub mod trace;
 pub mod world;

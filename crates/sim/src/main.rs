@@ -20,6 +20,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::process::ExitCode;
 
+use rdzv_core::rules::Rules;
 use rdzv_sim::agents::plan::{Place, Plan};
 use rdzv_sim::history::lines::Lines;
 use rdzv_sim::trace::Trace;
@@ -61,13 +62,13 @@ fn main() -> ExitCode {
             let replay = |seed| format!("consensus --seed {seed}");
             let place = arguments.iter().position(|argument| argument == "--break");
             let name = place.and_then(|place| arguments.get(place + 1));
-            let mutant = name.and_then(|name| {
-                let mut all = rdzv_consensus::Mutant::ALL.into_iter();
-                all.find(|mutant| format!("{mutant:?}") == *name)
+            let broken = name.and_then(|name| {
+                let mut all = rdzv_sim::rules::CONSENSUS.into_iter();
+                all.find(|rule| format!("{rule:?}") == *name)
             });
             return run(seeds, everything, replay, |seed, trace| {
                 let mut plan = consensus::plan::Plan::of_seed(seed);
-                plan.mutant = mutant;
+                plan.rules = broken.map_or_else(Rules::default, Rules::without);
                 let report = consensus::run(plan, seed, trace)?;
                 Ok((report, report.operations))
             });

@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use rdzv_consensus::Mutant;
+use rdzv_consensus::Rule;
+use rdzv_core::rules::Rules;
 use rdzv_sim::consensus::plan::{Act, Plan};
 use rdzv_sim::consensus::world::Report;
 use rdzv_sim::consensus::{hostile, run};
+use rdzv_sim::rules;
 use rdzv_sim::trace::Trace;
 
-/// Seeds within which each mutant has to be noticed.
+/// Seeds within which each broken rule has to be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
 fn no_seed_breaks_an_invariant(seeds: Range<u64>) -> Vec<Report> {
@@ -95,18 +97,20 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn no_lie_ends_a_process() {
-    let refused: u64 = (0..200).map(|seed| hostile::run(seed, 2000, None)).sum();
+    let refused: u64 = (0..200)
+        .map(|seed| hostile::run(seed, 2000, Rules::default()))
+        .sum();
     assert!(refused > 2000, "only {refused} lies were refused");
 }
 
 /// The first seed at which a broken rule is noticed, and by what.
-fn noticed(mutant: Mutant) -> Option<(u64, String)> {
+fn noticed(rule: Rule) -> Option<(u64, String)> {
     for seed in 0..NOTICED_WITHIN {
         let mut plan = Plan::of_seed(seed);
-        plan.mutant = Some(mutant);
-        let lies = || hostile::run(seed, 2000, Some(mutant));
-        let result = match mutant {
-            Mutant::GuardIsOffByOne => catch_unwind(lies).map(|_| Ok(Report::default())),
+        plan.rules = Rules::without(rule);
+        let lies = || hostile::run(seed, 2000, plan.rules);
+        let result = match rule {
+            Rule::CommitsAreBounded => catch_unwind(lies).map(|_| Ok(Report::default())),
             _ => catch_unwind(AssertUnwindSafe(|| run(plan, seed, Trace::Nothing))),
         };
         match result {
@@ -121,13 +125,13 @@ fn noticed(mutant: Mutant) -> Option<(u64, String)> {
 #[test]
 fn every_broken_rule_is_noticed() {
     let mut unnoticed = Vec::new();
-    for mutant in Mutant::ALL {
-        match noticed(mutant) {
+    for rule in rules::CONSENSUS {
+        match noticed(rule) {
             Some((seed, what)) => {
                 let what: String = what.chars().take(100).collect();
-                println!("{mutant:?}: seed {seed}: {what}");
+                println!("{rule:?}: seed {seed}: {what}");
             }
-            None => unnoticed.push(mutant),
+            None => unnoticed.push(rule),
         }
     }
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");

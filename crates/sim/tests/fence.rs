@@ -1,12 +1,13 @@
 //! Nodes that are cut off in simulated worlds, and the rules of the fence that are broken on purpose.
 
-use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
+use rdzv_core::rules::Rules;
 use rdzv_sim::Violation;
 use rdzv_sim::fence::Plan;
 use rdzv_sim::fence::world::{Report, World};
+use rdzv_sim::rules;
 use rdzv_sim::trace::Trace;
 
-/// Seeds within which each mutant has to be noticed.
+/// Seeds within which each broken rule has to be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
 fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
@@ -40,17 +41,19 @@ fn without_faults_no_fence_fires() {
 
 #[test]
 fn every_broken_rule_is_noticed() {
-    for mutant in Mutant::FENCE {
-        break_rule(Some(mutant));
+    for rule in rules::FENCE {
         let mut seeds = 0..NOTICED_WITHIN;
         let noticed = seeds.find_map(|seed| {
-            let result = World::new(Plan::of_seed(seed), seed, Trace::Nothing).run();
+            let plan = Plan {
+                rules: Rules::without(rule),
+                ..Plan::of_seed(seed)
+            };
+            let result = World::new(plan, seed, Trace::Nothing).run();
             result.err().map(|violation| (seed, violation.0))
         });
-        break_rule(None);
         match noticed {
-            Some((seed, what)) => println!("{mutant:?}: seed {seed}: {what}"),
-            None => panic!("not noticed: {mutant:?}"),
+            Some((seed, what)) => println!("{rule:?}: seed {seed}: {what}"),
+            None => panic!("not noticed: {rule:?}"),
         }
     }
 }

@@ -5,7 +5,9 @@
 use std::cell::Cell;
 use std::panic;
 
-use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::Rule;
+use rdzv_sim::rules;
 
 #[path = "../../rendezvous/proto/tests/voters/deaths.rs"]
 mod deaths;
@@ -13,7 +15,7 @@ mod deaths;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod world;
 
-/// Seeds within which each mutant has to be noticed.
+/// Seeds within which each broken rule has to be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
 thread_local! {
@@ -21,9 +23,9 @@ thread_local! {
 }
 
 /// The fault in the world of a seed, if there is one.
-fn fault(seed: u64) -> Option<String> {
+fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
     IS_QUIET.set(true);
-    let result = panic::catch_unwind(|| deaths::run(seed));
+    let result = panic::catch_unwind(|| deaths::run(seed, rules));
     IS_QUIET.set(false);
     let fault = result.err()?;
     let text = fault.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -41,22 +43,21 @@ fn every_broken_rule_is_noticed_and_none_without() {
     }));
     let mut unnoticed = Vec::new();
     let mut within = 0;
-    for mutant in Mutant::OPEN {
-        break_rule(Some(mutant));
-        let noticed = (0..NOTICED_WITHIN).find_map(|seed| Some((seed, fault(seed)?)));
-        break_rule(None);
+    for rule in rules::OPEN {
+        let noticed =
+            (0..NOTICED_WITHIN).find_map(|seed| Some((seed, fault(seed, Rules::without(rule))?)));
         match noticed {
             Some((seed, what)) => {
                 let what = what.lines().next().unwrap_or_default();
-                println!("{mutant:?}: seed {seed}: {what}");
+                println!("{rule:?}: seed {seed}: {what}");
                 within = within.max(seed);
             }
-            None => unnoticed.push(mutant),
+            None => unnoticed.push(rule),
         }
     }
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
     // The seeds that have found something find nothing without it.
     for seed in 0..=within {
-        assert_eq!(fault(seed), None, "seed {seed}");
+        assert_eq!(fault(seed, Rules::default()), None, "seed {seed}");
     }
 }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::mutant::{Mutant, break_rule};
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::Rule;
 use rdzv_sim::agents::plan::{Act, Place, Plan};
 use rdzv_sim::report::Report;
+use rdzv_sim::rules;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents};
 
-/// Seeds within which each mutant has to be noticed.
+/// Seeds within which each broken rule has to be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
 fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
@@ -184,7 +186,8 @@ fn a_round_outlives_a_coordinator_that_moves() {
 }
 
 /// The fault in the worlds of a seed, if there is one.
-fn fault(seed: u64) -> Option<String> {
+fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
+    let run = |plan, seed| run(Plan { rules, ..plan }, seed);
     if seed < 20 {
         for plan in [hundred_deaths(seed), moved()] {
             match run(plan, seed) {
@@ -207,14 +210,12 @@ fn fault(seed: u64) -> Option<String> {
 #[test]
 fn every_broken_rule_is_noticed() {
     let mut unnoticed = Vec::new();
-    for mutant in Mutant::RECOVERY {
-        break_rule(Some(mutant));
+    for rule in rules::RECOVERY {
         let mut seeds = 0..NOTICED_WITHIN;
-        let noticed = seeds.find_map(|seed| Some((seed, fault(seed)?)));
-        break_rule(None);
+        let noticed = seeds.find_map(|seed| Some((seed, fault(seed, Rules::without(rule))?)));
         match noticed {
-            Some((seed, what)) => println!("{mutant:?}: seed {seed}: {what}"),
-            None => unnoticed.push(mutant),
+            Some((seed, what)) => println!("{rule:?}: seed {seed}: {what}"),
+            None => unnoticed.push(rule),
         }
     }
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");

@@ -24,5 +24,6 @@ pub mod machine;
 pub mod rank;
 pub mod rate;
 pub mod reminder;
+pub mod rules;
 pub mod signal;
 pub mod time;

@@ -44,29 +44,12 @@ mod io;
 mod log;
 mod machine;
 pub mod membership;
-#[cfg(feature = "mutants")]
-mod mutant;
+mod rule;
 mod voter;
 pub mod wire;
 
 pub use configuration::{Change, Configuration, Kind};
 pub use io::{Input, Output, Role};
 pub use machine::{Consensus, Settings};
-#[cfg(feature = "mutants")]
-pub use mutant::Mutant;
+pub use rule::Rule;
 pub use voter::VoterId;
-
-/// Whether a rule is broken on purpose; never without the feature `mutants`.
-macro_rules! is_broken {
-    ($settings:expr, $mutant:ident) => {{
-        #[cfg(feature = "mutants")]
-        let broken = $settings.mutant == Some($crate::Mutant::$mutant);
-        #[cfg(not(feature = "mutants"))]
-        let broken = {
-            let _ = &$settings;
-            false
-        };
-        broken
-    }};
-}
-use is_broken;

@@ -15,12 +15,13 @@ use raft::prelude::{
 };
 use raft::{ProgressState, StateRole};
 use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
+use crate::Rule;
 use crate::configuration::{Change, Configuration, Kind};
 use crate::guard::{self, Verdict};
 use crate::io::{Input, Output, Role};
-use crate::is_broken;
 use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::message::{self, Envelope};
@@ -62,9 +63,8 @@ pub struct Settings {
     pub truncate_after: u64,
     /// The most bytes of a snapshot in one frame; at least 1, at most half of [`crate::wire::FRAME_BOUND`].
     pub snapshot_part: usize,
-    /// A rule that is broken.
-    #[cfg(feature = "mutants")]
-    pub mutant: Option<crate::Mutant>,
+    /// All rules, except in a simulation.
+    pub rules: Rules<Rule>,
 }
 
 impl Default for Settings {
@@ -74,8 +74,7 @@ impl Default for Settings {
             tick: Duration::from_millis(50),
             truncate_after: 4096,
             snapshot_part: FRAME_BOUND / 2,
-            #[cfg(feature = "mutants")]
-            mutant: None,
+            rules: Rules::default(),
         }
     }
 }
@@ -127,7 +126,7 @@ impl Consensus {
         term: u64,
     ) -> Self {
         let mut configuration = Configuration::of_voters(voters);
-        if is_broken!(settings, EqualPlaces) {
+        if !settings.rules.has(Rule::VotersWaitInTurn) {
             configuration
                 .places
                 .values_mut()
@@ -175,8 +174,8 @@ impl Consensus {
             min_election_tick: ELECTION_TICKS,
             max_election_tick: TICKS_BOUND,
             applied: log.snapshot_index(),
-            pre_vote: !is_broken!(settings, NoPreVote),
-            check_quorum: !is_broken!(settings, NoCheckQuorum),
+            pre_vote: settings.rules.has(Rule::PreVote),
+            check_quorum: settings.rules.has(Rule::CheckQuorum),
             max_size_per_msg: MESSAGE_BOUND,
             max_inflight_msgs: MESSAGES_IN_FLIGHT,
             max_uncommitted_size: UNCOMMITTED_BOUND,
@@ -264,7 +263,7 @@ impl Consensus {
     /// At the leader: whether a member lacks so little that it may vote. One that has acknowledged nothing yet lacks
     /// everything, however short the log is.
     pub fn is_caught_up(&self, member: VoterId) -> bool {
-        let promotes = is_broken!(self.settings, PromotesEmptyLearner);
+        let promotes = !self.settings.rules.has(Rule::LearnersHaveTheLog);
         let last = self.node.store().last();
         self.lag(member)
             .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
@@ -285,21 +284,21 @@ impl Consensus {
             data.put_slice(command);
             begun = self.node.propose(Vec::new(), data).is_ok();
         }
-        if !begun && !is_broken!(self.settings, DropsSilently) {
+        if !begun && self.settings.rules.has(Rule::DropsAreReported) {
             self.outbox.push(Output::Dropped(token));
         }
     }
 
     /// The speed of the group's time, as a multiple of the clock's.
     fn pace(&self) -> u32 {
-        1 + u32::from(is_broken!(self.settings, TimeIsFast))
+        1 + u32::from(!self.settings.rules.has(Rule::TimeIsSteady))
     }
 
     fn received(&mut self, from: VoterId, code: u8, payload: &[u8]) {
         let result = match code {
             opcode::MESSAGE => message::read(payload).map(|envelope| self.step(from, envelope)),
             opcode::SNAPSHOT_PART => message::read_part(payload).map(|part| {
-                let mixes = is_broken!(self.settings, MixesSnapshots);
+                let mixes = !self.settings.rules.has(Rule::SnapshotsAreWhole);
                 self.assemblies.add(from, part, mixes);
             }),
             other => Err(WireError::Opcode(other)),
@@ -328,7 +327,7 @@ impl Consensus {
             }
             message.mut_snapshot().data = state;
         }
-        let slack = u64::from(is_broken!(self.settings, GuardIsOffByOne));
+        let slack = u64::from(!self.settings.rules.has(Rule::CommitsAreBounded));
         match guard::check(&self.node, from, &message, slack) {
             Verdict::Pass => {}
             Verdict::Ignore => return,
@@ -337,14 +336,13 @@ impl Consensus {
                 return;
             }
         }
-        if is_broken!(self.settings, EntryWithoutTerm) {
+        if !self.settings.rules.has(Rule::EntriesHaveTerms) {
             let term = message.term;
             let entries = message.mut_entries().iter_mut();
             entries.for_each(|entry| entry.term = term);
         }
         if message.msg_type == MessageType::MsgRequestVoteResponse && !message.reject {
-            let ignores = is_broken!(self.settings, IgnoresSilence);
-            let silence = silence.filter(|_| !ignores);
+            let silence = silence.filter(|_| self.settings.rules.has(Rule::SilenceIsReported));
             self.election.granted(self.now.mono, message.term, silence);
         }
         if message.msg_type == MessageType::MsgRequestPreVote {
@@ -377,7 +375,7 @@ impl Consensus {
             }
         } else if !is_up
             && self.node.raft.leader_id == peer.number()
-            && !is_broken!(self.settings, RemembersLeader)
+            && self.settings.rules.has(Rule::ClosedLeaderIsForgotten)
         {
             self.forget_leader(peer);
         }
@@ -394,9 +392,10 @@ impl Consensus {
         let before = succession
             .take_while(|member| *member != self.id)
             .filter(|member| configuration.is_voter(*member));
-        let before = match is_broken!(self.settings, EqualPlaces) {
-            true => Vec::new(),
-            false => before.collect(),
+        let before = if self.settings.rules.has(Rule::VotersWaitInTurn) {
+            before.collect()
+        } else {
+            Vec::new()
         };
         self.election.begin(self.now.mono, before);
     }
@@ -446,9 +445,10 @@ impl Consensus {
     }
 
     fn fault(&self, change: &Change) -> Option<&'static str> {
-        let leader = match is_broken!(self.settings, RemovesLeader) {
-            false => self.id,
-            true => VoterId::new(u64::MAX)?,
+        let leader = if self.settings.rules.has(Rule::LeadersHandOver) {
+            self.id
+        } else {
+            VoterId::new(u64::MAX)?
         };
         let new_voters = change.steps.iter().filter(|step| step.kind == Kind::Voter);
         let is_empty = |step: &crate::configuration::Step| !self.is_caught_up(step.member);
@@ -457,7 +457,8 @@ impl Consensus {
         }
         let fault = self.configuration.fault(leader, change);
         fault.filter(|fault| {
-            !(is_broken!(self.settings, EqualPlaces) && *fault == "two members have one place")
+            self.settings.rules.has(Rule::VotersWaitInTurn)
+                || *fault != "two members have one place"
         })
     }
 
@@ -486,12 +487,13 @@ impl Consensus {
             return;
         }
         let mut index = self.applied();
-        if is_broken!(self.settings, SnapshotIsAhead) && self.term_at(index + 1).is_some() {
+        if !self.settings.rules.has(Rule::SnapshotsAreExact) && self.term_at(index + 1).is_some() {
             index += 1;
         }
-        let configuration = match is_broken!(self.settings, SnapshotWithoutPlaces) {
-            false => self.configuration.clone(),
-            true => Configuration::default(),
+        let configuration = if self.settings.rules.has(Rule::SnapshotsHaveIndexes) {
+            self.configuration.clone()
+        } else {
+            Configuration::default()
         };
         let state = snapshot::wrap(self.clock.applied(), &configuration, state);
         self.node.mut_store().truncate(index, state);
@@ -508,7 +510,7 @@ impl Consensus {
     }
 
     fn snapshot_failed(&mut self, peer: VoterId) {
-        if !is_broken!(self.settings, SnapshotOnce) {
+        if self.settings.rules.has(Rule::SnapshotsAreResent) {
             let failed = raft::SnapshotStatus::Failure;
             self.node.report_snapshot(peer.number(), failed);
         }
@@ -517,7 +519,7 @@ impl Consensus {
     fn campaign(&mut self) {
         let state = self.node.raft.state;
         let has_leader = self.node.raft.leader_id != raft::INVALID_ID;
-        let may = self.node.raft.promotable() || is_broken!(self.settings, LearnerCampaigns);
+        let may = self.node.raft.promotable() || !self.settings.rules.has(Rule::OnlyVotersCampaign);
         if has_leader || !may {
             self.election.end();
             return;

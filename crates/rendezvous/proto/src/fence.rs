@@ -18,8 +18,9 @@
 
 use std::time::Duration;
 
-use crate::mutant::{Mutant, is_broken};
+use crate::Rule;
 use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 /// The time that signals may take to reach all workers.
@@ -36,10 +37,11 @@ pub fn lease(node_timeout: Duration, agents: u32) -> Duration {
 }
 
 /// The workers of a silent agent with such a lease stand still after so long, on any clock.
-pub fn lost_after(lease: Duration) -> Duration {
-    let drift = match is_broken(Mutant::NoDrift) {
-        false => lease / 20,
-        true => Duration::ZERO,
+pub fn lost_after(lease: Duration, rules: Rules<Rule>) -> Duration {
+    let drift = if rules.has(Rule::ClocksDrift) {
+        lease / 20
+    } else {
+        Duration::ZERO
     };
     lease + drift + TAKES_EFFECT
 }
@@ -82,6 +84,7 @@ pub enum Output {
 /// The machine that stops the workers of a node at the end of its lease.
 #[derive(Debug)]
 pub struct Fence {
+    rules: Rules<Rule>,
     /// The time for which workers may stand still.
     kill_after: Duration,
     round: Option<u64>,
@@ -98,8 +101,9 @@ pub struct Fence {
 
 impl Fence {
     /// One without a lease does nothing. Workers that have stood still for `kill_after` are given up.
-    pub fn new(kill_after: Duration) -> Self {
+    pub fn new(kill_after: Duration, rules: Rules<Rule>) -> Self {
         Self {
+            rules,
             kill_after,
             round: None,
             left: None,
@@ -162,7 +166,7 @@ impl Fence {
                     false => Output::Stop,
                 });
             }
-            Some(since) if is_broken(Mutant::ContinuesAlone) && !self.is_over => {
+            Some(since) if !self.rules.has(Rule::AnswersContinue) && !self.is_over => {
                 self.until = Some(now + self.kill_after);
                 self.stopped = None;
                 self.outbox.push(Output::Continue(now.since(since)));
@@ -215,7 +219,7 @@ impl Machine for Fence {
         match self.stopped {
             None => self.until,
             Some(_) if self.is_over => None,
-            Some(since) if is_broken(Mutant::ContinuesAlone) => {
+            Some(since) if !self.rules.has(Rule::AnswersContinue) => {
                 Some(since + Duration::from_millis(500))
             }
             Some(since) => Some(since + self.kill_after),
@@ -235,7 +239,7 @@ mod tests {
     }
 
     fn fence() -> Fence {
-        Fence::new(Duration::from_secs(60))
+        Fence::new(Duration::from_secs(60), Rules::default())
     }
 
     fn tell(fence: &mut Fence, now: u64, input: Input) -> Vec<Output> {
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(tell(&mut fence, 1000, Input::Over), []);
         assert_eq!(tell(&mut fence, 3000, Input::Tick), [Output::Kill]);
         // At the end of the run nobody is beside them.
-        let mut last = Fence::new(Duration::from_secs(60));
+        let mut last = Fence::new(Duration::from_secs(60), Rules::default());
         tell(&mut last, 0, lease(3000));
         assert_eq!(tell(&mut last, 1000, Input::Lifted), []);
         assert_eq!(last.deadline(), None);

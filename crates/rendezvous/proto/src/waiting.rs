@@ -25,16 +25,22 @@ impl Arrived {
     pub fn seen_by(me: &NodeDesc, state: &RendezvousState) -> Option<Self> {
         let is_spare = state.redundancy_list.contains(me);
         let forms = !state.complete && state.participants.contains_key(me);
-        (is_spare || forms).then(|| Self {
-            nodes: u32::try_from(state.participants.len()).unwrap_or(u32::MAX),
-            named: state
-                .participants
-                .keys()
+        (is_spare || forms).then(|| Self::of(state.participants.keys(), is_spare))
+    }
+
+    /// These participants, as an agent sees them that waits for a round, perhaps as a spare.
+    pub(crate) fn of<'a>(
+        participants: impl ExactSizeIterator<Item = &'a NodeDesc>,
+        is_spare: bool,
+    ) -> Self {
+        Self {
+            nodes: u32::try_from(participants.len()).unwrap_or(u32::MAX),
+            named: participants
                 .take(MOST_NAMED)
                 .map(|node| escape(&node.addr))
                 .collect(),
             is_spare,
-        })
+        }
     }
 }
 

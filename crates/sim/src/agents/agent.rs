@@ -200,7 +200,8 @@ impl Agent {
                 let client = NativeClient::new(now, instance, "run", me, settings)
                     .replacing(self.predecessors.clone())
                     .at(ADDRESS.to_owned())
-                    .from(Some(from));
+                    .from(Some(from))
+                    .with_rules(plan.rules);
                 // Only agents that say their program can come back to a coordinator.
                 let program = Program::new("train.py", b"", true);
                 let says = plan.place == Place::Restartable;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_rendezvous_proto::Settings;
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::{Rule, Settings};
 
 /// Something that happens from outside.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,6 +89,8 @@ pub struct Plan {
     pub faulty: bool,
     /// Whether clocks are far from one another.
     pub clocks_are_wrong: bool,
+    /// The rules that coordinators and agents keep.
+    pub rules: Rules<Rule>,
     /// When all that has been planned is over.
     pub end: Duration,
 }
@@ -115,6 +118,7 @@ impl Plan {
             successes: Vec::new(),
             faulty: false,
             clocks_are_wrong: false,
+            rules: Rules::default(),
             end: Duration::ZERO,
         }
     }

@@ -99,7 +99,7 @@ impl World {
             false => note.authority.epoch += 1,
         }
         let host = self.plan.hosted.then(|| self.agents[0].instance);
-        let origin = origin(host, self.recovers, self.moves);
+        let origin = origin(host, self.recovers, self.moves, self.plan.rules);
         let began = self.time.clocks(0);
         self.host = Some(Coordinator::restartable(began, note.clone(), origin));
         self.keys.clear();

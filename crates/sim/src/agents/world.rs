@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdzv_core::rules::Rules;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
-use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, native_client, participant};
+use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Rule, native_client, participant};
 
 use super::agent::{ADDRESS, Agent, Doing, Input, place};
 use super::history::History;
@@ -102,7 +103,7 @@ pub(super) struct Link {
 }
 
 /// Where a coordinator is that has moved so often, in the process of the agent with this instance or alone.
-pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32) -> Origin {
+pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32, rules: Rules<Rule>) -> Origin {
     let address = match moves {
         0 => ADDRESS.to_owned(),
         moves => format!("10.0.0.{}:29400", 1 + moves),
@@ -111,6 +112,7 @@ pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32) -> Origin {
         agent: host,
         addresses: [address].into(),
         recover,
+        rules,
         ..Origin::default()
     }
 }
@@ -170,7 +172,12 @@ impl World {
             host: match plan.place {
                 Place::Coordinator => Some(Coordinator::default()),
                 Place::Restartable => {
-                    let origin = origin(plan.hosted.then(|| agents[0].instance), false, 0);
+                    let origin = origin(
+                        plan.hosted.then(|| agents[0].instance),
+                        false,
+                        0,
+                        plan.rules,
+                    );
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
                 Place::Store => None,

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_consensus::wire::opcode;
-use rdzv_consensus::{Change, Consensus, Input, Kind, Mutant, Output, Settings, VoterId};
+use rdzv_consensus::{Change, Consensus, Input, Kind, Output, Rule, Settings, VoterId};
 use rdzv_core::machine::Machine as _;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 /// Where the numbers of a message are: term, log term, index, commit, its term, hint. The layout is that of
@@ -17,13 +18,13 @@ const FIELDS: [usize; 6] = [18, 26, 34, 42, 50, 58];
 /// Frames on their way: sender, receiver, frame.
 type Frames = VecDeque<(usize, VoterId, Vec<u8>)>;
 
-/// Lets three voters and two newcomers work for so many steps under lies. The number of refusals.
-pub fn run(seed: u64, steps: u32, mutant: Option<Mutant>) -> u64 {
+/// Lets three voters and two newcomers work for `steps` steps under lies, and returns the number of refusals.
+pub fn run(seed: u64, steps: u32, rules: Rules<Rule>) -> u64 {
     let mut random = Rng::with_seed(seed);
     let settings = Settings {
         truncate_after: 20,
         snapshot_part: 64,
-        mutant,
+        rules,
         ..Settings::default()
     };
     let ids: Vec<VoterId> = (1..=5).filter_map(VoterId::new).collect();

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_consensus::Mutant;
+use rdzv_consensus::Rule;
+use rdzv_core::rules::Rules;
 
 /// A fault. Processes are numbered by their places in the plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,8 +69,8 @@ pub struct Plan {
     /// The clocks of the members after the first one differ so that 18 ticks of the second take nearly as long as 20 of the third: both
     /// stand for election at once.
     pub waits_are_equal: bool,
-    /// A rule that is broken.
-    pub mutant: Option<Mutant>,
+    /// The rules that the members keep.
+    pub rules: Rules<Rule>,
 }
 
 impl Plan {
@@ -105,7 +106,7 @@ impl Plan {
             acts: Vec::new(),
             end: Duration::from_secs(seconds),
             waits_are_equal: seed % 8 == 3,
-            mutant: None,
+            rules: Rules::default(),
         };
         let count = random.u64(0..24) * u64::from(random.u64(0..10) > 0);
         for _ in 0..count {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdzv_consensus::membership::{self, Candidate, Next, Standing, View};
-use rdzv_consensus::{Consensus, Input, Mutant, Output, Role, Settings, VoterId};
+use rdzv_consensus::{Consensus, Input, Output, Role, Rule, Settings, VoterId};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Mono;
 
@@ -175,7 +175,7 @@ impl World {
             truncate_after: self.plan.truncate_after,
             // Several parts for each state.
             snapshot_part: 64,
-            mutant: self.plan.mutant,
+            rules: self.plan.rules,
             ..Settings::default()
         }
     }
@@ -185,7 +185,7 @@ impl World {
         if self.slots[slot].is_some() {
             return;
         }
-        let reused = self.last_id[slot].filter(|_| self.plan.mutant == Some(Mutant::ReusesVoterId));
+        let reused = self.last_id[slot].filter(|_| !self.plan.rules.has(Rule::IdsAreNew));
         let id = match first {
             Some(first) => first[slot],
             None => match reused {

@@ -9,6 +9,8 @@ pub mod world;
 use std::time::Duration;
 
 use fastrand::Rng;
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::Rule;
 
 /// Something that happens to a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Plan {
     pub acts: Vec<(Duration, Act)>,
     /// When the faults end.
     pub end: Duration,
+    /// The rules that the machines keep.
+    pub rules: Rules<Rule>,
 }
 
 impl Plan {
@@ -43,6 +47,7 @@ impl Plan {
             node_timeout: Duration::from_secs(3),
             acts: Vec::new(),
             end: Duration::from_secs(60),
+            rules: Rules::default(),
         }
     }
 
@@ -71,6 +76,7 @@ impl Plan {
             node_timeout: timeouts[random.usize(0..4)],
             acts,
             end,
+            rules: Rules::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ use rdzv_agent_proto::group::{
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::Mono;
 use rdzv_rendezvous::fence::{self, Fence};
 use rdzv_rendezvous::{AgentNote, Change, RendezvousError, RendezvousEvent};
@@ -92,7 +93,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let rendezvous = RendezvousHandle::new(&config, sender);
         Self {
             failures: FailureAnalysis::new(&config, rendezvous.group_rank()),
-            fence: Fence::new(kill_after(&config)),
+            fence: Fence::new(kill_after(&config), Rules::default()),
             noted_lease: None,
             stands_since: None,
             round: None,

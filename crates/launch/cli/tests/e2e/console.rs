@@ -1,6 +1,7 @@
 //! What several writers make of one console: whole lines, of everybody, in order, and all of them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 
 use crate::harness::{run_shell, run_shell_after};
 
@@ -152,7 +153,9 @@ fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kilobytes < 40_000, "{kilobytes} kB of 44 MB");
     fs::write(running.path("go"), "go\n").unwrap();
-    fs::write(running.path("end"), "1\n2\n3\n4\n").unwrap();
+    // A worker that opens the pipe after the others still finds its line.
+    let mut end = File::create(running.path("end")).unwrap();
+    end.write_all(b"1\n2\n3\n4\n").unwrap();
     running.wait().expect(0);
 }
 

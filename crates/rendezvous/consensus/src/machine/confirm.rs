@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use raft::{ReadState, StateRole};
 
 use super::Consensus;
+use crate::Rule;
 use crate::io::Output;
-use crate::is_broken;
 
 #[derive(Debug, Default)]
 pub(super) struct Questions {
@@ -22,7 +22,7 @@ impl Consensus {
     pub(super) fn confirm(&mut self, token: u64) {
         if self.node.raft.state != StateRole::Leader {
             self.outbox.push(Output::Unconfirmed(token));
-        } else if is_broken!(self.settings, ConfirmsAlone) {
+        } else if !self.settings.rules.has(Rule::MajorityConfirms) {
             self.outbox.push(Output::Confirmed(token));
         } else {
             self.questions.waiting.push_back(token);

@@ -4,9 +4,9 @@ use raft::StateRole;
 use raft::prelude::{ConfState, Entry, EntryType, Snapshot};
 
 use super::{Consensus, clock, library_change, snapshot};
+use crate::Rule;
 use crate::configuration::{Change, Configuration};
 use crate::io::{Output, Role};
-use crate::is_broken;
 use crate::voter::VoterId;
 
 impl Consensus {
@@ -27,13 +27,14 @@ impl Consensus {
             }
             let messages = ready.take_messages();
             let persisted = ready.take_persisted_messages();
-            let early: Vec<Entry> = match is_broken!(self.settings, AppliesUncommitted) {
-                true => std::mem::take(&mut committed)
+            let early: Vec<Entry> = if self.settings.rules.has(Rule::OnlyCommittedIsApplied) {
+                Vec::new()
+            } else {
+                std::mem::take(&mut committed)
                     .into_iter()
                     .filter(|entry| entry.entry_type != EntryType::EntryNormal)
                     .chain(ready.entries().iter().cloned())
-                    .collect(),
-                false => Vec::new(),
+                    .collect()
             };
             self.send(messages);
             self.send(persisted);
@@ -44,7 +45,7 @@ impl Consensus {
             let messages = light.take_messages();
             self.send(messages);
             committed.extend(light.take_committed_entries());
-            if is_broken!(self.settings, AppliesUncommitted) {
+            if !self.settings.rules.has(Rule::OnlyCommittedIsApplied) {
                 committed.retain(|entry| entry.entry_type != EntryType::EntryNormal);
                 committed.extend(early);
             }
@@ -68,9 +69,10 @@ impl Consensus {
 
     fn append(&mut self, entries: &[Entry]) {
         let last = self.node.store().last();
-        let kept = match is_broken!(self.settings, KeepsConflictingEntries) {
-            false => 0,
-            true => entries.iter().filter(|entry| entry.index <= last).count(),
+        let kept = if self.settings.rules.has(Rule::ConflictsAreReplaced) {
+            0
+        } else {
+            entries.iter().filter(|entry| entry.index <= last).count()
         };
         self.node.mut_store().append(&entries[kept..]);
     }
@@ -111,7 +113,7 @@ impl Consensus {
             return;
         };
         let follows = self.node.raft.state != StateRole::Leader;
-        if change.is_empty() && follows && is_broken!(self.settings, StaysJoint) {
+        if change.is_empty() && follows && !self.settings.rules.has(Rule::FollowersLeaveJoint) {
             return;
         }
         // A change that is not possible from here is one nowhere, and so it changes nothing anywhere.
@@ -163,9 +165,10 @@ impl Consensus {
         }
         let begins = leads && !(was.leads && was.term == term);
         if begins {
-            let last = match is_broken!(self.settings, TimeGoesBack) {
-                false => self.time_of_log(),
-                true => self.now,
+            let last = if self.settings.rules.has(Rule::TimeGoesOn) {
+                self.time_of_log()
+            } else {
+                self.now
             };
             self.clock.lead(self.now, last);
         }
@@ -205,7 +208,7 @@ impl Consensus {
         let raft = &mut self.node.raft;
         if raft.state == StateRole::Leader
             && !self.configuration.is_voter(self.id)
-            && !is_broken!(self.settings, RemovesLeader)
+            && self.settings.rules.has(Rule::LeadersHandOver)
         {
             let term = raft.term;
             raft.become_follower(term, raft::INVALID_ID);

@@ -30,7 +30,8 @@
 
 use std::time::Duration;
 
-use crate::mutant::{Mutant, is_broken};
+use crate::Rule;
+use rdzv_core::rules::Rules;
 
 /// The time from the end of an agent's process to that of its workers, which the kernel kills for it.
 pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
@@ -64,14 +65,14 @@ impl End {
     }
 
     /// The stream has ended in order; the connection comes from `peer`.
-    pub(super) fn of_stream(&mut self, peer: Option<&str>) {
-        let is_same = peer == self.from.as_deref() || is_broken(Mutant::ProxyIsTheAgent);
+    pub(super) fn of_stream(&mut self, peer: Option<&str>, rules: Rules<Rule>) {
+        let is_same = peer == self.from.as_deref() || !rules.has(Rule::ProxyProvesNothing);
         self.is_of_process = self.from.is_some() && !self.is_said && is_same;
     }
 
     /// Whether it proves the end of the agent's process.
-    pub(super) fn is_of_process(&self) -> bool {
+    pub(super) fn is_of_process(&self, rules: Rules<Rule>) -> bool {
         let is_reset = self.from.is_some() && !self.is_said;
-        self.is_of_process || is_reset && is_broken(Mutant::ResetIsAnEnd)
+        self.is_of_process || is_reset && !rules.has(Rule::ResetProvesNothing)
     }
 }

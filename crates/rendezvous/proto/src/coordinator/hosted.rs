@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::runs::{Effect, Run};
+use super::runs::{Context, Effect, Run};
 use super::sessions::{Gone, Limits, Sessions};
 use super::wire::{Authority, Event, Join, Reattach, Refusal};
-use super::{Coordinator, Origin, Output};
+use super::{Coordinator, Output};
 use crate::{fence, silence};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
@@ -40,27 +40,28 @@ pub(super) enum Before {
 impl Hosted {
     pub(super) fn new(id: &str, coordinator: &Coordinator) -> Self {
         let authority = coordinator.authority;
-        let Origin {
-            agent,
-            recover,
-            forgotten,
-            electors_heard,
-            node_timeout,
-            ..
-        } = coordinator.origin;
-        let host = coordinator.origin.host();
-        let unnoted_since = coordinator.unnoted_since;
-        let mut run = Run::new(id, authority.is_some())
-            .hosted(host, unnoted_since, recover, coordinator.draw)
-            .fencing(electors_heard, node_timeout);
+        let origin = &coordinator.origin;
+        let (rules, agent) = (origin.rules, origin.agent);
+        let context = Context {
+            is_restartable: authority.is_some(),
+            host: origin.host(),
+            began: coordinator.unnoted_since,
+            is_confirmed: origin.recover,
+            draw: coordinator.draw,
+            electors_heard: origin.electors_heard,
+            node_timeout: origin.node_timeout,
+            rules,
+        };
+        let mut run = Run::new(id, context);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }
-        if forgotten > 0 {
-            run.had_coordinators(forgotten);
+        if origin.forgotten > 0 {
+            run.had_coordinators(origin.forgotten);
         }
         Self {
             run,
+            sessions: Sessions::new(rules),
             authority,
             agent,
             ..Self::default()

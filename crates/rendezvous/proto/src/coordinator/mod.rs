@@ -54,11 +54,11 @@ use self::runs::{Effect, Run};
 use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
 use crate::group::Wait;
 use crate::last_call::LastCall;
-use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
-use crate::{NodeDesc, silence};
+use crate::{NodeDesc, Rule, silence};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 pub use end::{LOST_AFTER_END, WORKERS_END_WITHIN};
@@ -219,6 +219,8 @@ pub struct Origin {
     pub electors_heard: Option<Mono>,
     /// The time for which a machine may be silent, as far as it is known before the first agent joins.
     pub node_timeout: Option<Duration>,
+    /// All rules, except in a simulation.
+    pub rules: Rules<Rule>,
 }
 
 impl Origin {
@@ -409,9 +411,10 @@ impl Coordinator {
 
     fn ask_voters(&mut self) {
         if let Some(token) = self.backing.next() {
-            match is_broken(Mutant::BackedAlone) {
-                false => self.outbox.push(Output::Confirm(token)),
-                true => self.confirmed(token, true),
+            if self.origin.rules.has(Rule::VotersConfirm) {
+                self.outbox.push(Output::Confirm(token));
+            } else {
+                self.confirmed(token, true);
             }
         }
     }
@@ -717,7 +720,7 @@ impl Coordinator {
                 // What people have said is about those who were missing when this coordinator began.
                 self.origin.recover &= !hosted.run.waits_for_word();
                 // Those who came have vanished again; the others may still come.
-                if let Some(note) = hosted.run.note_of_recovery() {
+                if let Some(note) = hosted.run.searched_record() {
                     self.noted.insert(id.to_owned(), note);
                 }
                 // The state has only those who came; the others are looked for with the note.
@@ -727,7 +730,7 @@ impl Coordinator {
                 return self.left.add(now, id, &[]);
             }
             if self.authority.is_some() {
-                let (run, note) = (id.to_owned(), hosted.run.final_note());
+                let (run, note) = (id.to_owned(), hosted.run.final_record());
                 self.outbox.push(Output::Note { run, note });
             }
             if let Some(form) = hosted.run.written_form() {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::end::{End, LOST_AFTER_END};
 use super::wire::Refusal;
-use crate::NodeDesc;
+use crate::{NodeDesc, Rule};
 use rdzv_core::ident::ConnId;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 /// The time for an agent whose connection broke to come back over another one before it is lost. The loss is to be known within
@@ -17,6 +18,7 @@ pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 /// The sessions of one run.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
+    rules: Rules<Rule>,
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<NodeDesc, ConnId>,
     /// When to look at which session. The first of them is as late as it can be; the others may be from before the last word
@@ -92,6 +94,13 @@ impl Session {
 }
 
 impl Sessions {
+    pub(super) fn new(rules: Rules<Rule>) -> Self {
+        Self {
+            rules,
+            ..Self::default()
+        }
+    }
+
     /// The agent of a connection.
     pub(super) fn node(&self, connection: ConnId) -> Option<NodeDesc> {
         let session = self.sessions.get(&connection);
@@ -170,7 +179,7 @@ impl Sessions {
             true => fence.max(silence),
             false => fence,
         };
-        let has_ended = session.is_some_and(|session| session.end.is_of_process());
+        let has_ended = session.is_some_and(|session| session.end.is_of_process(self.rules));
         self.end(node);
         self.stop_awaiting(node);
         let until = match has_ended {
@@ -192,7 +201,7 @@ impl Sessions {
     /// The stream of a connection has ended in order, which comes from `peer`.
     pub(super) fn stream_ends(&mut self, connection: ConnId, peer: Option<&str>) {
         if let Some(session) = self.sessions.get_mut(&connection) {
-            session.end.of_stream(peer);
+            session.end.of_stream(peer, self.rules);
         }
     }
 

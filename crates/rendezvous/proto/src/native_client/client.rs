@@ -9,12 +9,12 @@ use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
     Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
 };
-use crate::mutant::{Mutant, is_broken};
 use crate::waiting::{Arrived, Waiting};
-use crate::{NodeDesc, Settings, silence};
+use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::reminder::Reminder;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 /// How long a new connection is tried for.
@@ -39,6 +39,7 @@ const CHANGES_WITHIN: Duration = Duration::from_secs(60);
 /// One agent's side.
 #[derive(Debug)]
 pub struct NativeClient {
+    rules: Rules<Rule>,
     join: Join,
     phase: Phase,
     link: Link,
@@ -227,6 +228,7 @@ impl NativeClient {
     /// For a connection that is there. `instance` is a number that no other agent has.
     pub fn new(now: Now, instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
+            rules: Rules::default(),
             heartbeat_at: now.mono + settings.keep_alive_interval,
             join: Join {
                 instance,
@@ -294,6 +296,12 @@ impl NativeClient {
     /// Says that there are voters, one of which is the coordinator.
     pub fn among_voters(mut self) -> Self {
         self.has_voters = true;
+        self
+    }
+
+    /// Breaks one of the rules, for a simulation.
+    pub fn with_rules(mut self, rules: Rules<Rule>) -> Self {
+        self.rules = rules;
         self
     }
 
@@ -440,7 +448,7 @@ impl NativeClient {
 
     fn hang_up(&mut self, now: Mono, why: String, silent: bool) {
         let is_understood = self.is_attached() && self.join.from.is_some();
-        if is_understood && !is_broken(Mutant::HangsUpInSilence) {
+        if is_understood && self.rules.has(Rule::DetachIsSent) {
             self.say(&Operation::Detach);
         }
         self.outbox.push(Output::HangUp);

@@ -56,9 +56,10 @@ use std::time::Duration;
 
 pub use self::machine::Voter;
 pub use self::search_order::{ATTEMPT, SearchOrder};
-use crate::coordinator;
+use crate::{Rule, coordinator};
 use rdzv_consensus as consensus;
 use rdzv_core::ident::ConnId;
+use rdzv_core::rules::Rules;
 
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
@@ -84,6 +85,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// The time for which a machine may be silent; the group elects another leader in a third of it.
     pub node_timeout: Duration,
+    /// All rules, except in a simulation.
+    pub rules: Rules<Rule>,
 }
 
 /// A group that agents may join.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::Settings;
+use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::{Rule, Settings};
 
 use crate::world::{Doom, Moment, World};
 
@@ -11,12 +12,12 @@ const STEPS: u32 = 40;
 
 /// Agents, each at the place of its number, in a group that they may join: processes are killed, also between two of their
 /// outputs, and started again with their notes; machines are lost, if the seed is odd; networks are cut.
-pub(crate) fn run(seed: u64) {
+pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
     let loses_machines = seed % 2 == 1;
     let mut random = fastrand::Rng::with_seed(seed);
     let agents = random.usize(1..7);
     let most = [1, 3, 5][random.usize(0..3)];
-    let mut world = World::open(agents, most, seed);
+    let mut world = World::open_with(agents, most, seed, rules);
     world.settings = Settings::new(1, agents as u32);
     world.settings.last_call_timeout = Duration::from_millis(50);
     let mut plan = Plan {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound};
@@ -365,6 +366,7 @@ fn a_process_that_has_not_begun_greets_nobody() {
         seed: 1,
         timeout: SECOND,
         node_timeout: SECOND,
+        rules: Rules::default(),
     });
     assert_eq!(voter.poll_output(), None);
     voter.handle(Now::default(), Input::Tick);

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use rdzv_core::rules::Rules;
+
 use crate::deaths;
 use crate::world::World;
 
@@ -74,6 +76,6 @@ fn run(seed: u64, places: usize) {
 #[test]
 fn whatever_dies_in_a_group_that_agents_may_join_a_round_has_one_set_of_members() {
     for seed in 0..SEEDS * 5 {
-        deaths::run(seed);
+        deaths::run(seed, Rules::default());
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
@@ -12,7 +13,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{
 use rdzv_rendezvous_proto::coordinator::{Input, Note, Origin, Output as CoordinatorOutput};
 use rdzv_rendezvous_proto::group::GroupView;
 use rdzv_rendezvous_proto::voter::{Fact, Open, Output, Settings, Start, Voter};
-use rdzv_rendezvous_proto::{NodeDesc, Settings as RunSettings};
+use rdzv_rendezvous_proto::{NodeDesc, Rule, Settings as RunSettings};
 
 /// The time that a message takes.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -92,6 +93,7 @@ pub(crate) struct World {
     /// Agents that do not look for the coordinator elsewhere.
     pub(crate) of_before: BTreeSet<u32>,
     pub(crate) settings: RunSettings,
+    rules: Rules<Rule>,
     /// Deaths to come.
     doom: Option<Doom>,
     /// Deaths that are due.
@@ -128,6 +130,7 @@ impl World {
             invited: Vec::new(),
             of_before: BTreeSet::new(),
             settings: RunSettings::new(2, 2),
+            rules: Rules::default(),
             doom: None,
             struck: Vec::new(),
             dying: None,
@@ -147,7 +150,13 @@ impl World {
 
     /// Agents may join the group, so that it has so many voters at most. The process at the first place founds it.
     pub(crate) fn open(places: usize, most: usize, seed: u64) -> Self {
+        Self::open_with(places, most, seed, Rules::default())
+    }
+
+    /// The same with the rules that the voters keep.
+    pub(crate) fn open_with(places: usize, most: usize, seed: u64, rules: Rules<Rule>) -> Self {
         let mut world = Self::new(places, seed);
+        world.rules = rules;
         world.open = Some(most);
         world.start(0);
         world
@@ -193,6 +202,7 @@ impl World {
                 note.authority.epoch += 1;
                 let origin = Origin {
                     addresses: [Self::endpoint(place)].into(),
+                    rules: self.rules,
                     ..Origin::default()
                 };
                 Start::Alone { note, origin }
@@ -229,6 +239,7 @@ impl World {
             seed: self.seeds,
             timeout: SECONDS,
             node_timeout: Duration::from_secs(3),
+            rules: self.rules,
         });
         self.places[place] = Some(Process {
             voter,

@@ -40,7 +40,8 @@ impl World {
         let life = self.machines[it].life;
         let instance = life * MACHINES as u64 + it as u64 + 1;
         let client = NativeClient::new(self.now(it), instance, "run", node, settings)
-            .running(Some(Program::new("train.py", b"", true)));
+            .running(Some(Program::new("train.py", b"", true)))
+            .with_rules(self.plan.rules);
         let id = self.new_link(it, coordinator, true);
         let machine = &mut self.machines[it];
         let client = client.from(Some(place(id)));
@@ -178,7 +179,7 @@ impl World {
             return;
         }
         machine.life += 1;
-        machine.fence = Fence::new(Duration::from_secs(60));
+        machine.fence = Fence::new(Duration::from_secs(60), self.plan.rules);
         if let Some((_, start, _)) = machine.workers {
             self.report.ended += 1;
             self.time.at(self.time.now + late, Event::Killed(it, start));

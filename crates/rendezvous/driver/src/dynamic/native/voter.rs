@@ -7,6 +7,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
+use rdzv_core::rules::Rules;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
@@ -83,6 +84,7 @@ pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         seed: fastrand::u64(..),
         timeout,
         node_timeout,
+        rules: Rules::default(),
     });
     let mut host = VoterHost {
         voter,

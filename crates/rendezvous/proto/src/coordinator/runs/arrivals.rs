@@ -1,48 +1,49 @@
-//! Joining and leaving, and who is notified.
+//! Joining and leaving.
 //!
 //! | node | while the round | goes to |
 //! |---|---|---|
-//! | anybody | forms, and has room | the participants |
-//! | anybody | forms, and the room is for those who may come back | the surplus nodes |
-//! | anybody | is complete, below max nodes | the wait list |
-//! | anybody | is complete, at max nodes | the surplus nodes |
+//! | any | forms, and has room | the participants |
+//! | any | forms, and the room is for nodes that may come back | the surplus nodes |
+//! | any | is complete, below `max_nodes` | the wait list |
+//! | any | is complete, at `max_nodes` | the surplus nodes |
 //!
 //! A participant that joins again leaves its round first. When the last participant of a complete
-//! round has left it, the next one forms, of those who wait; if nothing was heard of any of them, `silent.rs` decides.
+//! round has left it, the next one forms, of the nodes that wait; if all were lost by silence,
+//! `silent.rs` decides.
 
-use super::{Effect, Phase, Run};
+use super::round::Round;
+use super::{Effect, Run};
 use crate::NodeDesc;
-use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// A native agent wants to be in the next round.
+    /// An agent of ours wants to be in the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        if self.recovery.is_some() {
+        if self.round.search().is_some() {
             self.leaves_round(node);
-            if let Some(rank) = self.state.participants.remove(node) {
+            if let Some(rank) = self.nodes.participants.remove(node) {
                 let why = || format!("node {node} joins again");
-                return self.left_while_recovering(now, rank, why, out);
+                return self.left_while_searching(now, rank, why, out);
             }
             return self.account_for(now, node, out);
         }
-        if self.state.complete && self.state.participants.contains_key(node) {
+        if self.round.is_formed() && self.nodes.participants.contains_key(node) {
             self.leaves_round(node);
+            self.break_round(&format!("node {node} joins again"), out);
             self.remove_participant(now, node);
-            self.announce_change(&format!("node {node} joins again"), out);
         }
-        self.awaited.remove(node);
-        if !self.state.participants.contains_key(node) {
+        self.await_no_more(node);
+        if !self.nodes.participants.contains_key(node) {
             self.admit(now, node);
         }
-        if self.state.complete && self.state.wait_list.contains(node) {
-            self.announce_change(&format!("node {node} waits to join"), out);
+        if self.round.is_formed() && self.nodes.waiting.contains(node) {
+            self.break_round(&format!("node {node} waits to join"), out);
         }
         self.advance(now, out);
     }
 
-    /// A node is gone for good; `how` is the end of a sentence about it.
+    /// A node is lost or has left; `how` is the end of a sentence about it.
     pub(super) fn depart(
         &mut self,
         now: Now,
@@ -50,91 +51,70 @@ impl Run {
         how: &str,
         out: &mut Outbox<Effect>,
     ) {
-        self.awaited.remove(node);
-        self.torchrun.remove(node);
-        let rank = self.state.participants.get(node).copied();
-        let participated = rank.is_some();
-        self.state.wait_list.remove(node);
-        self.state.redundancy_list.remove(node);
-        self.state.last_heartbeats.remove(node);
-        self.dirty = true;
-        if participated {
-            let complete = self.state.complete;
-            self.remove_participant(now, node);
-            if complete {
-                self.announce_change(&format!("node {node} {how}"), out);
+        self.await_no_more(node);
+        self.torchrun.heartbeats.remove(node);
+        self.nodes.waiting.remove(node);
+        self.nodes.surplus.remove(node);
+        self.torchrun.outdate();
+        if let Some(rank) = self.nodes.participants.get(node).copied() {
+            let reason = format!("node {node} {how}");
+            if self.round.is_formed() {
+                self.break_round(&reason, out);
             }
-        }
-        if let Some(rank) = rank {
-            self.left_while_recovering(now, rank, || format!("node {node} {how}"), out);
+            self.remove_participant(now, node);
+            self.left_while_searching(now, rank, || reason, out);
         }
         self.advance(now, out);
     }
 
+    /// A node of the last round is not expected any more.
+    fn await_no_more(&mut self, node: &NodeDesc) {
+        if let Some(forming) = self.round.forming_mut() {
+            forming.awaited.remove(node);
+        } else if let Some(formed) = self.round.formed_mut() {
+            formed.awaited.remove(node);
+        }
+    }
+
     /// Puts a node that is in none of the lists into one of them, or moves it on.
     pub(super) fn admit(&mut self, now: Now, node: &NodeDesc) {
-        let state = &mut self.state;
-        let taken = state.participants.len();
         let max = self.settings.max_nodes as usize;
-        self.dirty = true;
-        if state.complete {
-            if state.wait_list.contains(node) || state.redundancy_list.contains(node) {
+        let has_room = self.taken() < max;
+        let nodes = &mut self.nodes;
+        self.torchrun.outdate();
+        if self.round.is_formed() {
+            if nodes.waiting.contains(node) || nodes.surplus.contains(node) {
                 return;
             }
-            match taken < max {
-                true => state.wait_list.insert(node.clone()),
-                false => state.redundancy_list.insert(node.clone()),
-            };
-        } else if taken + self.awaited.len() < max {
-            state.wait_list.remove(node);
-            state.redundancy_list.remove(node);
-            state.participants.insert(node.clone(), 0);
+            if nodes.participants.len() < max {
+                nodes.waiting.insert(node.clone());
+            } else {
+                nodes.surplus.insert(node.clone());
+            }
+        } else if has_room {
+            nodes.waiting.remove(node);
+            nodes.surplus.remove(node);
+            nodes.participants.insert(node.clone(), 0);
             self.call_last(now);
         } else {
-            state.wait_list.remove(node);
-            state.redundancy_list.insert(node.clone());
+            nodes.waiting.remove(node);
+            nodes.surplus.insert(node.clone());
         }
     }
 
-    /// Takes a participant out, and with the last one of a complete round begins the next.
+    /// Takes a participant out.
+    ///
+    /// With the last one of a complete round the next begins.
     pub(super) fn remove_participant(&mut self, now: Now, node: &NodeDesc) {
-        let state = &mut self.state;
-        state.participants.remove(node);
-        state.last_heartbeats.remove(node);
-        self.dirty = true;
-        let is_last = state.complete && state.participants.is_empty();
-        if is_last && self.note.silent {
-            self.await_word(now);
-        } else if is_last && self.recovery.is_none() {
-            state.complete = false;
-            self.number_next_round();
-            self.begin_round(now);
-        }
-        if !self.state.complete && self.state.participants.len() < self.settings.min_nodes as usize
-        {
-            self.state.deadline = None;
-            self.last_call = None;
-        }
-    }
-
-    /// Announces to the participants of the complete round, once, that it does not hold any more.
-    pub(super) fn announce_change(&mut self, reason: &str, out: &mut Outbox<Effect>) {
-        let Some(round) = self.announced.filter(|_| !self.change_announced) else {
-            return;
-        };
-        if self.is_undecided() {
-            return;
-        }
-        self.change_announced = true;
-        for (node, agent) in &self.agents {
-            if agent.phase == Phase::Member {
-                let event = Event::Membership {
-                    round,
-                    waiting: self.state.wait_list.len() as u32,
-                    reason: reason.to_owned(),
-                };
-                out.push(Effect::Notify(node.clone(), event));
+        self.nodes.participants.remove(node);
+        self.torchrun.outdate();
+        if self.round.is_formed() && self.nodes.participants.is_empty() {
+            if self.record.silent {
+                self.await_word(now);
+            } else if let Round::Held(_) | Round::Over(_) = self.round {
+                self.begin_next(now);
             }
         }
+        self.end_last_call_of_few();
     }
 }

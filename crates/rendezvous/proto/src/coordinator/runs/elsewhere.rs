@@ -1,46 +1,45 @@
-//! Members of a round whose coordinator was at another address, of which nobody knows whether it has ended.
+//! Members of a round whose coordinator was at another address, so that it is unknown whether it
+//! has ended.
 //!
-//! A coordinator without a note knows that the one before has ended if that listened at its own address (`recovery.rs`). Where
-//! members have reached theirs at another one (a service with an address of its own, whose process was started on another
-//! machine; a name or an address that has moved), it may live, and have a round with others. So the run *is undecided*:
+//! A coordinator without a record knows that the one before has ended if that listened at its own
+//! address (`recovering.rs`). Where members have reached theirs at another one (a service with a
+//! separate address, whose process was started on another machine; a name or an address that has
+//! moved), it may live, and have a round with others. So the run *is undecided*:
 //!
 //! * The members have a session here, and obey the coordinator that they have obeyed, at its epoch: if they reach it again, they
-//!   go on there as if nothing had been.
-//! * They are told of nothing, and lose nothing: who is gone from here may be there. Newcomers wait.
-//! * No note is written. So a process that is started again finds the members as this one has.
-//! * It ends when the last coordinator is found to have ended: people say so (`Origin::recover`, with a new process), or a member has
-//!   reached it where this one listens. Then it is a recovery without a note.
+//!   resume there as if nothing had happened.
+//! * They are notified of nothing, and lose nothing: an agent that is not here may be there. Newcomers wait.
+//! * No record is written. So a process that is started again finds the members as this one has.
+//! * It ends when the last coordinator is found to have ended: the user confirms that (`Origin::recover`, with a new process), or a
+//!   member has reached it where this one listens. Then it is a recovery without a record.
 //!
-//! A coordinator that has a round of its own in the run waits for nobody: there are two clusters then, and members of
-//! the other one are told that their round is over. Nor do voters wait, whose note is replicated.
+//! A coordinator that has a separate round in the run does not wait: there are two clusters then,
+//! and members of the other one are notified that their round is over. Nor do voters wait, whose
+//! record is replicated.
 
 use super::{Effect, Run};
+use crate::Rule;
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
-use crate::mutant::{Mutant, is_broken};
 use rdzv_core::machine::Outbox;
 use rdzv_core::reminder;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// The coordinator of the round, if nobody knows whether it has ended.
+    /// The coordinator of the round, if it is unknown whether that has ended.
     pub(super) fn elsewhere(&self) -> Option<&LastCoordinator> {
-        self.recovery.as_ref()?.elsewhere.as_ref()
+        self.round.recovery()?.elsewhere.as_ref()
     }
 
-    /// Whether the run is undecided.
+    /// `true` if the run is undecided.
     pub(in crate::coordinator) fn is_undecided(&self) -> bool {
         self.elsewhere().is_some()
     }
 
-    /// Whether the run is undecided, or can be, because of a coordinator elsewhere.
+    /// `true` if this coordinator elsewhere makes the run undecided, or can.
     pub(in crate::coordinator) fn may_be_of(&self, last: &LastCoordinator) -> bool {
         match self.elsewhere() {
             Some(known) => known.cluster == last.cluster,
-            None => {
-                let is_unknown = self.announced.is_none() && self.note.members.is_empty();
-                let is_open = self.recovery.is_none() && !self.state.closed;
-                is_unknown && is_open && !is_broken(Mutant::NobodyElsewhere)
-            }
+            None => self.knows_no_round() && self.context.rules.has(Rule::OthersMayCoordinate),
         }
     }
 
@@ -53,7 +52,9 @@ impl Run {
         })
     }
 
-    /// Somebody comes from a coordinator elsewhere, with the last round that it knows, if it has been in one.
+    /// An agent comes from a coordinator elsewhere.
+    ///
+    /// `known`: the last round that it was in.
     pub(in crate::coordinator) fn leave_undecided(
         &mut self,
         now: Now,
@@ -69,10 +70,11 @@ impl Run {
         let was_undecided = self.is_undecided();
         self.recover_unnoted(now, known, Some(last), out);
         if !was_undecided && self.is_undecided() {
-            // Newcomers obey it as well: what they say to the next coordinator has to be the same.
+            // Newcomers obey it as well: what they report to the next coordinator has to be the
+            // same.
             let obeyed = self.obeyed(ours);
             for (node, agent) in &self.agents {
-                if agent.attempt.is_some() {
+                if agent.attempt().is_some() {
                     out.push(Effect::Notify(node.clone(), Event::Attached(obeyed)));
                 }
             }
@@ -81,16 +83,17 @@ impl Run {
 
     /// The coordinator of a cluster has certainly ended.
     pub(in crate::coordinator) fn decide(&mut self, now: Now, cluster: u64) {
-        if let Some(recovery) = &mut self.recovery {
+        if let Some(recovery) = self.round.recovery_mut() {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
             if recovery.elsewhere.take_if(ended).is_some() {
-                recovery.began = now.mono;
-                (recovery.at, recovery.say_at) = (now.mono, now.mono + reminder::FIRST);
+                let search = &mut recovery.search;
+                search.began = now.mono;
+                (search.at, search.say_at) = (now.mono, now.mono + reminder::FIRST);
             }
         }
     }
 
-    /// People are told, here and where the members are.
+    /// Logs that the run is undecided, here and where the members are.
     pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
         let Some(recovering) = self.recovering(now) else {
             return;
@@ -99,9 +102,9 @@ impl Run {
             return;
         };
         out.push(Effect::Recovering(recovering));
-        for node in self.state.participants.keys() {
+        for node in self.nodes.participants.keys() {
             let agent = self.agents.get(node);
-            if agent.is_some_and(|agent| agent.says_from) {
+            if agent.is_some_and(|agent| agent.join.from.is_some()) {
                 let address = address.clone();
                 out.push(Effect::Notify(node.clone(), Event::Undecided { address }));
             }

@@ -1,10 +1,10 @@
-//! Where the workers of a round meet: rank 0 says it, everybody is told.
+//! The address of the workers' store: rank 0 sends it, and all participants are notified.
 //!
-//! A native rank 0 says it in every round. One of torchrun stores it under two keys before it stores its
-//! role; but one that was rank 0 before, and shares its server with the workers, has kept that and
-//! stores nothing. Then what it stored in an earlier round holds, which is recognised by its address.
+//! An agent of ours with rank 0 sends it in every round. One of torchrun stores it under two keys
+//! before it stores its role; but one that was rank 0 before, and shares its server with the
+//! workers, has kept that and stores nothing. Then the address of an earlier round holds, which is
+//! recognised by its host.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Effect, Phase, Run};
@@ -15,32 +15,34 @@ use rdzv_core::escape::is_plain;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// How long a rank 0 of torchrun may take before earlier rounds are looked at. Its role is the usual sign;
-/// it stores none if it was told that all nodes are alike.
+/// Time for a rank 0 of torchrun before earlier rounds are searched.
+///
+/// Its role is the usual sign; it stores none if all nodes are alike.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many earlier rounds are looked at.
+/// Number of earlier rounds that are searched.
 const ROUNDS: u64 = 64;
 
 /// Longest host name or port that is taken from a key.
 const LONGEST: usize = 1024;
 
-/// What is known about where workers meet.
+/// Address of the workers' store of a formed round.
 #[derive(Debug, Default)]
-pub(super) struct Masters {
-    /// Of the complete round.
-    current: Option<(String, u16)>,
-    /// What agents of torchrun have stored, by round.
-    stored: BTreeMap<u64, Half>,
-    /// Until when a rank 0 of torchrun may take its time.
-    pub(super) until: Option<Mono>,
-    /// Earlier rounds are being looked at.
-    searching: bool,
+pub(super) enum Master {
+    /// Rank 0, an agent of ours, has not sent it yet.
+    #[default]
+    Unknown,
+    /// Rank 0, an agent of torchrun, may take until then to store it.
+    Awaited(Mono),
+    /// Earlier rounds are searched for it.
+    Searched,
+    /// Host and port.
+    Known(String, u16),
 }
 
-/// As much as has been stored.
+/// The address as far as an agent of torchrun has stored it.
 #[derive(Debug, Default)]
-struct Half {
+pub(super) struct Half {
     addr: Option<String>,
     port: Option<u16>,
 }
@@ -62,47 +64,54 @@ impl Half {
     }
 }
 
-impl Masters {
-    /// Where the workers of the complete round meet, if that is known.
-    pub(super) fn current(&self) -> Option<(String, u16)> {
-        self.current.clone()
-    }
-
-    /// The round is another one than was thought.
-    pub(super) fn forget(&mut self) {
-        self.current = None;
-    }
-
-    /// A participant knows it.
-    pub(super) fn set(&mut self, addr: String, port: u16) {
-        self.current = Some((addr, port));
-    }
-}
-
 impl Run {
-    /// A round is complete: its rank 0 has to say where the workers meet.
+    /// A round is complete.
+    ///
+    /// Its rank 0 has to send the address of the workers' store.
     pub(super) fn seek_master(&mut self, now: Now) {
-        let is_torchrun = self
-            .first()
-            .is_some_and(|first| !self.agents.contains_key(first));
-        let round = self.state.round;
-        self.masters.current = None;
-        self.masters.searching = false;
-        self.masters.until = is_torchrun.then(|| now.mono + TORCHRUN_TIMEOUT);
-        self.masters
-            .stored
-            .retain(|stored, _| stored + ROUNDS > round);
+        let first = self.first();
+        let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));
+        if let Some(formed) = self.round.formed_mut() {
+            formed.master = if is_torchrun {
+                Master::Awaited(now.mono + TORCHRUN_TIMEOUT)
+            } else {
+                Master::Unknown
+            };
+            let round = formed.number;
+            self.stored_masters
+                .retain(|stored, _| stored + ROUNDS > round);
+        }
     }
 
     /// The node with rank 0.
     fn first(&self) -> Option<&NodeDesc> {
-        let mut participants = self.state.participants.iter();
-        participants
-            .find(|(_, rank)| **rank == 0)
-            .map(|(node, _)| node)
+        let mut participants = self.nodes.participants.iter();
+        let first = participants.find(|(_, rank)| **rank == 0);
+        first.map(|(node, _)| node)
     }
 
-    /// A native rank 0 says it. A word about another round comes too late to be of use.
+    fn master(&self) -> Option<&Master> {
+        self.round.formed().map(|formed| &formed.master)
+    }
+
+    /// The address, if it is known.
+    pub(super) fn known_master(&self) -> Option<(String, u16)> {
+        match self.master()? {
+            Master::Known(addr, port) => Some((addr.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// A participant knows the address.
+    pub(super) fn set_master(&mut self, addr: String, port: u16) {
+        if let Some(formed) = self.round.formed_mut() {
+            formed.master = Master::Known(addr, port);
+        }
+    }
+
+    /// Rank 0, an agent of ours, sends the address.
+    ///
+    /// One of another round comes too late to be of use.
     pub(in crate::coordinator) fn publish_master(
         &mut self,
         from: &NodeDesc,
@@ -111,10 +120,16 @@ impl Run {
         port: u16,
         out: &mut Outbox<Effect>,
     ) {
-        let is_first = Some(from) == self.first();
-        if !is_first || self.announced != Some(round) || !self.state.complete {
-            return;
+        let formed = self.round.formed();
+        let is_current = formed.is_some_and(|formed| formed.number == round);
+        if is_current && Some(from) == self.first() {
+            self.store_master(addr, port, out);
         }
+    }
+
+    /// Stores the address under torchrun's keys, and notifies the participants.
+    pub(super) fn store_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
+        let round = self.round.number();
         for (field, value) in [(Field::Addr, addr.clone()), (Field::Port, port.to_string())] {
             out.push(Effect::Store {
                 key: keys::master(&self.id, round, field),
@@ -124,7 +139,7 @@ impl Run {
         self.announce_master(addr, port, out);
     }
 
-    /// An agent of torchrun has stored one half of it.
+    /// An agent of torchrun has stored one half of the address.
     pub(in crate::coordinator) fn stored_master(
         &mut self,
         round: u64,
@@ -132,35 +147,48 @@ impl Run {
         value: Option<&[u8]>,
         out: &mut Outbox<Effect>,
     ) {
-        let half = self.masters.stored.entry(round).or_default();
+        let half = self.stored_masters.entry(round).or_default();
         half.take(field, value);
         let whole = half.whole();
         if let Some((addr, port)) = whole
-            && self.masters.until.is_some()
-            && self.announced == Some(round)
+            && matches!(self.master(), Some(Master::Awaited(_)))
+            && self.round.announced() == Some(round)
         {
             self.announce_master(addr, port, out);
         }
     }
 
-    /// A rank 0 of torchrun has stored its role, and with that has stored all it is going to.
+    /// A rank 0 of torchrun has stored its role.
+    ///
+    /// It stores nothing after that.
     pub(in crate::coordinator) fn first_role(&mut self, round: u64, out: &mut Outbox<Effect>) {
-        if self.announced == Some(round) && self.masters.until.take().is_some() {
+        let is_awaited = matches!(self.master(), Some(Master::Awaited(_)));
+        if is_awaited && self.round.announced() == Some(round) {
             self.search_earlier(out);
+        }
+    }
+
+    /// The end of the wait for a rank 0 of torchrun.
+    pub(super) fn master_deadline(&self) -> Option<Mono> {
+        match self.master()? {
+            Master::Awaited(ends) => Some(*ends),
+            _ => None,
         }
     }
 
     pub(super) fn master_is_late(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.masters.until.is_some_and(|until| until <= now.mono) {
-            self.masters.until = None;
+        if self.master_deadline().is_some_and(|ends| ends <= now.mono) {
             self.search_earlier(out);
         }
     }
 
-    /// Looks at what earlier rounds left, newest first.
+    /// Reads what earlier rounds left, newest first.
     fn search_earlier(&mut self, out: &mut Outbox<Effect>) {
-        self.masters.searching = true;
-        let round = self.state.round;
+        let Some(formed) = self.round.formed_mut() else {
+            return;
+        };
+        formed.master = Master::Searched;
+        let round = formed.number;
         for earlier in (round.saturating_sub(ROUNDS)..=round).rev() {
             for field in [Field::Addr, Field::Port] {
                 out.push(Effect::Read(keys::master(&self.id, earlier, field)));
@@ -176,10 +204,10 @@ impl Run {
         value: Option<&[u8]>,
         out: &mut Outbox<Effect>,
     ) {
-        if !self.masters.searching || self.masters.current.is_some() {
+        if !matches!(self.master(), Some(Master::Searched)) {
             return;
         }
-        let half = self.masters.stored.entry(round).or_default();
+        let half = self.stored_masters.entry(round).or_default();
         half.take(field, value);
         if let Some((addr, port)) = half.whole()
             && field == Field::Port
@@ -189,18 +217,17 @@ impl Run {
         }
     }
 
-    pub(super) fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
-        self.masters.until = None;
+    fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
         for (node, agent) in &self.agents {
             if agent.phase == Phase::Member {
                 let event = Event::Master {
-                    round: self.state.round,
+                    round: self.round.number(),
                     addr: addr.clone(),
                     port,
                 };
                 out.push(Effect::Notify(node.clone(), event));
             }
         }
-        self.masters.current = Some((addr, port));
+        self.set_master(addr, port);
     }
 }

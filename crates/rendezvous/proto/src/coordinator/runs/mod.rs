@@ -4,70 +4,70 @@
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | one run: its agents, and their requests |
-//! | `arrivals.rs` | joining and leaving, and who is notified |
-//! | `round.rs` | when a round is complete, and what follows |
-//! | `master.rs` | the address of the workers' store |
-//! | `noted.rs` | what its note says, and the numbers of its rounds |
-//! | `recovery.rs` | what is learned from members after the death of a coordinator |
-//! | `reattach.rs` | agents that come back, or were started in place of others |
+//! | `round.rs` | the states of its round, and the table of transitions |
+//! | `arrivals.rs` | joining and leaving |
+//! | `forming.rs` | a round that forms: when it is complete, and what follows |
+//! | `held.rs` | a round that holds, and how it ends |
+//! | `silent.rs` | a round of which all participants are silent |
+//! | `recovering.rs` | what is learned from members after the death of a coordinator |
 //! | `elsewhere.rs` | members of a round whose coordinator may live |
-//! | `silent.rs` | rounds of which all participants are silent |
+//! | `reattach.rs` | agents that come back, or were started in place of others |
+//! | `record.rs` | what outlives the coordinator, and the numbers of rounds |
+//! | `master.rs` | the address of the workers' store |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
 mod arrivals;
 mod elsewhere;
+mod forming;
+mod held;
 mod master;
-mod noted;
 mod reattach;
-mod recovery;
+mod record;
+mod recovering;
 mod round;
 mod silent;
 mod torchrun;
 
-pub use self::recovery::WINDOW as RECOVERY_WINDOW;
+pub use self::recovering::WINDOW as RECOVERY_WINDOW;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use self::master::Masters;
-use self::recovery::Recovery;
-use self::silent::Silent;
+use self::master::Half;
+use self::round::{Closed, Forming, Round};
+use self::torchrun::TorchrunForm;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
-use crate::fence;
 use crate::last_call::LastCall;
-use crate::mutant::{Mutant, is_broken};
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
-use crate::{NodeDesc, RendezvousState, Settings, silence};
+use crate::{NodeDesc, Rule, Settings, fence, silence};
 use rdzv_core::machine::Outbox;
-use rdzv_core::reminder;
-use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_core::rules::Rules;
+use rdzv_core::time::{Mono, Now};
 
-/// Longest time of any setting; more is a mistake, and would not fit where times are added up.
+/// Longest time of any setting.
+///
+/// More is a mistake, and would not fit where times are added up.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-
-/// Agents that have waited for less are not told who has come: most rounds are complete before.
-const TELL_AFTER: Duration = reminder::FIRST;
-
-/// Changes of who has come within this time are told as one, so that many arrivals cost little.
-const TELL_WITHIN: Duration = Duration::from_millis(250);
 
 /// Most missed heartbeats that may be allowed.
 const MOST_ATTEMPTS: u32 = 1_000_000;
 
-/// The logarithm of the rounds that one coordinator may announce before numbers could be used twice, where nobody
-/// remembers the last one.
+/// Logarithm of the number of rounds of one coordinator.
+///
+/// After more rounds, numbers could be used twice where no record has the last one.
 const ROUNDS_OF_EPOCH: u32 = 16;
 
-/// What a run wants done.
+/// An action of a run.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// Send an event to an agent of the run.
     Notify(NodeDesc, Event),
     /// The agent is not in the run any more: its session ends.
     Gone(NodeDesc),
-    /// Read a key at once, before anything else.
+    /// Read a key immediately, before anything else.
     Read(Vec<u8>),
     /// Store a value.
     Store { key: Vec<u8>, value: Vec<u8> },
@@ -85,133 +85,122 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
-    /// The state as all agents see it, but for the heartbeats of native agents.
-    state: RendezvousState,
-    /// The settings of the run, and the agent they are from: the first native one, and again the
-    /// first after there has been none in between.
+    context: Arc<Context>,
+    /// The settings of the run, and the agent that sent them.
+    ///
+    /// The first of ours, and again the first after there has been none in between.
     settings: Settings,
     settings_of: Option<NodeDesc>,
     agents: BTreeMap<NodeDesc, Agent>,
-    /// When the join of which agent is over.
+    /// Ends of joins, by time.
     join_timers: BTreeSet<(Mono, NodeDesc)>,
-    /// When torchrun's agents were last heard of: the time they wrote, and ours when it was seen.
-    torchrun: BTreeMap<NodeDesc, (Wall, Mono)>,
-    /// The complete round that was announced to its participants.
-    announced: Option<u64>,
-    /// The program of its participants, if all of them have said so.
-    round_runs: Vec<Program>,
-    /// It was also announced that the round does not hold any more.
-    change_announced: bool,
-    /// The participants of that round.
+    nodes: Nodes,
+    round: Round,
+    /// The state that outlives this coordinator.
+    record: RunNote,
+    /// Nodes of the last round, which come before others.
     former: BTreeSet<NodeDesc>,
-    /// Those of them that may come back.
-    awaited: BTreeSet<NodeDesc>,
-    /// Until when torchrun's agents among them are waited for.
-    awaited_until: Option<Mono>,
-    /// Enough of them for a round are there, so that it need not wait for others.
-    enough: bool,
-    /// Number of nodes that those who wait for a round were told of last, and when they are told again.
-    reported: usize,
-    tell_at: Option<Mono>,
-    /// The end of the last call.
-    last_call: Option<Mono>,
-    /// Whether it was logged, which happens once per round, however many nodes come and go.
-    last_call_announced: bool,
-    masters: Masters,
-    /// The round whose ranks stand in the store, and of how many nodes.
-    recorded: Option<(u64, u32)>,
-    /// What is stored under torchrun's key; the state has changed since if it is dirty.
-    form: Option<Vec<u8>>,
-    /// When the heartbeats of native agents in it are from.
-    refreshed_at: Mono,
-    dirty: bool,
-    /// The form is ours, and was not there before.
-    written: bool,
-    /// Whether another coordinator follows if this one dies. If not, nothing of what follows is used.
-    restartable: bool,
-    /// The note for it.
-    note: RunNote,
-    /// The recovery under way.
-    recovery: Option<Recovery>,
-    /// The ranks of the participants that it waits for, and their instances as far as they are known (else 0).
-    missing: BTreeMap<u32, u64>,
-    /// The participants of the announced round that were lost because nothing was heard of them.
-    silent: BTreeMap<u32, Silent>,
-    /// The instance of the agent in whose process the coordinator is.
-    host: Option<u64>,
-    /// There was another coordinator before, which has left no note.
-    had_coordinator: bool,
-    /// Until when members of an older round may be heard of, where nothing is known of one.
-    not_before: Option<Mono>,
-    /// People have said that those who are missing have ended.
-    recovers: bool,
-    /// If agents have leases: when one of the voters that elected this coordinator had last heard from an earlier one.
-    electors_heard: Option<Mono>,
-    /// The time for which a machine may be silent, if it was said.
-    node_timeout: Option<Duration>,
-    /// The distance to the number of the next round; 1 if it is 0.
-    step: u64,
-    /// A number that no other coordinator has drawn.
-    draw: u64,
-    /// Coordinators before this one have given out lower numbers of rounds, as far as it knows how many there were.
-    least_number: u64,
-    /// Participants of the announced round whose workers have succeeded.
-    succeeded: BTreeSet<NodeDesc>,
+    /// Programs of the last round.
+    ///
+    /// Empty unless all participants have sent one.
+    programs: Vec<Program>,
+    /// Addresses of the workers' store by round, as agents of torchrun stored them.
+    stored_masters: BTreeMap<u64, Half>,
+    torchrun: TorchrunForm,
+    /// Least number that no earlier coordinator has given out.
+    ///
+    /// `None` if there was no earlier coordinator.
+    least_number: Option<u64>,
 }
 
-/// An agent that takes part through the coordinator.
+/// Knowledge of the coordinator that does not change.
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    /// `true` if another coordinator follows this one.
+    ///
+    /// If not, nothing is left to it.
+    pub(super) is_restartable: bool,
+    /// Instance of the agent in whose process the coordinator is.
+    pub(super) host: Option<u64>,
+    /// Time at which the coordinator began.
+    ///
+    /// `None` if no other one follows it.
+    pub(super) began: Option<Mono>,
+    /// `true` if the user has confirmed that missing processes have exited.
+    pub(super) is_confirmed: bool,
+    /// A number that no other coordinator has drawn.
+    pub(super) draw: u64,
+    /// If agents have leases.
+    ///
+    /// When one of the voters that elected this coordinator had last heard from an earlier one.
+    pub(super) electors_heard: Option<Mono>,
+    /// Longest time for which a machine may be silent, if it is known.
+    pub(super) node_timeout: Option<Duration>,
+    pub(super) rules: Rules<Rule>,
+}
+
+/// The nodes of a run.
+#[derive(Debug, Default)]
+struct Nodes {
+    /// Participants of the round and their ranks, which are 0 until it is complete.
+    participants: BTreeMap<NodeDesc, u32>,
+    /// Nodes that want to participate in the next round.
+    waiting: BTreeSet<NodeDesc>,
+    /// Nodes that wait because the round is full.
+    surplus: BTreeSet<NodeDesc>,
+}
+
+impl Nodes {
+    /// `true` if a node is in one of the lists.
+    fn has(&self, node: &NodeDesc) -> bool {
+        self.participants.contains_key(node)
+            || self.waiting.contains(node)
+            || self.surplus.contains(node)
+    }
+}
+
+/// An agent that participates through the coordinator.
 #[derive(Debug)]
 struct Agent {
-    instance: u64,
-    role: String,
-    local_world_size: u32,
-    program: Option<Program>,
-    /// The number of its last join, if it can reattach.
-    attempt: Option<u32>,
-    /// It has said that it failed for good.
-    has_failed: bool,
+    join: Join,
     phase: Phase,
-    /// When its join came, how long it waits, and when that is over.
-    joined_at: Mono,
-    join_timeout: Duration,
-    join_at: Option<Mono>,
-    /// The time after which it stops its workers, if it has a fence.
-    fence: Option<Duration>,
-    /// It says where it is from.
-    says_from: bool,
 }
 
 impl Agent {
-    fn new(now: Now, join: Join, phase: Phase) -> Self {
-        Self {
-            instance: join.instance,
-            role: join.role,
-            local_world_size: join.local_world_size,
-            attempt: join.attempt.filter(|_| join.program.is_some()),
-            program: join.program,
-            has_failed: false,
-            phase,
-            joined_at: now.mono,
-            join_timeout: join.settings.join_timeout,
-            join_at: None,
-            fence: join.settings.fence,
-            says_from: join.from.is_some(),
+    /// The number of its last join; `None` if it cannot reattach.
+    fn attempt(&self) -> Option<u32> {
+        self.join.attempt.filter(|_| self.join.program.is_some())
+    }
+}
+
+/// State of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It waits for a round.
+    Joining {
+        /// Time at which its join came, or began again.
+        since: Mono,
+        /// Time at which the join fails.
+        ends: Option<Mono>,
+    },
+    /// It is in the round that was announced to it.
+    Member,
+    /// The round went on without it, so it waits for nothing.
+    Dropped,
+}
+
+impl Phase {
+    fn join_ends(self) -> Option<Mono> {
+        match self {
+            Self::Joining { ends, .. } => ends,
+            Self::Member | Self::Dropped => None,
         }
     }
 }
 
-/// What an agent waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// A round.
-    Joining,
-    /// The end of the round that was announced to it.
-    Member,
-    /// Nothing: the round went on without it.
-    Dropped,
-}
-
-/// Why a join cannot be accepted whoever else takes part.
+/// Returns the reason why a join cannot be accepted in any round.
+///
+/// `None` if it can.
 pub(super) fn unusable(join: &Join) -> Option<String> {
     let Settings {
         min_nodes,
@@ -247,15 +236,16 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     }
 }
 
-/// The message to a surplus node when the run ends: that it was not needed, unless it runs something
-/// that no participant has run.
-fn not_needed(run: &str, agent: &Agent, round_runs: &[Program]) -> Refusal {
+/// The refusal of a surplus node when the run ends.
+///
+/// It was not needed, unless it runs a program that no participant has run.
+fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
     let is_same = |other: &Program| {
-        let own = agent.program.as_ref();
+        let own = agent.join.program.as_ref();
         own.is_none_or(|own| own.fingerprint == other.fingerprint)
     };
-    match (&agent.program, round_runs.first()) {
-        (Some(own), Some(other)) if !round_runs.iter().any(is_same) => Refusal::Unusable(format!(
+    match (&agent.join.program, programs.first()) {
+        (Some(own), Some(other)) if !programs.iter().any(is_same) => Refusal::Unusable(format!(
             "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
              ran: give each job its own --rdzv-id",
             other.name, own.name
@@ -265,100 +255,92 @@ fn not_needed(run: &str, agent: &Agent, round_runs: &[Program]) -> Refusal {
 }
 
 impl Run {
-    pub(super) fn new(id: &str, restartable: bool) -> Self {
+    pub(super) fn new(id: &str, context: Context) -> Self {
+        let older_ends = context.began.map(|began| began + recovering::UNNOTED);
+        let context = Arc::new(context);
         Self {
             id: id.to_owned(),
-            restartable,
+            context,
+            round: Round::Forming(Forming {
+                older_ends,
+                ..Forming::default()
+            }),
             ..Self::default()
         }
     }
 
-    /// Says in which agent's process the coordinator is; when it began, if it knows nothing of rounds before; whether
-    /// people have said that those who are missing have ended; and what it has drawn.
-    pub(super) fn hosted(
-        mut self,
-        host: Option<u64>,
-        unnoted_since: Option<Mono>,
-        recovers: bool,
-        draw: u64,
-    ) -> Self {
-        (self.host, self.recovers, self.draw) = (host, recovers, draw);
-        self.not_before = unnoted_since.map(|began| began + recovery::UNNOTED);
-        self
-    }
-
-    /// Says that voters are behind the coordinator, when those that elected it had last heard from an earlier one, and for how
-    /// long a machine may be silent.
-    pub(super) fn fencing(
-        mut self,
-        electors_heard: Option<Mono>,
-        node_timeout: Option<Duration>,
-    ) -> Self {
-        self.node_timeout = node_timeout;
-        self.electors_heard =
-            electors_heard.map(|heard| match is_broken(Mutant::ForgetsElectors) {
-                false => heard,
-                true => Mono::ZERO,
-            });
-        self
-    }
-
-    /// The time that has to pass before a participant of the last round that is silent can be taken for lost: until then,
-    /// its workers may run.
+    /// Time after which a silent participant of the last round is lost.
+    ///
+    /// Before, its workers may run.
     pub(super) fn fence(&self) -> Duration {
-        match self.electors_heard {
-            Some(_) if !self.note.lease.is_zero() => fence::lost_after(self.note.lease),
+        match self.context.electors_heard {
+            Some(_) if !self.record.lease.is_zero() => {
+                fence::lost_after(self.record.lease, self.context.rules)
+            }
             _ => Duration::ZERO,
         }
     }
 
-    /// The same for one agent, whose workers run only if it takes part in the round.
+    /// The same for one agent.
+    ///
+    /// Zero if it is not in the round.
     pub(super) fn fence_of(&self, node: &NodeDesc) -> Duration {
-        match self.is_member(node) {
-            true => self.fence(),
-            false => Duration::ZERO,
+        if self.is_member(node) {
+            self.fence()
+        } else {
+            Duration::ZERO
         }
     }
 
-    /// Whether an agent takes part in the round that was announced last.
+    /// `true` if an agent participates in the round that was announced last.
     pub(super) fn is_member(&self, node: &NodeDesc) -> bool {
         let agent = self.agents.get(node);
         agent.is_some_and(|agent| agent.phase == Phase::Member)
     }
 
-    /// Whether an agent takes part, or waits to.
+    /// `true` if an agent waits for a round.
+    fn is_joining(&self, node: &NodeDesc) -> bool {
+        let agent = self.agents.get(node);
+        agent.is_some_and(|agent| matches!(agent.phase, Phase::Joining { .. }))
+    }
+
+    /// `true` if an agent participates, or waits to.
     pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
         let agent = self.agents.get(node);
         agent.is_some_and(|agent| agent.phase != Phase::Dropped)
     }
 
-    /// There were so many coordinators before, of which nothing more is known. If nobody is left who knows the number
-    /// of the last round, the next one has a number that none of them has given out.
+    /// `epoch` coordinators came before this one, of which nothing more is known.
+    ///
+    /// If no agent in contact knows the number of the last round, the next one has a number that
+    /// none of them has given out.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
-        self.had_coordinator = true;
-        self.least_number = self.least_number.max(u64::from(epoch) << ROUNDS_OF_EPOCH);
-        if self.announced.is_none() {
-            self.state.round = self.state.round.max(self.least_number);
+        let least = u64::from(epoch) << ROUNDS_OF_EPOCH;
+        let least = self.least_number.unwrap_or(0).max(least);
+        self.least_number = Some(least);
+        if let Some(forming) = self.round.forming_mut()
+            && forming.last.is_none()
+        {
+            forming.number = forming.number.max(least);
         }
     }
 
-    /// Whether a round was announced, and is not being recovered.
+    /// `true` if a round was announced, and is not being recovered.
     pub(super) fn knows_a_round(&self) -> bool {
-        self.announced.is_some() && self.recovery.is_none()
+        self.round.announced().is_some() && !self.is_recovering()
     }
 
-    /// Whether state is being recovered.
+    /// `true` if participants are searched for.
     pub(super) fn is_recovering(&self) -> bool {
-        self.recovery.is_some()
+        self.round.search().is_some()
     }
 
-    /// Whether it waits for one of its own agents, about which people have said nothing yet.
+    /// `true` if it waits for an agent that the user has not confirmed to have exited.
     pub(super) fn waits_for_word(&self) -> bool {
-        let recovery = self.recovery.as_ref();
-        recovery.is_some_and(|recovery| recovery.is_silent) && !self.recovers
+        matches!(&self.round, Round::Silent(_, search) if !search.is_confirmed)
     }
 
-    /// Whether no native agent is left, so that the coordinator has nobody to notify.
+    /// `true` if no agent of ours is left, so that the coordinator can notify none.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
     }
@@ -367,22 +349,25 @@ impl Run {
         &self.id
     }
 
-    /// Whether the run is over.
+    /// `true` if the run is over.
     pub(super) fn is_closed(&self) -> bool {
-        self.state.closed
+        self.round.is_closed()
     }
 
-    /// Whether the workers of all participants of a round, the last one, have succeeded.
+    /// `true` if all workers of this round, the last one, have succeeded.
     pub(super) fn has_succeeded(&self, round: u64) -> bool {
-        self.note.succeeded && self.note.round == round
+        self.record.succeeded && self.record.round == round
     }
 
-    /// The nodes that an agent sees that waits for a round. Agents of version 0.1, which do not say their
-    /// program, would not understand the answer.
+    /// The nodes that an agent sees that waits for a round.
+    ///
+    /// Agents of version 0.1, which do not send their program, would not understand the answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
-        let agent = self.agents.get(node)?;
-        agent.program.as_ref()?;
-        Arrived::seen_by(node, &self.state)
+        self.agents.get(node)?.join.program.as_ref()?;
+        let participants = &self.nodes.participants;
+        let is_spare = self.nodes.surplus.contains(node);
+        let forms = self.round.forming().is_some() && participants.contains_key(node);
+        (is_spare || forms).then(|| Arrived::of(participants.keys(), is_spare))
     }
 
     /// The settings of the run.
@@ -397,57 +382,41 @@ impl Run {
         }
     }
 
+    /// The programs of these nodes; empty unless all of them have sent one.
+    fn programs_of(&self, nodes: &BTreeSet<NodeDesc>) -> Vec<Program> {
+        let programs = nodes
+            .iter()
+            .map(|node| self.agents.get(node)?.join.program.clone());
+        programs.collect::<Option<_>>().unwrap_or_default()
+    }
+
     /// Takes an agent in that was not refused.
     pub(super) fn join(&mut self, now: Now, mut join: Box<Join>, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
-        let phase = self.agents.get(&node).map(|agent| agent.phase);
-        if self.is_repeated(&join) && phase != Some(Phase::Dropped) {
+        if self.is_repeated(&join) && self.keeps(&node) {
             return self.repeat(now, &node, out);
         }
         self.speaks(join.instance);
         // An agent of torchrun with that name cannot be; what it left behind is ours.
-        self.torchrun.remove(&node);
-        self.state.last_heartbeats.remove(&node);
+        self.torchrun.heartbeats.remove(&node);
         self.stop_join_timer(&node);
         for instance in std::mem::take(&mut join.replaces) {
             self.ended(now, instance, &node, out);
         }
-        let agent = Agent::new(now, *join, Phase::Joining);
-        self.agents.insert(node.clone(), agent);
+        let phase = Phase::Joining {
+            since: now.mono,
+            ends: None,
+        };
+        self.agents
+            .insert(node.clone(), Agent { join: *join, phase });
         self.restart_join_timer(now, &node);
         self.arrive(now, &node, out);
     }
 
-    /// The nodes of the round that forms are others than those that agents were told of.
-    fn tell_soon(&mut self, now: Now) {
-        match self.state.complete {
-            true => (self.reported, self.tell_at) = (0, None),
-            false if self.reported == self.state.participants.len() => {}
-            false => {
-                self.tell_at.get_or_insert(now.mono + TELL_WITHIN);
-            }
-        }
-    }
-
-    /// Tells the agents that have waited for long who has come, if it is time to.
-    fn tell_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.tell_at.is_none_or(|at| at > now.mono) {
-            return;
-        }
-        (self.reported, self.tell_at) = (self.state.participants.len(), None);
-        for (node, agent) in &self.agents {
-            let waits = agent.phase == Phase::Joining && agent.program.is_some();
-            if waits && now.mono.since(agent.joined_at) >= TELL_AFTER {
-                let arrived = self.arrived(node);
-                out.push(Effect::Notify(node.clone(), Event::Alive(arrived)));
-            }
-        }
-    }
-
-    /// Why an agent is not taken in.
+    /// Returns the reason why an agent is not taken in; `None` if it is.
     pub(super) fn refusal(&self, join: &Join) -> Option<Refusal> {
         if let Some(agent) = self.agents.get(&join.node)
-            && agent.instance != join.instance
+            && agent.join.instance != join.instance
         {
             return Some(Refusal::Unusable(format!(
                 "another agent calls itself {} and takes part already; give each agent its own \
@@ -459,11 +428,17 @@ impl Run {
         other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
     }
 
-    /// The difference between the program of a join and that of the others, if no id tells the runs apart.
+    /// The difference between programs.
+    ///
+    /// `None` if they are equal or runs have ids.
     fn other_program(&self, join: &Join) -> Option<String> {
         let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
         let (first, ours) = self.agents.iter().find_map(|(node, agent)| {
-            let ours = agent.program.as_ref().filter(|ours| !ours.has_run_id)?;
+            let ours = agent
+                .join
+                .program
+                .as_ref()
+                .filter(|ours| !ours.has_run_id)?;
             (ours.fingerprint != theirs.fingerprint).then_some((node, ours))
         })?;
         let another = match ours.name == theirs.name {
@@ -520,14 +495,14 @@ impl Run {
         ))
     }
 
-    /// An agent does not take part any more, by its own word.
+    /// An agent leaves the run by its own decision.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         self.remove_agent(node, out);
         self.depart(now, node, "has left", out);
     }
 
-    /// The life of an agent has ended; `how` that was noticed.
+    /// An agent is lost; `how` is the way in which that was noticed.
     pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
         self.await_again(node);
         self.falls_silent(node, out);
@@ -535,66 +510,45 @@ impl Run {
         self.depart(now, node, &format!("is lost: {how}"), out);
     }
 
-    /// The process of an agent has certainly ended, and its workers with it: nobody need be sure of more to go on without it.
+    /// The process of an agent has certainly ended, and its workers with it.
     pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         self.remove_agent(node, out);
         self.depart(now, node, "is lost: its process has ended", out);
     }
 
-    pub(super) fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+    fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.stop_join_timer(node);
         if let Some(agent) = self.agents.remove(node)
-            && !self.note.silent
+            && !self.record.silent
         {
-            self.note_departure(agent.instance, out);
+            self.record_departure(agent.join.instance, out);
         }
         out.push(Effect::Gone(node.clone()));
     }
 
-    /// An agent has failed for good, which is announced to all others.
-    pub(super) fn failed(&mut self, failed: &NodeDesc, reason: &str, out: &mut Outbox<Effect>) {
-        // An agent that reattaches says it again.
-        if let Some(agent) = self.agents.get_mut(failed)
-            && std::mem::replace(&mut agent.has_failed, true)
-            && self.restartable
-        {
+    /// Ends the run, and notifies each agent as suits what it waits for.
+    pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
+        if self.is_closed() {
             return;
         }
-        let event = Event::PeerFailed {
-            node: failed.to_string(),
-            reason: reason.to_owned(),
-        };
-        for node in self.agents.keys().filter(|node| *node != failed) {
-            out.push(Effect::Notify(node.clone(), event.clone()));
-        }
-    }
-
-    /// The run is over.
-    pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
-        if !self.state.closed {
-            self.state.closed = true;
-            self.dirty = true;
-            self.announce_closed(out);
-        }
-    }
-
-    /// Announces to every agent that the run is over, as suits what it waits for.
-    fn announce_closed(&mut self, out: &mut Outbox<Effect>) {
-        self.note.closed = !is_broken(Mutant::EndIsNotNoted);
-        self.note.silent = false;
-        out.push(Effect::Note(self.note.clone()));
-        self.recovery = None;
+        self.round = Round::Closed(Closed {
+            number: self.round.number(),
+            was_formed: self.round.is_formed(),
+        });
+        self.torchrun.outdate();
+        self.record.closed = self.context.rules.has(Rule::EndIsRecorded);
+        self.record.silent = false;
+        out.push(Effect::Note(self.record.clone()));
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
-                Phase::Joining if self.state.redundancy_list.contains(node) => {
-                    Event::Refused(not_needed(&self.id, agent, &self.round_runs))
+                Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
+                    Event::Refused(not_needed(&self.id, agent, &self.programs))
                 }
-                Phase::Joining => Event::Refused(Refusal::Closed),
+                Phase::Joining { .. } => Event::Refused(Refusal::Closed),
                 Phase::Member | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;
-            agent.join_at = None;
             out.push(Effect::Notify(node.clone(), event));
         }
         self.join_timers.clear();
@@ -602,25 +556,63 @@ impl Run {
 
     pub(super) fn status(&self) -> Event {
         Event::Status {
-            closed: self.state.closed,
-            waiting: self.state.wait_list.len() as u32,
+            closed: self.is_closed(),
+            waiting: self.nodes.waiting.len() as u32,
         }
+    }
+
+    /// The next deadline of the run.
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        let lost_after = self.settings.lost_after();
+        let heartbeats = self.torchrun.heartbeats.values();
+        let silent = heartbeats.map(|(_, seen)| *seen + lost_after).min();
+        [
+            self.join_timers.first().map(|(at, _)| *at),
+            silent,
+            self.forming_deadline(),
+            self.master_deadline(),
+            self.search_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time has passed.
+    ///
+    /// If this process has been held up (`late`), so have the heartbeats that wait to be read.
+    pub(super) fn tick(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
+        while let Some((at, _)) = self.join_timers.first()
+            && *at <= now.mono
+            && let Some((_, node)) = self.join_timers.pop_first()
+        {
+            self.expire_join(now, &node, out);
+        }
+        self.expire_torchrun(now, late, out);
+        self.end_waits(now);
+        self.master_is_late(now, out);
+        self.end_search_if_due(now, out);
+        self.advance(now, out);
+        self.report(now, out);
     }
 
     /// The join of an agent begins, or begins again.
     fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
         self.stop_join_timer(node);
         if let Some(agent) = self.agents.get_mut(node) {
-            let at = now.mono + agent.join_timeout;
-            (agent.joined_at, agent.join_at) = (now.mono, Some(at));
-            self.join_timers.insert((at, node.clone()));
+            let ends = now.mono + agent.join.settings.join_timeout;
+            agent.phase = Phase::Joining {
+                since: now.mono,
+                ends: Some(ends),
+            };
+            self.join_timers.insert((ends, node.clone()));
         }
     }
 
     /// An agent does not wait for a round any more.
     fn stop_join_timer(&mut self, node: &NodeDesc) {
-        if let Some(agent) = self.agents.get_mut(node)
-            && let Some(at) = agent.join_at.take()
+        if let Some(agent) = self.agents.get(node)
+            && let Some(at) = agent.phase.join_ends()
         {
             self.join_timers.remove(&(at, node.clone()));
         }

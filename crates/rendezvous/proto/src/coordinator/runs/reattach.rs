@@ -1,16 +1,15 @@
 //! Agents that come back over another connection, or were started in place of one that has ended.
 
-use super::recovery::Recovery;
+use super::round::{Recovery, Round};
 use super::{Agent, Effect, Phase, Run};
-use crate::NodeDesc;
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
-use crate::mutant::{Mutant, is_broken};
+use crate::{NodeDesc, Rule};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// An agent has certainly ended: another one was started in place of it.
+    /// An agent has certainly ended: another one was started in its place.
     pub(in crate::coordinator) fn ended(
         &mut self,
         now: Now,
@@ -18,13 +17,13 @@ impl Run {
         successor: &NodeDesc,
         out: &mut Outbox<Effect>,
     ) {
-        if is_broken(Mutant::IgnoresSuccessors) {
+        if !self.context.rules.has(Rule::SuccessorsProve) {
             return;
         }
         self.speaks(instance);
         let mut agents = self.agents.iter();
         let known = agents.find(|(node, agent)| {
-            agent.instance == instance && instance != 0 && *node != successor
+            agent.join.instance == instance && instance != 0 && *node != successor
         });
         let known = known.map(|(node, _)| node.clone());
         let takes_its_place = match (&known, self.missing_rank(instance)) {
@@ -35,9 +34,9 @@ impl Run {
                 self.depart(now, node, "was killed, and is started again", out);
                 was_former
             }
-            (None, Some(rank)) if self.recovery.is_some() && instance != 0 => {
+            (None, Some(rank)) if instance != 0 => {
                 self.account(rank, || format!("node {successor} was started again"));
-                self.note_departure(instance, out);
+                self.record_departure(instance, out);
                 true
             }
             _ => false,
@@ -48,8 +47,9 @@ impl Run {
         }
     }
 
-    /// An agent leaves that has said so before, over a connection that broke: the coordinator that was told may have been killed
-    /// before it took note.
+    /// An agent leaves that has sent this before, over a connection that broke.
+    ///
+    /// The coordinator that received it may have been killed before it recorded that.
     pub(in crate::coordinator) fn leaves(
         &mut self,
         now: Now,
@@ -59,18 +59,18 @@ impl Run {
         let node = &join.node;
         self.speaks(join.instance);
         let known = self.agents.get(node);
-        if known.is_some_and(|agent| agent.instance == join.instance) {
+        if known.is_some_and(|agent| agent.join.instance == join.instance) {
             self.leave(now, node, out);
         } else if let Some(rank) = self.missing_rank(join.instance)
             && join.instance != 0
         {
             self.account(rank, || format!("node {node} has left"));
-            self.note_departure(join.instance, out);
-            self.end_recovery_if_due(now, out);
+            self.record_departure(join.instance, out);
+            self.end_search_if_due(now, out);
         }
     }
 
-    /// An agent goes on over a new connection.
+    /// An agent resumes over a new connection.
     pub(in crate::coordinator) fn reattach(
         &mut self,
         now: Now,
@@ -81,19 +81,20 @@ impl Run {
             join, holds, left, ..
         } = reattach;
         let node = join.node.clone();
-        // Others may have been told, and have gone: that all have succeeded is never taken back.
+        // Others may have been notified, and have left: that all have succeeded is never taken
+        // back.
         if let Some(held) = &holds
             && held.succeeded
             && self.has_succeeded(held.round)
-            && !is_broken(Mutant::SuccessIsTakenBack)
+            && self.context.rules.has(Rule::SuccessIsKept)
         {
             let round = held.round;
             out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
         }
         if let Some(left) = &left
-            && left.round == self.note.round
-            && let Some(recovery) = &self.recovery
-            && recovery.is_unnoted()
+            && left.round == self.record.round
+            && let Some(recovery) = self.round.recovery()
+            && !recovery.is_recorded()
         {
             self.account(left.rank, || format!("node {node} joins again"));
             self.former.insert(node.clone());
@@ -104,11 +105,11 @@ impl Run {
         }
         let known = self.agents.get(&node);
         match (known.map(|agent| agent.phase), holds) {
-            (Some(Phase::Joining | Phase::Member), None) if self.is_repeated(&join) => {
+            (Some(Phase::Joining { .. } | Phase::Member), None) if self.is_repeated(&join) => {
                 self.repeat(now, &node, out);
             }
             (_, None) => self.join(now, Box::new(join), out),
-            (Some(Phase::Member), Some(held)) if self.announced == Some(held.round) => {
+            (Some(Phase::Member), Some(held)) if self.round.announced() == Some(held.round) => {
                 self.resume(now, &node, held, out);
             }
             (None, Some(held)) => self.regain(now, join, held, out),
@@ -116,31 +117,30 @@ impl Run {
         }
     }
 
-    /// Whether a join has been taken in already.
+    /// `true` if a join has been taken in already.
     pub(super) fn is_repeated(&self, join: &Join) -> bool {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
-            let is_last = agent.attempt.is_some() && agent.attempt == join.attempt;
-            self.restartable && is_last && agent.instance == join.instance
+            let is_last = agent.attempt().is_some() && agent.attempt() == join.attempt;
+            self.context.is_restartable && is_last && agent.join.instance == join.instance
         })
     }
 
-    /// Repeats the events that an agent which has joined before has not heard.
+    /// Repeats the events that an agent which has joined before has not received.
     pub(super) fn repeat(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let is_member = self.agents.get(node).map(|agent| agent.phase) == Some(Phase::Member);
-        let Some(rank) = self
-            .state
-            .participants
-            .get(node)
-            .copied()
-            .filter(|_| is_member)
-        else {
+        let participants = &self.nodes.participants;
+        let rank = participants.get(node).filter(|_| self.is_member(node));
+        let Some(rank) = rank.copied() else {
             return;
         };
-        if self.change_announced {
-            // It has never heard of the round, which does not hold any more: it waits for the next one.
+        if self.round.is_broken_off() {
+            // It has never received the round, which does not hold any more: it waits for the next
+            // one.
             if let Some(agent) = self.agents.get_mut(node) {
-                agent.phase = Phase::Joining;
+                agent.phase = Phase::Joining {
+                    since: now.mono,
+                    ends: None,
+                };
             }
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
@@ -148,7 +148,7 @@ impl Run {
         let infos = self.infos();
         let assignments = infos.as_ref().map(|infos| assign(infos));
         let notify = |event| Effect::Notify(node.clone(), event);
-        let round = self.state.round;
+        let round = self.round.number();
         if self.is_recoverable() {
             let host = self.host_rank();
             out.push(notify(Event::Recoverable { round, host }));
@@ -156,7 +156,7 @@ impl Run {
         out.push(notify(Event::Formed {
             round,
             rank,
-            world_size: self.state.participants.len() as u32,
+            world_size: self.nodes.participants.len() as u32,
             assignment: assignments.and_then(|all| all.get(rank as usize).copied()),
         }));
         let held = HeldRound {
@@ -170,19 +170,19 @@ impl Run {
         self.resume(now, node, held, out);
     }
 
-    /// A participant goes on where it was.
+    /// A participant resumes.
     fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound, out: &mut Outbox<Effect>) {
         let round = held.round;
-        match (held.master, self.masters.current()) {
+        match (held.master, self.known_master()) {
             (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
-            // The one that has said it need not have heard that it was taken in.
+            // The one that has sent it need not have received that it was taken in.
             (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
                 let event = Event::Master { round, addr, port };
                 out.push(Effect::Notify(node.clone(), event));
             }
             _ => {}
         }
-        if self.change_announced {
+        if self.round.is_broken_off() {
             self.dismiss(node, round, out);
         }
         if held.succeeded {
@@ -195,14 +195,13 @@ impl Run {
         if self.is_undecided() {
             return;
         }
-        let recovery = self.recovery.as_ref();
-        let reason = match recovery.is_some_and(|recovery| recovery.is_silent) {
-            true => "nothing was heard of any of its nodes",
-            false => "the others went on while this node had no connection",
+        let reason = match self.round {
+            Round::Silent(..) => "nothing was heard of any of its nodes",
+            _ => "the others went on while this node had no connection",
         };
         let event = Event::Membership {
             round,
-            waiting: self.state.wait_list.len() as u32,
+            waiting: self.nodes.waiting.len() as u32,
             reason: reason.to_owned(),
         };
         out.push(Effect::Notify(node.clone(), event));
@@ -211,53 +210,57 @@ impl Run {
     /// An agent that this coordinator does not know holds a round.
     fn regain(&mut self, now: Now, join: Join, held: HeldRound, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
-        let expected = self.missing.get(&held.rank).copied();
-        let is_unnoted = self.recovery.as_ref().map(Recovery::is_unnoted);
-        let is_member = is_unnoted.is_some_and(|is_unnoted| {
-            let is_it = expected == Some(join.instance) || is_unnoted && expected == Some(0);
-            (is_it || self.was_silent(&held)) && self.note.round == held.round
-        });
+        let search = self.round.search();
+        let expected = search.and_then(|search| search.missing.get(&held.rank).copied());
+        let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
+        let is_it = expected == Some(join.instance) || !is_recorded && expected == Some(0);
+        let is_member = search.is_some()
+            && (is_it || self.was_silent(&held))
+            && self.record.round == held.round;
         let phase = if is_member {
             Phase::Member
         } else {
             Phase::Dropped
         };
         if is_member {
-            self.missing.remove(&held.rank);
-            if let Some(member) = self.note.members.get_mut(held.rank as usize) {
+            if let Some(search) = self.round.search_mut() {
+                search.missing.remove(&held.rank);
+            }
+            if let Some(member) = self.record.members.get_mut(held.rank as usize) {
                 *member = join.instance;
             }
         } else if let Some(rank) = self.missing_rank(join.instance) {
-            // It holds another round, or says another rank than it has.
+            // It holds another round, or reports another rank than it has.
             self.account(rank, || format!("node {node} holds another round"));
         }
-        self.agents
-            .insert(node.clone(), Agent::new(now, join, phase));
+        self.agents.insert(node.clone(), Agent { join, phase });
         if !is_member {
             self.skip_numbers(held.round);
             self.dismiss(&node, held.round, out);
-            return self.end_recovery_if_due(now, out);
+            return self.end_search_if_due(now, out);
         }
-        self.state.participants.insert(node.clone(), held.rank);
+        self.nodes.participants.insert(node.clone(), held.rank);
         if let Some((addr, port)) = held.master {
-            self.masters.set(addr, port);
+            self.set_master(addr, port);
         }
-        // Somebody who had come back is gone again, of which the others were told then.
-        if self.change_announced {
+        // A participant that had come back has left again, which the others were notified of then.
+        if self.round.is_broken_off() {
             self.dismiss(&node, held.round, out);
         }
-        if held.succeeded {
-            self.succeeded.insert(node);
+        if held.succeeded
+            && let Some(formed) = self.round.formed_mut()
+        {
+            formed.succeeded.insert(node);
         }
-        self.end_recovery_if_due(now, out);
+        self.end_search_if_due(now, out);
     }
 
-    /// Whether an agent whose connection broke may come back over another one.
+    /// `true` if an agent whose connection broke may come back over another one.
     pub(in crate::coordinator) fn may_reattach(&self, node: &NodeDesc) -> bool {
-        let Some(agent) = self.agents.get(node).filter(|_| self.restartable) else {
+        let Some(agent) = self.agents.get(node) else {
             return false;
         };
         let holds = agent.phase != Phase::Member || self.is_recoverable();
-        agent.attempt.is_some() && holds
+        self.context.is_restartable && agent.attempt().is_some() && holds
     }
 }

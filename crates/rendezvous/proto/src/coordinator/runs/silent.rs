@@ -1,182 +1,221 @@
-//! Rounds of which all participants are silent: nobody knows whether their workers run.
+//! Rounds of which all participants are silent: whether their workers run is unknown.
 //!
-//! A round is *torn* when one of its participants certainly never runs workers of it again. The next one forms when nobody
-//! is left in it, and it is torn:
+//! A round is *torn* when one of its participants certainly never runs workers of it again. The
+//! next one forms when no participant is left in it, and it is torn:
 //!
-//! | what is known of a participant | torn |
+//! | knowledge about a participant | torn |
 //! |---|---|
-//! | it has left or joined again, as it has said itself | yes |
+//! | it has left or joined again by its own message | yes |
 //! | its workers have succeeded | yes |
 //! | another agent was started in its place, or its launcher has taken it out | yes |
 //! | its process has certainly ended, as the end of its connection proves (`end.rs`) | yes |
-//! | it is lost: nothing is heard of it, or its connection broke and it did not come back | no |
+//! | it is lost: it sends nothing, or its connection broke and it did not reattach | no |
 //!
-//! If all are lost and it is not torn, they may be cut off together and still run the round. With spares, a whole other one could
-//! run beside it. So the coordinator waits until one of them is heard of, and says for whom:
+//! If all are lost and the round is not torn, they may be cut off together and still run it. With
+//! spares, another whole round could run beside it. So the coordinator waits until one of them
+//! sends a message, and logs for whom it waits:
 //!
-//! * One that comes back and holds the round learns that it is over, because the others have been told so. It counts as a participant
-//!   again until it leaves by its own word: only then its workers have ended.
-//! * One that holds it no more tears it.
-//! * People can say that they are gone for good.
+//! * One that reattaches and holds the round learns that it is over, because the others were notified of that. It counts as a
+//!   participant again until it leaves by its own message: only then its workers have ended.
+//! * One that does not hold it any more tears it.
+//! * The user can confirm that they have exited.
 //!
-//! The note says it too, so that the next coordinator waits for the same agents. One is enough for it, not more than half: no other
-//! round forms before that one has left. Where agents have a fence, silent workers stand still, and nobody waits.
+//! The record has this state too, so that the next coordinator waits for the same agents. One is
+//! enough, not more than half: no other round forms before that one has left. Where agents have a
+//! fence, silent workers are suspended, and the coordinator does not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::recovery::Recovery;
+use super::round::{Formed, Recovery, Round, Search, SilentAgent};
 use super::{Effect, Run};
-use crate::NodeDesc;
 use crate::coordinator::wire::HeldRound;
-use crate::mutant::{Mutant, is_broken};
+use crate::{NodeDesc, Rule};
 use rdzv_core::escape::escape;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
-/// Time until people are told: agents that were only killed are started again sooner.
+/// Time until the wait is logged.
+///
+/// Agents that were only killed are started again sooner.
 const SAY_AFTER: Duration = Duration::from_millis(400);
 
-/// A participant of which nothing is heard.
-#[derive(Debug, Clone)]
-pub(super) struct Silent {
-    instance: u64,
-    /// Its host, if it is known.
-    host: String,
-}
-
-impl Run {
-    /// Whether the last round may still run, whole, if nothing is heard of any of its participants.
-    fn may_be_whole(&self) -> bool {
-        let is_torn = self.note.torn || self.note.succeeded;
-        self.is_recoverable()
-            && !is_torn
-            && self.fence().is_zero()
-            && !is_broken(Mutant::SilenceEndsRounds)
-    }
-
-    /// A participant leaves the round, and its workers have ended.
-    pub(super) fn leaves_round(&mut self, node: &NodeDesc) {
-        self.note.torn |= self.state.complete && self.state.participants.contains_key(node);
-    }
-
-    /// An agent that was lost is heard of without the round, or has certainly ended.
-    pub(super) fn speaks(&mut self, instance: u64) {
-        let mut silent = self.silent.values();
-        self.note.torn |= silent.any(|silent| silent.instance == instance);
-    }
-
-    /// A participant is about to be lost because nothing is heard of it.
-    pub(super) fn falls_silent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let rank = self.state.participants.get(node).copied();
-        let is_noted = self.recovery.as_ref().is_none_or(Recovery::is_noted);
-        let (Some(rank), Some(agent)) = (rank, self.agents.get(node)) else {
-            return;
-        };
-        if !self.state.complete || self.note.round != self.state.round || !is_noted {
-            return;
-        }
-        self.note.torn |= self.succeeded.contains(node);
-        let silent = Silent {
-            instance: agent.instance,
-            host: escape(&node.addr),
-        };
-        self.silent.insert(rank, silent);
-        if self.state.participants.len() == 1 && self.may_be_whole() {
-            let missing = std::mem::take(&mut self.missing);
-            self.keep_silent(&missing);
-            self.note_silence(out);
-        }
-    }
-
-    /// These were waited for, and nothing was heard of them.
-    pub(super) fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
+impl Formed {
+    /// These participants were waited for, and sent nothing.
+    fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
         for (rank, instance) in missing {
             let silent = self.silent.entry(*rank);
-            silent.or_insert_with(|| Silent {
+            silent.or_insert_with(|| SilentAgent {
                 instance: *instance,
                 host: String::new(),
             });
         }
     }
+}
 
-    /// Nobody of the round is left, and it may be whole. The next coordinator knows that before anything follows from it.
-    pub(super) fn note_silence(&mut self, out: &mut Outbox<Effect>) {
-        for (rank, silent) in &self.silent {
-            if let Some(member) = self.note.members.get_mut(*rank as usize) {
+impl Run {
+    /// `true` if the last round may still run, whole, while its members are silent.
+    fn may_be_whole(&self) -> bool {
+        let is_torn = self.record.torn || self.record.succeeded;
+        self.is_recoverable()
+            && !is_torn
+            && self.fence().is_zero()
+            && self.context.rules.has(Rule::SilenceIsNoEnd)
+    }
+
+    /// A participant leaves the round, and its workers have ended.
+    pub(super) fn leaves_round(&mut self, node: &NodeDesc) {
+        self.record.torn |= self.round.is_formed() && self.nodes.participants.contains_key(node);
+    }
+
+    /// A lost agent sends a message without the round, or has certainly ended.
+    pub(super) fn speaks(&mut self, instance: u64) {
+        let silent = self
+            .round
+            .formed()
+            .into_iter()
+            .flat_map(|it| it.silent.values());
+        let mut instances = silent.map(|silent| silent.instance);
+        self.record.torn |= instances.any(|silent| silent == instance);
+    }
+
+    /// A participant is about to be lost by silence.
+    pub(super) fn falls_silent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        let rank = self.nodes.participants.get(node).copied();
+        let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
+        let (Some(rank), Some(agent)) = (rank, self.agents.get(node)) else {
+            return;
+        };
+        let is_last = self.nodes.participants.len() == 1;
+        let Some(formed) = self.round.formed_mut() else {
+            return;
+        };
+        if self.record.round != formed.number || !is_recorded {
+            return;
+        }
+        self.record.torn |= formed.succeeded.contains(node);
+        let silent = SilentAgent {
+            instance: agent.join.instance,
+            host: escape(&node.addr),
+        };
+        formed.silent.insert(rank, silent);
+        if is_last && self.may_be_whole() {
+            let search = self.round.search_mut();
+            let missing = search.map(|search| std::mem::take(&mut search.missing));
+            self.keep_silent(&missing.unwrap_or_default());
+            self.record_silence(out);
+        }
+    }
+
+    /// These participants were waited for, and sent nothing.
+    pub(super) fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
+        if let Some(formed) = self.round.formed_mut() {
+            formed.keep_silent(missing);
+        }
+    }
+
+    /// No participant is left, and the round may be whole.
+    ///
+    /// The next coordinator knows that before anything follows from it.
+    pub(super) fn record_silence(&mut self, out: &mut Outbox<Effect>) {
+        let silent = self.round.formed().into_iter().flat_map(|it| &it.silent);
+        for (rank, silent) in silent {
+            if let Some(member) = self.record.members.get_mut(*rank as usize) {
                 *member = silent.instance;
             }
         }
-        self.note.silent = true;
-        out.push(Effect::Note(self.note.clone()));
+        self.record.silent = true;
+        out.push(Effect::Note(self.record.clone()));
     }
 
-    /// Waits until one of them is heard of.
+    /// Waits until one of the participants sends a message.
     pub(super) fn await_word(&mut self, now: Now) {
-        let silent = self.silent.iter();
-        self.missing = silent
-            .map(|(rank, silent)| (*rank, silent.instance))
-            .collect();
-        self.recovery = Some(Recovery {
+        let is_confirmed = self.is_confirmed();
+        let formed = match self.round.take() {
+            Round::Held(formed)
+            | Round::Over(formed)
+            | Round::Silent(formed, _)
+            | Round::Recovering(formed, _) => formed,
+            other => {
+                self.round = other;
+                return;
+            }
+        };
+        let silent = formed.silent.iter();
+        let search = Search {
             began: now.mono,
-            window_ends: Some(now.mono),
             at: now.mono + SAY_AFTER,
             say_at: now.mono + SAY_AFTER,
+            missing: silent
+                .map(|(rank, silent)| (*rank, silent.instance))
+                .collect(),
             over: Vec::new(),
-            is_silent: true,
-            elsewhere: None,
-        });
+            is_confirmed,
+        };
+        self.round = Round::Silent(formed, search);
     }
 
-    /// Begins with a note that says it.
+    /// `true` if the user has confirmed that the missing agents have exited.
+    ///
+    /// That holds for rounds of earlier coordinators.
+    pub(super) fn is_confirmed(&self) -> bool {
+        let is_ours = self.round.formed().is_some_and(|formed| formed.is_ours);
+        self.context.is_confirmed && !is_ours
+    }
+
+    /// Begins with a record that says it.
     pub(super) fn recover_silent(&mut self, now: Now) {
-        let members = (0..).zip(&self.note.members);
+        let members = (0..).zip(&self.record.members);
         let missing = members.filter(|(_, instance)| **instance != 0);
         let missing = missing.map(|(rank, instance)| (rank, *instance)).collect();
-        self.keep_silent(&missing);
-        self.state.complete = true;
-        self.change_announced = true;
+        let mut formed = Formed::new(self.record.round);
+        formed.keep_silent(&missing);
+        self.round = Round::Over(formed);
         self.await_word(now);
     }
 
-    /// Whether nobody holds the round at the end of its recovery, where these are missing, and it may be whole.
+    /// `true` if no participant holds the recovered round, and it may be whole.
     pub(super) fn all_are_silent(&mut self, missing: &BTreeMap<u32, u64>) -> bool {
-        let is_silent = self.state.participants.is_empty() && self.may_be_whole() && !self.recovers;
+        let is_silent =
+            self.nodes.participants.is_empty() && self.may_be_whole() && !self.is_confirmed();
         if is_silent {
             self.keep_silent(missing);
         }
-        is_silent && !self.silent.is_empty()
+        let formed = self.round.formed();
+        is_silent && formed.is_some_and(|formed| !formed.silent.is_empty())
     }
 
-    /// Whether an agent that holds the round was in it, though no note has its instance any more: a coordinator
-    /// before has lost it.
+    /// `true` if a member of the round is not in its record any more.
+    ///
+    /// An earlier coordinator has lost it.
     pub(super) fn was_silent(&self, held: &HeldRound) -> bool {
-        let recovery = self.recovery.as_ref();
-        let member = self.note.members.get(held.rank as usize);
-        recovery.is_some_and(|recovery| recovery.is_silent) && member == Some(&0)
+        let member = self.record.members.get(held.rank as usize);
+        matches!(self.round, Round::Silent(..)) && member == Some(&0)
     }
 
-    /// An agent that waits says which round it was in last. No note need have its instance.
+    /// An agent that waits reports which round it was in last.
+    ///
+    /// The record need not have its instance.
     pub(super) fn has_left(&mut self, node: &NodeDesc, left: &HeldRound) {
-        if let Some(recovery) = &mut self.recovery
-            && recovery.is_silent
-            && self.note.round == left.round
+        if let Round::Silent(_, search) = &mut self.round
+            && self.record.round == left.round
         {
-            self.note.torn = true;
-            recovery.over.push(format!("node {node} joins again"));
+            self.record.torn = true;
+            search.over.push(format!("node {node} joins again"));
             self.former.insert(node.clone());
         }
     }
 
-    /// The hosts of the silent participants, as far as they are known, if the next round waits for one of them.
+    /// The known hosts of silent participants.
+    ///
+    /// `None` if the round is not silent.
     pub(super) fn silent_hosts(&self) -> Option<BTreeMap<u32, String>> {
-        let recovery = self.recovery.as_ref().filter(|recovery| recovery.is_silent);
-        recovery.map(|_| {
-            let silent = self.silent.iter();
-            let known = silent.filter(|(_, silent)| !silent.host.is_empty());
-            known
-                .map(|(rank, silent)| (*rank, silent.host.clone()))
-                .collect()
-        })
+        let Round::Silent(formed, _) = &self.round else {
+            return None;
+        };
+        let silent = formed.silent.iter();
+        let known = silent.filter(|(_, silent)| !silent.host.is_empty());
+        let hosts = known.map(|(rank, silent)| (*rank, silent.host.clone()));
+        Some(hosts.collect())
     }
 }

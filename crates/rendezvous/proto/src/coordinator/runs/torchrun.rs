@@ -1,87 +1,210 @@
 //! torchrun's form of the state, and what agents of torchrun write.
 //!
-//! Native agents keep no heartbeats in the state: whoever looks sees those that are connected as
-//! just heard of. Agents of torchrun are held for lost when the heartbeat that they write has not changed
-//! for long enough by the coordinator's clock, so that it does not matter what their clocks say.
+//! Agents of ours keep no heartbeats in the state: a reader sees those that are connected as just
+//! heard. An agent of torchrun is lost when the heartbeat that it writes has not changed for long
+//! enough by the coordinator's clock, so that the clocks of agents do not matter.
 
-use super::{Effect, Phase, Run};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::round::{Closed, Formed, Forming, LastCallEnd, Round};
+use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
 use crate::coordinator::wire::Event;
-use crate::expected::is_listed;
-use crate::{NodeDesc, RendezvousState, codec};
+use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
-use rdzv_core::time::Now;
+use rdzv_core::time::{Mono, Now, Wall};
+
+/// The state under torchrun's key, and what agents of torchrun wrote in it.
+#[derive(Debug, Default)]
+pub(super) struct TorchrunForm {
+    /// The last heartbeat of each agent of torchrun.
+    ///
+    /// The time that it wrote, and ours when it was seen.
+    pub(super) heartbeats: BTreeMap<NodeDesc, (Wall, Mono)>,
+    dialect: Dialect,
+    value: Value,
+    /// The round whose ranks are in the store, and its number of nodes.
+    pub(super) recorded: Option<(u64, u32)>,
+}
+
+/// The value under torchrun's key.
+#[derive(Debug, Default)]
+enum Value {
+    /// There is none, as far as is known, and no need for one until it is read.
+    #[default]
+    Absent,
+    /// The nodes have changed since it was read or written.
+    ///
+    /// `None` if there was no value.
+    Outdated(Option<Stored>),
+    /// It shows the nodes as they are.
+    Current(Stored),
+}
+
+#[derive(Debug)]
+struct Stored {
+    bytes: Vec<u8>,
+    /// Time at which this coordinator wrote it; `None` if an agent of torchrun did.
+    refreshed: Option<Mono>,
+    origin: Origin,
+}
+
+/// The first writer of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Ours,
+    Torchrun,
+}
+
+impl TorchrunForm {
+    /// The nodes have changed.
+    pub(super) fn outdate(&mut self) {
+        self.value = match std::mem::take(&mut self.value) {
+            Value::Absent => Value::Outdated(None),
+            Value::Current(stored) | Value::Outdated(Some(stored)) => Value::Outdated(Some(stored)),
+            Value::Outdated(None) => Value::Outdated(None),
+        };
+    }
+
+    fn stored(&self) -> Option<&Stored> {
+        match &self.value {
+            Value::Absent => None,
+            Value::Outdated(stored) => stored.as_ref(),
+            Value::Current(stored) => Some(stored),
+        }
+    }
+}
 
 impl Run {
-    /// Value of torchrun's key before there was a native agent, and whether it was stored here.
-    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, written: bool) {
-        self.written = written;
+    /// The state as agents of torchrun see it.
+    ///
+    /// `wall` is the heartbeat of agents of ours.
+    fn state(&self, wall: Wall) -> RendezvousState {
+        let heartbeats = &self.torchrun.heartbeats;
+        let theirs = heartbeats.iter().map(|(node, (wall, _))| (node, *wall));
+        let ours = self.agents.keys().filter(|node| self.nodes.has(node));
+        let ours = ours.map(|node| (node, wall));
+        let all = theirs.chain(ours).map(|(node, wall)| (node.clone(), wall));
+        let last_call = self
+            .round
+            .forming()
+            .and_then(|forming| forming.last_call.as_ref());
+        RendezvousState {
+            round: self.round.number(),
+            complete: self.round.is_formed(),
+            deadline: last_call.map(|last_call| last_call.deadline),
+            closed: self.is_closed(),
+            participants: self.nodes.participants.clone(),
+            wait_list: self.nodes.waiting.clone(),
+            redundancy_list: self.nodes.surplus.clone(),
+            last_heartbeats: all.collect(),
+            dialect: self.torchrun.dialect.clone(),
+        }
+    }
+
+    /// Takes over the value of torchrun's key before the first agent of ours.
+    ///
+    /// `is_ours`: a coordinator stored it.
+    pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, is_ours: bool) {
         let Some(value) = value else {
             return;
         };
-        // What cannot be read is replaced, as the first state is.
+        // A value that cannot be read is replaced, as the first state is.
         if let Ok(Some(state)) = codec::from_value(value) {
-            self.state = state;
-            self.announced = self.state.complete.then_some(self.state.round);
-            self.former = self.state.participants.keys().cloned().collect();
-            self.awaited = match self.state.complete {
-                true => self.former.clone(),
-                false => Default::default(),
-            };
-            for (node, wall) in &self.state.last_heartbeats {
-                self.torchrun.insert(node.clone(), (*wall, now.mono));
+            for (node, wall) in &state.last_heartbeats {
+                let seen = (*wall, now.mono);
+                self.torchrun.heartbeats.insert(node.clone(), seen);
             }
-            self.take_last_call(now);
+            let last_call = last_call_end(now, &state);
+            let (round, complete, closed) = (state.round, state.complete, state.closed);
+            self.take_nodes(state);
+            self.former = self.nodes.participants.keys().cloned().collect();
+            self.round = match (closed, complete) {
+                (true, was_formed) => Round::Closed(Closed {
+                    number: round,
+                    was_formed,
+                }),
+                (false, true) => Round::Held(Formed {
+                    awaited: self.former.clone(),
+                    ..Formed::new(round)
+                }),
+                (false, false) => Round::Forming(Forming {
+                    number: round,
+                    last_call,
+                    older_ends: self.round.forming().and_then(|it| it.older_ends),
+                    ..Forming::default()
+                }),
+            };
         }
-        self.form = Some(value.to_vec());
+        self.torchrun.value = Value::Current(Stored {
+            bytes: value.to_vec(),
+            refreshed: None,
+            origin: if is_ours {
+                Origin::Ours
+            } else {
+                Origin::Torchrun
+            },
+        });
     }
 
-    /// Whether agents of torchrun take part.
+    fn take_nodes(&mut self, state: RendezvousState) -> Nodes {
+        self.torchrun.dialect = state.dialect;
+        let nodes = Nodes {
+            participants: state.participants,
+            waiting: state.wait_list,
+            surplus: state.redundancy_list,
+        };
+        std::mem::replace(&mut self.nodes, nodes)
+    }
+
+    /// `true` if agents of torchrun participate.
     pub(in crate::coordinator) fn has_torchrun(&self) -> bool {
-        !self.torchrun.is_empty()
+        !self.torchrun.heartbeats.is_empty()
     }
 
-    /// An agent of torchrun is about to look at the state, or to change it.
+    /// An agent of torchrun is about to read the state, or to change it.
     pub(in crate::coordinator) fn touching(
         &mut self,
         now: Now,
         writes: bool,
         out: &mut Outbox<Effect>,
     ) {
-        // A refreshed heartbeat makes a compare-and-set fail, so it is not for those who write.
-        let stale =
-            !writes && now.mono.since(self.refreshed_at) >= self.settings.keep_alive_interval;
-        if self.dirty || self.form.is_none() || stale {
+        let is_stale = match &self.torchrun.value {
+            Value::Absent | Value::Outdated(_) => true,
+            // A refreshed heartbeat makes a compare-and-set fail, so it is not for writers.
+            Value::Current(stored) => {
+                let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
+                !writes && now.mono.since(refreshed) >= self.settings.keep_alive_interval
+            }
+        };
+        if is_stale {
             self.write_form(now, out);
         }
     }
 
     fn write_form(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        let state = &mut self.state;
-        for node in self.agents.keys() {
-            if is_listed(state, node) {
-                state.last_heartbeats.insert(node.clone(), now.wall);
-            }
-        }
-        let value = codec::to_value(state);
+        let bytes = codec::to_value(&self.state(now.wall));
         out.push(Effect::Store {
             key: keys::state(&self.id),
-            value: value.clone(),
+            value: bytes.clone(),
         });
-        self.form = Some(value);
-        self.refreshed_at = now.mono;
-        self.dirty = false;
-        self.written = true;
+        self.torchrun.value = Value::Current(Stored {
+            bytes,
+            refreshed: Some(now.mono),
+            origin: Origin::Ours,
+        });
     }
 
     /// The value under torchrun's key, if it was stored here.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
-        self.form.as_deref().filter(|_| self.written)
+        let stored = self.torchrun.stored()?;
+        (stored.origin == Origin::Ours).then_some(&stored.bytes)
     }
 
-    /// The last native agent is gone.
+    /// The last agent of ours has left.
     pub(in crate::coordinator) fn flush(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.dirty {
+        if let Value::Outdated(_) = self.torchrun.value {
             self.write_form(now, out);
         }
     }
@@ -93,147 +216,164 @@ impl Run {
         value: Option<&[u8]>,
         out: &mut Outbox<Effect>,
     ) {
-        if value == self.form.as_deref() {
+        let stored = self.torchrun.stored();
+        if value == stored.map(|stored| &stored.bytes[..]) {
             return;
         }
-        if self.recovery.is_some() {
-            // Nobody decides anything before the last round is known.
-            self.dirty = true;
-            return;
+        let refreshed = stored.and_then(|stored| stored.refreshed);
+        let origin = stored.map_or(Origin::Torchrun, |stored| stored.origin);
+        if self.is_recovering() {
+            // Nothing is decided before the last round is known.
+            return self.torchrun.outdate();
         }
-        match value.map(codec::from_value) {
-            Some(Ok(Some(state))) => {
-                self.form = value.map(<[u8]>::to_vec);
+        match (value, value.map(codec::from_value)) {
+            (Some(value), Some(Ok(Some(state)))) => {
+                self.torchrun.value = Value::Current(Stored {
+                    bytes: value.to_vec(),
+                    refreshed,
+                    origin,
+                });
                 self.take_over(now, state, out);
             }
-            // Gone, reset or not a state: ours still is, and takes its place when somebody looks.
-            _ => self.dirty = true,
+            // Removed, reset or not a state: ours still is, and takes its place at the next read.
+            _ => self.torchrun.outdate(),
         }
     }
 
-    /// Goes on from a state that an agent of torchrun has written.
+    /// Continues from a state that an agent of torchrun has written.
     fn take_over(&mut self, now: Now, state: RendezvousState, out: &mut Outbox<Effect>) {
-        let old = std::mem::replace(&mut self.state, state);
-        for (node, wall) in &self.state.last_heartbeats {
-            let known = self.torchrun.get(node);
+        for (node, wall) in &state.last_heartbeats {
+            let known = self.torchrun.heartbeats.get(node);
             if !self.agents.contains_key(node) && known.is_none_or(|(known, _)| known != wall) {
-                self.torchrun.insert(node.clone(), (*wall, now.mono));
+                let seen = (*wall, now.mono);
+                self.torchrun.heartbeats.insert(node.clone(), seen);
             }
         }
-        let state = &self.state;
         self.torchrun
+            .heartbeats
             .retain(|node, _| state.last_heartbeats.contains_key(node));
-        if state.closed && !old.closed {
-            return self.announce_closed(out);
+        let (number, is_formed, is_closed) = (state.round, state.complete, state.closed);
+        let (deadline, last_call) = (state.deadline, last_call_end(now, &state));
+        let old = self.take_nodes(state);
+        if self.is_closed() {
+            return;
         }
-        if state.deadline != old.deadline {
-            self.take_last_call(now);
+        if is_closed {
+            return self.close(out);
         }
-        self.note_torchrun_changes(&old, out);
-        if self.state.round != old.round || (old.complete && !self.state.complete) {
-            self.begin_round(now);
-            // Nobody is awaited who is here already.
-            let state = &self.state;
-            self.awaited
-                .retain(|node| !state.participants.contains_key(node));
+        self.see_changes(&old, out);
+        let was_held = matches!(self.round, Round::Held(_));
+        let holds = self.round.number() == number && self.round.is_formed() && is_formed;
+        let homeless = self.drop_members(holds, was_held, out);
+        if self.round.number() != number || (self.round.is_formed() && !is_formed) {
+            self.begin_round(now, number);
+            // A node that is here already is not awaited.
+            let participants = &self.nodes.participants;
+            if let Some(forming) = self.round.forming_mut() {
+                forming
+                    .awaited
+                    .retain(|node| !participants.contains_key(node));
+            }
         }
-        self.restore_agents(now, out);
+        if let Some(forming) = self.round.forming_mut()
+            && forming.last_call.map(|last_call| last_call.deadline) != deadline
+        {
+            forming.last_call = last_call;
+        }
+        if is_formed && self.round.forming().is_some() {
+            self.complete(now, out);
+        }
+        for node in homeless {
+            self.admit(now, &node);
+        }
         self.advance(now, out);
     }
 
-    fn note_torchrun_changes(&mut self, old: &RendezvousState, out: &mut Outbox<Effect>) {
-        let state = &self.state;
-        let native = |node: &&NodeDesc| self.agents.contains_key(*node);
-        let mut came = state.wait_list.difference(&old.wait_list);
-        let came = came.find(|node| !native(node)).cloned();
-        // An agent of ours whose connection has closed may come back, unless its launcher takes it out.
-        let mut left = old
-            .participants
-            .keys()
-            .filter(|node| self.restartable || !native(node));
-        let left = left.find(|node| !state.participants.contains_key(*node));
-        let has_left = left.is_some();
+    /// Sees which nodes have come or left in a state that torchrun has written.
+    fn see_changes(&mut self, old: &Nodes, out: &mut Outbox<Effect>) {
+        let nodes = &self.nodes;
+        let is_ours = |node: &NodeDesc| self.agents.contains_key(node);
+        let mut came = nodes.waiting.difference(&old.waiting);
+        let came = came.find(|node| !is_ours(node)).cloned();
+        // An agent of ours whose connection has closed may come back, unless its launcher takes it
+        // out.
+        let mut left = old.participants.keys().filter(|node| {
+            let is_out = !nodes.participants.contains_key(*node);
+            is_out && (self.context.is_restartable || !is_ours(node))
+        });
+        let left = left.next();
         let reason = match (left, came) {
-            (Some(node), _) if native(&node) => {
+            (Some(node), _) if is_ours(node) => {
                 Some(format!("node {node} is lost: it was taken out of the run"))
             }
             (Some(node), _) => Some(format!("node {node} has left the round")),
             (None, Some(node)) => Some(format!("node {node} waits to join")),
             (None, None) => None,
         };
-        // One of ours was taken out by its launcher, which has seen its end.
-        self.note.torn |= old.complete && has_left;
-        for node in state.participants.keys().chain(&state.wait_list) {
-            if !old.complete || state.wait_list.contains(node) {
-                self.awaited.remove(node);
-            }
+        let has_left = left.is_some();
+        if let Some(formed) = self.round.formed_mut() {
+            // One of ours was taken out by its launcher, which has seen its end.
+            self.record.torn |= has_left;
+            formed.awaited.retain(|node| !nodes.waiting.contains(node));
+        } else if let Some(forming) = self.round.forming_mut() {
+            let is_here = |node: &NodeDesc| {
+                nodes.participants.contains_key(node) || nodes.waiting.contains(node)
+            };
+            forming.awaited.retain(|node| !is_here(node));
         }
-        if let Some(reason) = reason.filter(|_| old.complete) {
-            self.announce_change(&reason, out);
+        if let Some(reason) = reason {
+            self.break_round(&reason, out);
         }
     }
 
-    /// Native agents whose join goes on must be somewhere; those that an agent of torchrun holds for dead
-    /// are told.
-    fn restore_agents(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        let state = &self.state;
-        let holds = state.complete && self.announced == Some(state.round);
+    /// Notifies members that an agent of torchrun treats as lost.
+    ///
+    /// Returns the agents whose join is under way in no list. `was_held`: the members do not know
+    /// yet that the round is over.
+    fn drop_members(
+        &mut self,
+        holds: bool,
+        was_held: bool,
+        out: &mut Outbox<Effect>,
+    ) -> Vec<NodeDesc> {
+        let round = self.round.announced().unwrap_or(self.round.number());
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
-            let participates = state.participants.contains_key(node);
             match agent.phase {
-                Phase::Joining => {
-                    if !is_listed(state, node) {
+                Phase::Joining { .. } => {
+                    if !self.nodes.has(node) {
                         homeless.push(node.clone());
                     }
                 }
-                Phase::Member if holds && participates => {}
+                Phase::Member if holds && self.nodes.participants.contains_key(node) => {}
                 Phase::Member => {
                     agent.phase = Phase::Dropped;
-                    if !self.change_announced {
-                        out.push(Effect::Notify(
-                            node.clone(),
-                            Event::Membership {
-                                round: self.announced.unwrap_or(state.round),
-                                waiting: state.wait_list.len() as u32,
-                                reason:
-                                    "the others hold this node for lost; check that the clocks \
-                                         of all hosts agree"
-                                        .to_owned(),
-                            },
-                        ));
+                    if was_held {
+                        let reason = "the others hold this node for lost; check that the clocks \
+                                      of all hosts agree";
+                        let event = Event::Membership {
+                            round,
+                            waiting: self.nodes.waiting.len() as u32,
+                            reason: reason.to_owned(),
+                        };
+                        out.push(Effect::Notify(node.clone(), event));
                     }
                 }
                 Phase::Dropped => {}
             }
         }
-        for node in homeless {
-            self.admit(now, &node);
-        }
+        homeless
     }
 
-    /// A last call that an agent of torchrun has set or taken back.
-    fn take_last_call(&mut self, now: Now) {
-        self.last_call = self.state.deadline.map(|deadline| {
-            let left = deadline
-                .unix_micros()
-                .saturating_sub(now.wall.unix_micros());
-            now.mono + std::time::Duration::from_micros(u64::try_from(left).unwrap_or(0))
-        });
-    }
-
-    /// Agents of torchrun that have not been heard of are gone.
+    /// Agents of torchrun without a heartbeat for too long are lost.
     pub(super) fn expire_torchrun(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
         let lost_after = self.settings.lost_after();
-        let silent: Vec<NodeDesc> = self
-            .torchrun
-            .iter()
-            .filter(|(_, (_, seen))| *seen + lost_after <= now.mono)
-            .map(|(node, _)| node.clone())
-            .collect();
+        let heartbeats = self.torchrun.heartbeats.iter();
+        let silent = heartbeats.filter(|(_, (_, seen))| *seen + lost_after <= now.mono);
+        let silent: Vec<NodeDesc> = silent.map(|(node, _)| node.clone()).collect();
         for node in silent {
             if late {
-                if let Some((_, seen)) = self.torchrun.get_mut(&node) {
+                if let Some((_, seen)) = self.torchrun.heartbeats.get_mut(&node) {
                     *seen = now.mono;
                 }
                 continue;
@@ -245,4 +385,17 @@ impl Run {
             self.depart(now, &node, &how, out);
         }
     }
+}
+
+/// The end of a last call that an agent of torchrun has begun.
+fn last_call_end(now: Now, state: &RendezvousState) -> Option<LastCallEnd> {
+    let deadline = state.deadline?;
+    let left = deadline
+        .unix_micros()
+        .saturating_sub(now.wall.unix_micros());
+    let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
+    Some(LastCallEnd {
+        at: now.mono + left,
+        deadline,
+    })
 }

@@ -10,10 +10,10 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, QUESTION, Voter, cluster_of};
+use crate::Rule;
 use crate::coordinator::note::{read_runs, write_runs};
 use crate::coordinator::wire::Authority;
 use crate::coordinator::{self, Coordinator, Note, Origin};
-use crate::mutant::{Mutant, is_broken};
 use crate::slot::Bytes;
 use crate::voter::command;
 use crate::voter::{Fact, Output};
@@ -253,6 +253,7 @@ impl Voter {
                 forgotten: self.epoch,
                 electors_heard: Some(heard.unwrap_or(Mono::ZERO)),
                 node_timeout: Some(self.settings.node_timeout),
+                rules: self.settings.rules,
                 ..Origin::default()
             },
         };
@@ -316,7 +317,7 @@ impl Voter {
         }
         self.ending = None;
         // The only voter goes on without others. It may yet be killed, and followed.
-        if !self.is_alone() || is_broken(Mutant::EndsWithoutNote) {
+        if !self.is_alone() || !self.settings.rules.has(Rule::LastVoterRecords) {
             self.gate.open();
         }
         self.outbox.push(Output::Retire);

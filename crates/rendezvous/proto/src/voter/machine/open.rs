@@ -33,10 +33,10 @@ use rdzv_core::time::{Mono, Now};
 use super::agents::Agents;
 use super::takeover::{self, Memory};
 use super::{Group, GroupId, Voter, cluster_of};
+use crate::Rule;
 use crate::coordinator::note::write_runs;
 use crate::coordinator::wire::{Authority, Event, Operation};
 use crate::coordinator::{self, Note, Origin};
-use crate::mutant::{Mutant, is_broken};
 use crate::voter::peers::Whereabouts;
 use crate::voter::{Fact, Open, Output, Start};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
@@ -167,14 +167,13 @@ impl Voter {
         let mut state = Vec::new();
         write_runs(&runs, &mut state);
         let (id, settings) = (self.id, self.settings.consensus());
-        let after = match is_broken(Mutant::TermsAgain) {
-            true => 0,
-            false => term,
-        };
+        let rules = self.settings.rules;
+        let after = if rules.has(Rule::TermsGoOn) { term } else { 0 };
         let consensus = Consensus::bootstrap_after(now, settings, id, &[id], &state, after);
-        let number = match is_broken(Mutant::NoGroupNumber) {
-            true => 1,
-            false => term.max(1),
+        let number = if rules.has(Rule::GroupsAreNumbered) {
+            term.max(1)
+        } else {
+            1
         };
         let group = GroupId::from(number) << 64 | GroupId::from(cluster);
         self.enter(group, consensus, Vec::new());
@@ -397,7 +396,7 @@ impl Voter {
     pub(super) fn members_changed(&mut self, group: &Group) {
         if let Some(open) = &mut self.open {
             open.has_changed = true;
-            if !is_broken(Mutant::MembersAreNotNoted) {
+            if self.settings.rules.has(Rule::MembersAreRecorded) {
                 self.write_note(Some(group));
             }
         }

@@ -22,8 +22,8 @@ use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Now;
 
 use super::{Group, Voter, cluster_of, draw};
+use crate::Rule;
 use crate::coordinator::{Note, RunNote};
-use crate::mutant::{Mutant, is_broken};
 use crate::voter::{Fact, Output};
 
 /// More terms than there can be after the last one that a member has noted.
@@ -174,14 +174,14 @@ impl Voter {
             let place = places.position(|place| !place.is_empty() && *place == address);
             let peer = place.and_then(|place| self.peers.present(place));
             let Some(peer) = peer.filter(|peer| peer.group == 0) else {
-                if is_broken(Mutant::MissingAreGone) {
+                if !self.settings.rules.has(Rule::MissingBlock) {
                     continue;
                 }
                 return;
             };
             // Of two with the same, a voter goes on, and of voters the one with the lower id.
             let theirs = (peer.applied, peer.votes, Reverse(peer.voter));
-            let is_first = is_broken(Mutant::AnyoneTakesOver)
+            let is_first = !self.settings.rules.has(Rule::NewestTakesOver)
                 || theirs <= (memory.applied, true, Reverse(self.id));
             if !is_first {
                 return;
@@ -195,11 +195,8 @@ impl Voter {
                 return;
             }
         }
-        if let Some(open) = self
-            .open
-            .as_mut()
-            .filter(|_| is_partial && !is_broken(Mutant::LostIsNothing))
-        {
+        let counts = self.settings.rules.has(Rule::LostMayHaveKnown);
+        if let Some(open) = self.open.as_mut().filter(|_| is_partial && counts) {
             open.begin_partial();
             memory.outdate(open.run());
         }
@@ -225,7 +222,7 @@ impl Voter {
         let is_needed = self.votes(group);
         let can_decide = configuration.is_majority(&alive)
             || !voters.all(|voter| alive.contains(voter) || has_ended(*voter));
-        let is_lost = !is_broken(Mutant::NeverGivesUp)
+        let is_lost = self.settings.rules.has(Rule::LostGroupsAreLeft)
             && group.consensus.role().leader.is_none()
             && !(is_needed && can_decide);
         self.lost_since = match is_lost && self.ending.is_none() {

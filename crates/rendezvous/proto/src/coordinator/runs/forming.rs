@@ -1,0 +1,412 @@
+//! A round that forms.
+//!
+//! It is complete
+//!
+//! * with `max_nodes`; or
+//! * with at least `min_nodes`, when every node that is known to want in has joined, and those were enough from the
+//!   beginning: after a change, there is no other node to wait for; or
+//! * with at least `min_nodes`, when the last call is over.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::round::{Formed, Forming, LastCallEnd, Round};
+use super::{Effect, Phase, Run};
+use crate::coordinator::keys::{assigned_ranks, role_info};
+use crate::coordinator::wire::{Event, Refusal};
+use crate::last_call::LastCall;
+use crate::{NodeDesc, Rule, ranks};
+use rdzv_core::machine::Outbox;
+use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
+use rdzv_core::reminder;
+use rdzv_core::time::{Mono, Now};
+
+/// Time that an agent of torchrun may be in no list after it has left a round.
+///
+/// It enters the next one with its next write.
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
+
+/// Most nodes that a refusal names.
+const NAMED: usize = 256;
+
+/// Agents that have waited for less are not notified of who has come.
+///
+/// Most rounds are complete before.
+const REPORT_AFTER: Duration = reminder::FIRST;
+
+/// Time within which arrivals are reported as one.
+///
+/// So many arrivals cost little.
+const REPORT_WITHIN: Duration = Duration::from_millis(250);
+
+impl Run {
+    /// Brings the round to rest after something has changed.
+    pub(super) fn advance(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        if let Round::Forming(_) = self.round {
+            self.promote(now);
+            if self.is_ready(now) {
+                ranks::assign(&mut self.nodes.participants);
+                self.complete(now, out);
+            } else {
+                self.log_last_call(now, out);
+            }
+        }
+        match &self.round {
+            Round::Forming(_) => self.report_soon(now),
+            Round::Held(_) | Round::Over(_) => self.step_in(now, out),
+            Round::Silent(..) | Round::Recovering(..) | Round::Closed(_) => {}
+        }
+    }
+
+    /// The last participant has left the round.
+    ///
+    /// The next one forms, of the nodes that wait.
+    pub(super) fn begin_next(&mut self, now: Now) {
+        if let Some(formed) = self.round.formed() {
+            self.begin_round(now, formed.next);
+        }
+    }
+
+    /// A round of this number forms.
+    pub(super) fn begin_round(&mut self, now: Now, number: u64) {
+        let last = self.round.announced();
+        let (awaited, older_ends) = match self.round.take() {
+            Round::Forming(forming) => (forming.awaited, forming.older_ends),
+            Round::Held(formed)
+            | Round::Over(formed)
+            | Round::Silent(formed, _)
+            | Round::Recovering(formed, _) => (formed.awaited, None),
+            Round::Closed(_) => (BTreeSet::new(), None),
+        };
+        // Agents of ours that may come back are still participants or wait already.
+        let coming = awaited.len() + self.nodes.waiting.len();
+        self.round = Round::Forming(Forming {
+            number,
+            last,
+            awaited_ends: (coming > 0).then(|| now.mono + BETWEEN_ROUNDS),
+            is_enough: coming >= self.settings.min_nodes as usize,
+            awaited,
+            older_ends,
+            ..Forming::default()
+        });
+    }
+
+    /// Nodes that have joined the round that forms, or may yet come back to it.
+    pub(super) fn taken(&self) -> usize {
+        let awaited = self
+            .round
+            .forming()
+            .map_or(0, |forming| forming.awaited.len());
+        self.nodes.participants.len() + awaited
+    }
+
+    /// Lets in waiting agents of ours, as far as there is room.
+    ///
+    /// Former participants first.
+    fn promote(&mut self, now: Now) {
+        if !self.nodes.waiting.is_empty() {
+            let waiting: Vec<NodeDesc> = self.nodes.waiting.iter().cloned().collect();
+            let (former, new): (Vec<_>, Vec<_>) = waiting
+                .into_iter()
+                .filter(|node| self.is_joining(node))
+                .partition(|node| self.former.contains(node));
+            for node in former.iter().chain(&new) {
+                self.admit(now, node);
+            }
+        }
+        while self.taken() < self.settings.max_nodes as usize {
+            let mut surplus = self.nodes.surplus.iter();
+            let Some(node) = surplus.find(|node| self.is_joining(node)).cloned() else {
+                return;
+            };
+            self.restart_join_timer(now, &node);
+            self.admit(now, &node);
+        }
+    }
+
+    /// Begins the last call if the nodes are enough for a round.
+    pub(super) fn call_last(&mut self, now: Now) {
+        let is_enough = self.nodes.participants.len() >= self.settings.min_nodes as usize;
+        let timeout = self.settings.last_call_timeout;
+        if let Some(forming) = self.round.forming_mut()
+            && forming.last_call.is_none()
+            && is_enough
+        {
+            forming.last_call = Some(LastCallEnd {
+                at: now.mono + timeout,
+                deadline: now.wall + timeout,
+            });
+        }
+    }
+
+    /// Ends the last call if too few nodes are left.
+    pub(super) fn end_last_call_of_few(&mut self) {
+        let is_few = self.nodes.participants.len() < self.settings.min_nodes as usize;
+        if let Some(forming) = self.round.forming_mut()
+            && is_few
+        {
+            forming.last_call = None;
+        }
+    }
+
+    fn is_ready(&self, now: Now) -> bool {
+        let Some(forming) = self.round.forming() else {
+            return false;
+        };
+        let count = self.nodes.participants.len();
+        let is_everybody =
+            forming.is_enough && forming.awaited.is_empty() && self.nodes.waiting.is_empty();
+        let is_full = count >= self.settings.max_nodes as usize;
+        let is_called = self.last_call_ends().is_some_and(|end| end <= now.mono);
+        let is_enough = count >= self.settings.min_nodes as usize && (is_everybody || is_called);
+        let waits_for_older =
+            self.may_have_older(is_full) && forming.older_ends.is_some_and(|at| now.mono < at);
+        (is_full || is_enough) && !waits_for_older
+    }
+
+    /// `true` if members of an unknown older round may reattach.
+    ///
+    /// Unless there was another coordinator, there cannot be an older round beside one of all
+    /// nodes, nor where more than half of them are needed.
+    fn may_have_older(&self, is_full: bool) -> bool {
+        let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
+        let could_be = u64::from(min) * 2 <= u64::from(max) && !is_full;
+        could_be || self.least_number.is_some()
+    }
+
+    /// The end of the last call.
+    ///
+    /// It waits for nodes that are on their way from the last round, however short it is: agents of
+    /// torchrun need a moment to see that a round has begun, and left out, they would make all
+    /// nodes start over.
+    pub(super) fn last_call_ends(&self) -> Option<Mono> {
+        let forming = self.round.forming()?;
+        let end = forming.last_call?.at;
+        let older = forming.older_ends.filter(|_| self.may_have_older(false));
+        let end = older.map_or(end, |at| end.max(at));
+        let is_awaited = !forming.awaited.is_empty() || !self.nodes.waiting.is_empty();
+        let wait_ends = forming.awaited_ends.filter(|_| is_awaited);
+        Some(wait_ends.map_or(end, |at| end.max(at)))
+    }
+
+    fn log_last_call(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let nodes = self.nodes.participants.len() as u32;
+        let room = self.settings.max_nodes.saturating_sub(nodes);
+        let Some(forming) = self.round.forming_mut() else {
+            return;
+        };
+        let (Some(end), false) = (forming.last_call, forming.is_logged) else {
+            return;
+        };
+        let ends_in = end.at.since(now.mono);
+        let call = LastCall {
+            nodes,
+            room,
+            ends_in,
+        };
+        if call.is_worth_announcing() {
+            forming.is_logged = true;
+            out.push(Effect::LastCall(call));
+        }
+    }
+
+    /// The nodes have their ranks.
+    ///
+    /// The participants of ours are notified of the round.
+    pub(super) fn complete(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let number = self.round.number();
+        self.former = self.nodes.participants.keys().cloned().collect();
+        self.torchrun.outdate();
+        self.round = Round::Held(Formed {
+            is_ours: true,
+            awaited: self.former.clone(),
+            ..Formed::new(number)
+        });
+        if self.context.rules.has(Rule::RecordsBeforeNotice) {
+            self.record_round(out);
+        }
+        self.programs = self.programs_of(&self.former);
+        let infos = self.infos();
+        let assignments = infos.as_ref().map(|infos| assign(infos));
+        if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
+            self.store_ranks(infos, assignments, out);
+        }
+        let world_size = self.nodes.participants.len() as u32;
+        for (node, rank) in &self.nodes.participants {
+            let Some(agent) = self.agents.get_mut(node) else {
+                continue;
+            };
+            let was = std::mem::replace(&mut agent.phase, Phase::Member);
+            if let Some(at) = was.join_ends() {
+                self.join_timers.remove(&(at, node.clone()));
+            }
+            let assignment = assignments.as_ref();
+            let event = Event::Formed {
+                round: number,
+                rank: *rank,
+                world_size,
+                assignment: assignment.and_then(|all| all.get(*rank as usize).copied()),
+            };
+            out.push(Effect::Notify(node.clone(), event));
+        }
+        if !self.context.rules.has(Rule::RecordsBeforeNotice) {
+            self.record_round(out);
+        }
+        self.seek_master(now);
+        // A node that was left out waits in the list that suits a complete round. Agents of
+        // torchrun would stay in the wait list of a full round, and make all nodes restart for them
+        // again and again.
+        if self.nodes.participants.len() >= self.settings.max_nodes as usize {
+            self.nodes.surplus.append(&mut self.nodes.waiting);
+        } else {
+            for node in self.nodes.waiting.clone() {
+                self.break_round(&format!("node {node} waits to join"), out);
+            }
+        }
+    }
+
+    /// Roles of all nodes in the order of their ranks, if all have sent them.
+    pub(super) fn infos(&self) -> Option<Vec<RoleInfo>> {
+        let infos = self.nodes.participants.iter().map(|(node, rank)| {
+            let join = &self.agents.get(node)?.join;
+            (join.local_world_size > 0).then(|| RoleInfo {
+                role: join.role.clone(),
+                rank: GroupRank(*rank),
+                local_world_size: join.local_world_size,
+            })
+        });
+        let mut infos = infos.collect::<Option<Vec<_>>>()?;
+        infos.sort_by_key(|info| info.rank);
+        Some(infos)
+    }
+
+    /// Writes the ranks of a complete round under torchrun's keys.
+    ///
+    /// They come in the order of the nodes.
+    ///
+    /// Agents of ours get their ranks by events and need no keys. But users and programs look into
+    /// the store to see who participates. Only the keys of the latest such round are kept, because
+    /// nothing waits for them, and rounds may be many.
+    fn store_ranks(
+        &mut self,
+        infos: &[RoleInfo],
+        assignments: &[Assignment],
+        out: &mut Outbox<Effect>,
+    ) {
+        let round = self.round.number();
+        let recorded = (round, infos.len() as u32);
+        if let Some((round, nodes)) = self.torchrun.recorded.replace(recorded) {
+            for rank in 0..nodes {
+                out.push(Effect::Remove(role_info(&self.id, round, rank)));
+                out.push(Effect::Remove(assigned_ranks(&self.id, round, rank)));
+            }
+        }
+        for (info, assignment) in infos.iter().zip(assignments) {
+            let rank = info.rank.0;
+            for (key, value) in [
+                (role_info(&self.id, round, rank), json(info)),
+                (assigned_ranks(&self.id, round, rank), json(assignment)),
+            ] {
+                out.push(Effect::Store { key, value });
+            }
+        }
+    }
+
+    /// Schedules a report to waiting agents if other nodes have come than reported.
+    fn report_soon(&mut self, now: Now) {
+        let count = self.nodes.participants.len();
+        if let Some(forming) = self.round.forming_mut()
+            && forming.reported != count
+        {
+            forming.report_at.get_or_insert(now.mono + REPORT_WITHIN);
+        }
+    }
+
+    /// Reports who has come to agents that have waited for long, if it is time to.
+    fn report_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let count = self.nodes.participants.len();
+        let Some(forming) = self.round.forming_mut() else {
+            return;
+        };
+        if forming.report_at.is_none_or(|at| at > now.mono) {
+            return;
+        }
+        (forming.reported, forming.report_at) = (count, None);
+        for (node, agent) in &self.agents {
+            if let Phase::Joining { since, .. } = agent.phase
+                && agent.join.program.is_some()
+                && now.mono.since(since) >= REPORT_AFTER
+            {
+                let arrived = self.arrived(node);
+                out.push(Effect::Notify(node.clone(), Event::Alive(arrived)));
+            }
+        }
+    }
+
+    /// The next deadline of the round.
+    pub(super) fn forming_deadline(&self) -> Option<Mono> {
+        let forming = self.round.forming()?;
+        let times = [
+            self.last_call_ends(),
+            forming.awaited_ends,
+            forming.report_at,
+            forming.older_ends,
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Ends the waits that are over.
+    pub(super) fn end_waits(&mut self, now: Now) {
+        if let Some(recovery) = self.round.recovery_mut() {
+            recovery.older_ends = recovery.older_ends.filter(|at| *at > now.mono);
+        }
+        if let Some(forming) = self.round.forming_mut() {
+            if forming.awaited_ends.is_some_and(|at| at <= now.mono) {
+                forming.awaited_ends = None;
+                forming.awaited.clear();
+            }
+            forming.older_ends = forming.older_ends.filter(|at| *at > now.mono);
+        }
+    }
+
+    /// Reports who has come, and ends a last call that had no effect.
+    pub(super) fn report(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        self.report_if_due(now, out);
+        if self.last_call_ends().is_some_and(|end| end <= now.mono)
+            && let Some(forming) = self.round.forming_mut()
+        {
+            // Too few are left for it to have had an effect.
+            forming.last_call = None;
+        }
+    }
+
+    /// The time of a join is over.
+    pub(super) fn expire_join(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        if self.nodes.surplus.contains(node) {
+            // A surplus node waits for as long as the job runs.
+            return self.restart_join_timer(now, node);
+        }
+        let agent = self.agents.get(node);
+        let Some(Phase::Joining { since, .. }) = agent.map(|agent| &agent.phase) else {
+            return;
+        };
+        let elapsed = now.mono.since(*since);
+        let nodes = &self.nodes;
+        let here: Vec<&NodeDesc> = if self.round.is_formed() {
+            nodes.waiting.iter().collect()
+        } else {
+            nodes.participants.keys().chain(&nodes.waiting).collect()
+        };
+        let mut joined: Vec<String> = here.iter().take(NAMED).map(ToString::to_string).collect();
+        if here.len() > NAMED {
+            joined.push(format!("{} more", here.len() - NAMED));
+        }
+        let refusal = Refusal::JoinTimeout { elapsed, joined };
+        out.push(Effect::Notify(node.clone(), Event::Refused(refusal)));
+        self.leave(now, node, out);
+    }
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("numbers and texts are always JSON")
+}

@@ -1,0 +1,133 @@
+//! A round that holds, and how it ends.
+
+use super::round::Round;
+use super::{Effect, Phase, Run};
+use crate::NodeDesc;
+use crate::coordinator::wire::Event;
+use rdzv_core::machine::Outbox;
+use rdzv_core::time::Now;
+
+impl Run {
+    /// Notifies the participants, once, that the round does not hold any more.
+    ///
+    /// Of a round that is being recovered, this notifies the participants that have come back. A
+    /// run with a coordinator elsewhere that may live decides nothing.
+    pub(super) fn break_round(&mut self, reason: &str, out: &mut Outbox<Effect>) {
+        if self.is_undecided() {
+            return;
+        }
+        let round = match self.round.take() {
+            Round::Held(formed) => {
+                let number = formed.number;
+                self.round = Round::Over(formed);
+                number
+            }
+            Round::Recovering(formed, mut recovery) => {
+                let was = std::mem::replace(&mut recovery.is_broken_off, true);
+                let number = formed.number;
+                self.round = Round::Recovering(formed, recovery);
+                if was {
+                    return;
+                }
+                number
+            }
+            other => {
+                self.round = other;
+                return;
+            }
+        };
+        for (node, agent) in &self.agents {
+            if agent.phase == Phase::Member {
+                let event = Event::Membership {
+                    round,
+                    waiting: self.nodes.waiting.len() as u32,
+                    reason: reason.to_owned(),
+                };
+                out.push(Effect::Notify(node.clone(), event));
+            }
+        }
+    }
+
+    /// Lets surplus nodes wait for the next round if this one is not full any more.
+    ///
+    /// Agents of torchrun that are left in it do not join again for a node that is lost, only for
+    /// one that waits.
+    pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        if self.nodes.participants.len() >= self.settings.max_nodes as usize {
+            return;
+        }
+        let surplus = self.nodes.surplus.iter();
+        let surplus = surplus.filter(|node| self.is_joining(node));
+        for node in surplus.cloned().collect::<Vec<_>>() {
+            self.nodes.surplus.remove(&node);
+            self.restart_join_timer(now, &node);
+            self.break_round(&format!("node {node} waits to join"), out);
+            self.nodes.waiting.insert(node);
+            self.torchrun.outdate();
+        }
+    }
+
+    /// The workers of a participant have succeeded.
+    pub(in crate::coordinator) fn succeeded(
+        &mut self,
+        now: Now,
+        node: &NodeDesc,
+        round: u64,
+        out: &mut Outbox<Effect>,
+    ) {
+        if !self.nodes.participants.contains_key(node) {
+            return;
+        }
+        let formed = self.round.formed_mut();
+        if let Some(formed) = formed.filter(|formed| formed.number == round) {
+            formed.succeeded.insert(node.clone());
+            self.end_search_if_due(now, out);
+            self.announce_success(out);
+        }
+    }
+
+    /// Notifies the participants if the workers of all of them have succeeded.
+    pub(super) fn announce_success(&mut self, out: &mut Outbox<Effect>) {
+        let (Round::Held(formed) | Round::Over(formed)) = &self.round else {
+            return;
+        };
+        let participants = &self.nodes.participants;
+        let is_whole = self.is_recoverable() && participants.len() == self.record.members.len();
+        let has_succeeded = |node| formed.succeeded.contains(node);
+        if !is_whole || !(self.record.succeeded || participants.keys().all(has_succeeded)) {
+            return;
+        }
+        if !self.record.succeeded {
+            self.record.succeeded = true;
+            out.push(Effect::Note(self.record.clone()));
+        }
+        for node in &formed.succeeded {
+            let round = formed.number;
+            let event = Event::AllSucceeded { round };
+            out.push(Effect::Notify(node.clone(), event));
+        }
+    }
+
+    /// An agent has failed for good, which all others are notified of.
+    pub(in crate::coordinator) fn failed(
+        &mut self,
+        failed: &NodeDesc,
+        reason: &str,
+        out: &mut Outbox<Effect>,
+    ) {
+        // An agent that reattaches sends it again.
+        if let Some(formed) = self.round.formed_mut()
+            && !formed.failed.insert(failed.clone())
+            && self.context.is_restartable
+        {
+            return;
+        }
+        let event = Event::PeerFailed {
+            node: failed.to_string(),
+            reason: reason.to_owned(),
+        };
+        for node in self.agents.keys().filter(|node| *node != failed) {
+            out.push(Effect::Notify(node.clone(), event.clone()));
+        }
+    }
+}

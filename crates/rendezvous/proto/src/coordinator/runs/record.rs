@@ -1,0 +1,144 @@
+//! The record of a run, from which the next coordinator recovers it, and the numbers of its rounds.
+
+use std::time::Duration;
+
+use super::{Effect, Run};
+use crate::coordinator::note::RunNote;
+use crate::coordinator::wire::Event;
+use crate::{Rule, fence};
+use rdzv_core::machine::Outbox;
+
+/// Highest number of a round that is believed where there is no record.
+///
+/// Any more of them follow.
+pub(super) const HIGHEST: u64 = 1 << 48;
+
+/// Least distance from the last known round to the next, without a record.
+///
+/// A later round may have been announced that no agent in contact knows. The distance is less than
+/// twice this.
+const UNNOTED_STEP: u64 = 1000;
+
+impl Run {
+    /// `true` if a coordinator that is started again can recover the last round.
+    pub(super) fn is_recoverable(&self) -> bool {
+        self.context.is_restartable && !self.record.members.is_empty()
+    }
+
+    /// Records a round that is about to be announced.
+    pub(super) fn record_round(&mut self, out: &mut Outbox<Effect>) {
+        let mut members = vec![0; self.nodes.participants.len()];
+        for (node, rank) in &self.nodes.participants {
+            let agent = self.agents.get(node);
+            let agent = agent.filter(|agent| agent.attempt().is_some());
+            let Some(agent) = agent else {
+                members.clear();
+                break;
+            };
+            if let Some(member) = members.get_mut(*rank as usize) {
+                *member = agent.join.instance;
+            }
+        }
+        self.record = RunNote {
+            round: self.round.number(),
+            lease: match members.is_empty() {
+                true => Duration::ZERO,
+                false => self.lease(),
+            },
+            members,
+            ..RunNote::default()
+        };
+        out.push(Effect::Note(self.record.clone()));
+        if !self.is_recoverable() {
+            return;
+        }
+        let (round, host) = (self.round.number(), self.host_rank());
+        for node in self.nodes.participants.keys() {
+            let event = Event::Recoverable { round, host };
+            out.push(Effect::Notify(node.clone(), event));
+        }
+    }
+
+    /// The longest lease of the participants.
+    fn lease(&self) -> Duration {
+        let agents = self.nodes.participants.keys();
+        let agents = agents.filter_map(|node| self.agents.get(node));
+        let longest = agents.filter_map(|agent| agent.join.settings.fence).max();
+        let size = self.nodes.participants.len() as u32;
+        longest.map_or(Duration::ZERO, |longest| fence::lease(longest, size))
+    }
+
+    /// The rank of the participant in whose process this coordinator is.
+    pub(super) fn host_rank(&self) -> Option<u32> {
+        let host = self.context.host.filter(|host| *host != 0)?;
+        let mut members = self.record.members.iter();
+        let rank = members.position(|member| *member == host)?;
+        u32::try_from(rank).ok()
+    }
+
+    /// An agent knows a round that this coordinator does not know.
+    ///
+    /// The number of a round is never used twice, also where there is no record of it.
+    pub(super) fn skip_numbers(&mut self, known: u64) {
+        let next = self.unnoted_number(known.min(HIGHEST));
+        if let Some(forming) = self.round.forming_mut() {
+            if forming.number <= known {
+                forming.number = forming.number.max(next);
+            }
+        } else if let Some(formed) = self.round.formed_mut()
+            && formed.number < known
+        {
+            formed.next = formed.next.max(next);
+        }
+    }
+
+    /// The number of the round after this one, for a coordinator without a record.
+    ///
+    /// Each coordinator has another one, higher than the numbers of the coordinators before it as
+    /// far as their count is known: of two that continue from the same round, the second need not
+    /// know of the first.
+    pub(super) fn unnoted_number(&self, known: u64) -> u64 {
+        if self.context.rules.has(Rule::NumbersJump) {
+            let known = known.max(self.least_number.unwrap_or(0));
+            known + UNNOTED_STEP + self.context.draw % UNNOTED_STEP
+        } else {
+            known + 1
+        }
+    }
+
+    /// An agent has left the run, or is lost: no recovery waits for it.
+    pub(super) fn record_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
+        if instance == 0 || self.is_undecided() {
+            return;
+        }
+        let mut members = self.record.members.iter_mut();
+        if let Some(member) = members.find(|member| **member == instance) {
+            *member = 0;
+            out.push(Effect::Note(self.record.clone()));
+        }
+    }
+
+    /// The record that a search for participants began with.
+    pub(in crate::coordinator) fn searched_record(&self) -> Option<RunNote> {
+        self.round.search()?;
+        let is_recorded = self.round.recovery().is_none_or(|it| it.is_recorded());
+        is_recorded.then(|| self.record.clone())
+    }
+
+    /// The record of a run without agents.
+    pub(in crate::coordinator) fn final_record(&self) -> Option<RunNote> {
+        // Agents that came after all others had left need not have been in a round of this life.
+        let number = self.round.number();
+        let last = if self.round.is_formed() {
+            Some(number)
+        } else {
+            number.checked_sub(1)
+        };
+        let is_known = self.round.announced().is_some() || self.is_closed() || last.is_some();
+        is_known.then(|| RunNote {
+            round: self.record.round.max(last.unwrap_or(0)),
+            closed: self.is_closed() && self.context.rules.has(Rule::EndIsRecorded),
+            ..RunNote::default()
+        })
+    }
+}

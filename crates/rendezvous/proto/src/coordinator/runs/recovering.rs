@@ -1,0 +1,485 @@
+//! State recovery: a coordinator that was started again learns the last round from its members.
+//!
+//! The record names the last round that was announced, and the instances of its participants. A
+//! participant is accounted for when it reattaches, holding the round or not, or when it has
+//! certainly ended: its successor reports that, which the same keeper has started. Until recovery
+//! is over, the coordinator decides nothing:
+//!
+//! | accounted for | then |
+//! |---|---|
+//! | all, and all hold the round | it holds; workers notice nothing |
+//! | all, and some do not hold it any more | it is over, and the next one forms |
+//! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last message of the last coordinator), more than half, or one that does not hold it any more | the same; missing participants are lost |
+//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom; with voters behind it, which are a majority, missing participants are lost (all of them only where they have a fence) |
+//!
+//! This guarantees that two complete rounds never overlap: the round of the record is the last one
+//! that was announced, so every agent of earlier rounds has left them. The next round forms only
+//! after every connected member has left this one explicitly. And a coordinator that starts in the
+//! wrong part of a cut network stops no worker.
+//!
+//! Without a record, the round is the last one that any agent reports, and no participant may be
+//! missing:
+//!
+//! | after [`UNNOTED`] at least | then |
+//! |---|---|
+//! | all are accounted for, and all hold the round | it holds |
+//! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
+//! | a participant is missing | the coordinator waits, and logs for whom |
+//!
+//! The agent in whose process the coordinator was has certainly ended then too. Where the
+//! coordinator before was at another address, it may live, and nothing is decided (`elsewhere.rs`).
+
+use std::time::Duration;
+
+use super::record::HIGHEST;
+use super::round::{Closed, Formed, Forming, Recovery, Round, Search};
+use super::{Effect, Phase, Run};
+use crate::coordinator::note::RunNote;
+use crate::coordinator::wire::{HeldRound, LastCoordinator};
+use crate::{NodeDesc, Rule, fence, recovering::Recovering, silence};
+use rdzv_core::machine::Outbox;
+use rdzv_core::reminder;
+use rdzv_core::time::{Mono, Now};
+
+/// Time that missing participants have if more than half are back.
+pub const WINDOW: Duration = Duration::from_secs(3);
+
+/// Time in which members of an older round find the coordinator.
+///
+/// They dial again at least once a second.
+pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
+
+/// Additional time for each participant.
+///
+/// A storm of connections loses none.
+const WINDOW_EACH: Duration = Duration::from_micros(200);
+
+/// Time between two messages about missing participants.
+const REMIND: Duration = Duration::from_secs(10);
+
+/// Time until the log names a coordinator elsewhere that may live.
+///
+/// More of the members have come then.
+const SAY_UNDECIDED_AFTER: Duration = Duration::from_millis(500);
+
+/// Highest number of participants that is believed where there is no record.
+const MOST: u32 = 1 << 20;
+
+impl Run {
+    /// Begins with the record that the coordinator before has left.
+    pub(in crate::coordinator) fn recover(&mut self, now: Now, record: RunNote) {
+        let is_held = !record.closed && record.members.iter().any(|member| *member != 0);
+        let is_closed = record.closed;
+        self.record = record;
+        let number = self.record.round;
+        self.torchrun.outdate();
+        if is_held && self.record.silent {
+            return self.recover_silent(now);
+        }
+        if !is_held {
+            self.round = if is_closed {
+                Round::Closed(Closed {
+                    number: number + 1,
+                    was_formed: false,
+                })
+            } else {
+                Round::Forming(Forming {
+                    number: number + 1,
+                    last: Some(number),
+                    ..Forming::default()
+                })
+            };
+            return;
+        }
+        let each = WINDOW_EACH * u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
+        let window_ends = match self.context.electors_heard {
+            None => now.mono + WINDOW + each,
+            Some(heard) => self.silence_ends(now.mono, heard),
+        };
+        let members = self.record.members.iter().enumerate();
+        let members = members.map(|(rank, instance)| (rank as u32, *instance));
+        let search = Search {
+            began: now.mono,
+            at: window_ends.min(now.mono + reminder::FIRST),
+            say_at: now.mono + reminder::FIRST,
+            missing: members.filter(|(_, instance)| *instance != 0).collect(),
+            over: Vec::new(),
+            is_confirmed: self.context.is_confirmed,
+        };
+        let recovery = Recovery {
+            search,
+            window_ends: Some(window_ends),
+            is_broken_off: false,
+            elsewhere: None,
+            older_ends: None,
+        };
+        self.round = Round::Recovering(Formed::new(number), recovery);
+    }
+
+    /// Time until which participants of a round of voters have to be back.
+    ///
+    /// The last coordinator was heard from then: the agents have looked for another one since, and
+    /// the workers of one that is cut off are suspended.
+    fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
+        let heard = if self.context.rules.has(Rule::ElectorsCount) {
+            heard
+        } else {
+            Mono::ZERO
+        };
+        let members = u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
+        let timeout = self.context.node_timeout.unwrap_or(silence::NODE_TIMEOUT);
+        let lease = fence::lease(timeout, members);
+        let lost_after = fence::lost_after(lease, self.context.rules);
+        let silent = heard + lost_after.max(self.fence());
+        // Where it took long to elect one, they come as soon as they find it.
+        silent.max(now + lease / 2)
+    }
+
+    /// `true` if this coordinator knows no round of the run, and searches for none.
+    pub(super) fn knows_no_round(&self) -> bool {
+        let forming = self.round.forming();
+        forming.is_some_and(|forming| forming.last.is_none()) && self.record.members.is_empty()
+    }
+
+    /// Recovers a round that an agent reports, without a record.
+    ///
+    /// Its coordinator may live `elsewhere`.
+    pub(in crate::coordinator) fn recover_unnoted(
+        &mut self,
+        now: Now,
+        known: &HeldRound,
+        elsewhere: Option<&LastCoordinator>,
+        out: &mut Outbox<Effect>,
+    ) {
+        let (is_first, older_ends) = match &self.round {
+            Round::Forming(forming) => (self.knows_no_round(), forming.older_ends),
+            Round::Recovering(formed, recovery) => {
+                let is_newer = formed.number < known.round;
+                (!recovery.is_recorded() && is_newer, recovery.older_ends)
+            }
+            _ => (false, None),
+        };
+        let is_sensible = known.rank < known.size && known.size <= MOST && known.round < HIGHEST;
+        if !is_first || !is_sensible {
+            return;
+        }
+        // Newcomers wait; agents that hold an older round are in none.
+        let older = self.round.number();
+        for node in std::mem::take(&mut self.nodes.participants).into_keys() {
+            if let Some(agent) = self.agents.get_mut(&node)
+                && agent.phase == Phase::Member
+            {
+                agent.phase = Phase::Dropped;
+                self.dismiss(&node, older, out);
+            }
+        }
+        self.nodes.waiting.clear();
+        self.nodes.surplus.clear();
+        self.torchrun.outdate();
+        self.record = RunNote {
+            round: known.round,
+            members: vec![0; known.size as usize],
+            ..RunNote::default()
+        };
+        let search = Search {
+            began: now.mono,
+            at: match elsewhere {
+                None => older_ends.unwrap_or(now.mono).max(now.mono),
+                Some(_) => now.mono + SAY_UNDECIDED_AFTER,
+            },
+            say_at: now.mono + reminder::FIRST,
+            missing: (0..known.size).map(|rank| (rank, 0)).collect(),
+            over: Vec::new(),
+            is_confirmed: self.context.is_confirmed,
+        };
+        let recovery = Recovery {
+            search,
+            window_ends: None,
+            is_broken_off: false,
+            elsewhere: elsewhere.cloned(),
+            older_ends,
+        };
+        let next = match &self.round {
+            Round::Forming(forming) => forming.number,
+            other => other.formed().map_or(0, |formed| formed.next),
+        };
+        let mut formed = Formed::new(known.round);
+        formed.next = formed.next.max(next);
+        self.round = Round::Recovering(formed, recovery);
+        if let Some(host) = known.host.filter(|_| elsewhere.is_none()) {
+            self.account(host, || {
+                "the agent that hosted the rendezvous has ended".to_owned()
+            });
+        }
+    }
+
+    /// A missing participant does not hold the round any more.
+    ///
+    /// The coordinator does not wait for it.
+    pub(super) fn account(&mut self, rank: u32, why: impl FnOnce() -> String) {
+        if let Some(search) = self.round.search_mut()
+            && search.missing.remove(&rank).is_some()
+        {
+            self.record.torn = true;
+            search.over.push(why());
+        }
+    }
+
+    /// The rank of the missing participant with this instance.
+    ///
+    /// Of one whose instance is unknown, the rank has to do.
+    pub(super) fn missing_rank(&self, instance: u64) -> Option<u32> {
+        let mut missing = self.round.search()?.missing.iter();
+        let found = missing.find(|(_, known)| **known == instance);
+        found.map(|(rank, _)| *rank)
+    }
+
+    /// A participant is not in contact any more, and need not have ended.
+    ///
+    /// It is missing again.
+    pub(super) fn await_again(&mut self, node: &NodeDesc) {
+        let rank = self.nodes.participants.get(node).copied();
+        let agent = self.agents.get(node);
+        let instance = agent.map_or(0, |agent| agent.join.instance);
+        if let Some(rank) = rank
+            && let Some(recovery) = self.round.recovery_mut()
+            && !recovery.is_recorded()
+        {
+            recovery.search.missing.insert(rank, instance);
+        }
+    }
+
+    /// A participant that had come back has left while others are still missing.
+    pub(super) fn left_while_searching(
+        &mut self,
+        now: Now,
+        rank: u32,
+        why: impl FnOnce() -> String,
+        out: &mut Outbox<Effect>,
+    ) {
+        if let Some(search) = self.round.search_mut()
+            && !search.missing.contains_key(&rank)
+        {
+            search.over.push(why());
+            self.end_search_if_due(now, out);
+        }
+    }
+
+    /// An agent that holds no round has come while participants are searched for.
+    pub(super) fn account_for(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        let agent = self.agents.get(node);
+        let instance = agent.map_or(0, |agent| agent.join.instance);
+        if let Some(rank) = self.missing_rank(instance).filter(|_| instance != 0) {
+            self.account(rank, || format!("node {node} joins again"));
+            // Agents of the last round come before others.
+            self.former.insert(node.clone());
+        }
+        self.end_search_if_due(now, out);
+    }
+
+    /// Ends the search if enough is known, and continues with its result.
+    pub(super) fn end_search_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        if self.is_undecided() {
+            let search = self.round.search_mut();
+            if let Some(search) = search.filter(|search| search.at <= now.mono) {
+                search.at = now.mono + REMIND;
+                self.say_undecided(now, out);
+            }
+            return;
+        }
+        if !self.is_decided(now.mono) {
+            return self.say_missing(now, out);
+        }
+        let is_silent = matches!(self.round, Round::Silent(..));
+        let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
+        let Some(search) = self.round.search_mut() else {
+            return;
+        };
+        let over = std::mem::take(&mut search.over);
+        let lost = std::mem::take(&mut search.missing);
+        if !is_silent && self.all_are_silent(&lost) {
+            self.record_silence(out);
+            return self.await_word(now);
+        }
+        let ended = self.recovering(now);
+        if is_silent {
+            self.record.silent = false;
+            self.keep_silent(&lost);
+            // Also if no participant is missing any more.
+            out.push(Effect::Note(self.record.clone()));
+        }
+        for instance in lost.values() {
+            self.record_departure(*instance, out);
+        }
+        if !is_recorded {
+            out.push(Effect::Note(self.record.clone()));
+            // A number that was given out in between is never used twice.
+            let next = self.unnoted_number(self.round.number());
+            let jumps = self.context.rules.has(Rule::NumbersJump);
+            if let Some(formed) = self.round.formed_mut() {
+                formed.next = if jumps { formed.next.max(next) } else { next };
+            }
+        }
+        if let Some(ended) = ended {
+            out.push(Effect::Recovering(ended));
+        }
+        let size = self.record.members.len();
+        let reason = match (over.into_iter().next(), lost.len()) {
+            _ if !is_silent && self.nodes.participants.len() == size => None,
+            (Some(reason), _) => Some(reason),
+            (None, _) if is_silent => Some("nothing was heard of any of its nodes".to_owned()),
+            (None, 0) => Some("a node has left".to_owned()),
+            (None, lost) => Some(format!(
+                "{lost} of {size} nodes did not come back to the rendezvous, whose coordinator is a new one"
+            )),
+        };
+        self.restore(now, reason, out);
+    }
+
+    /// `true` if participants are searched for, and enough is known.
+    fn is_decided(&self, now: Mono) -> bool {
+        match &self.round {
+            Round::Silent(_, search) => {
+                let is_heard = !self.nodes.participants.is_empty();
+                is_heard || !search.over.is_empty() || search.is_confirmed
+            }
+            Round::Recovering(_, recovery) => {
+                // Until then, an agent may come that knows a later round.
+                let is_early = recovery.older_ends.is_some_and(|at| now < at);
+                let is_lost = self.lost_at(recovery).is_some_and(|at| at <= now);
+                let has_come = recovery.search.missing.is_empty();
+                !is_early && (has_come || is_lost)
+            }
+            _ => false,
+        }
+    }
+
+    /// Time at which missing participants are lost; `None` if they will not be.
+    fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
+        let rules = &self.context.rules;
+        let search = &recovery.search;
+        let Some(ends) = recovery.window_ends else {
+            return if rules.has(Rule::MissingAreAwaited) {
+                search.is_confirmed.then_some(search.began + WINDOW)
+            } else {
+                Some(search.began)
+            };
+        };
+        let (missing, size) = (search.missing.len(), self.record.members.len());
+        let is_half = missing * 2 == size && !rules.has(Rule::MostRestore);
+        let is_most = missing * 2 < size || is_half;
+        // Of voters, a majority has elected this coordinator: missing participants are cut off, or
+        // have ended. If all are missing, their workers are suspended only where they have a fence.
+        let is_fenced = !self.record.lease.is_zero();
+        let is_elected = self.context.electors_heard.is_some() && (missing < size || is_fenced);
+        let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
+        are_lost.then_some(if rules.has(Rule::WindowIsKept) {
+            ends
+        } else {
+            search.began
+        })
+    }
+
+    /// Logs the missing participants, if it is time to.
+    fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let (decides_at, search) = match &mut self.round {
+            Round::Silent(_, search) => (search.began, search),
+            Round::Recovering(_, recovery) => {
+                let search = &mut recovery.search;
+                (
+                    recovery.window_ends.unwrap_or(search.began + WINDOW),
+                    search,
+                )
+            }
+            _ => return,
+        };
+        if search.at > now.mono {
+            return;
+        }
+        let is_due = search.say_at <= now.mono;
+        if is_due {
+            search.say_at = now.mono + REMIND;
+        }
+        search.at = if decides_at > now.mono {
+            decides_at.min(search.say_at)
+        } else {
+            search.say_at
+        };
+        if is_due && let Some(recovering) = self.recovering(now) {
+            out.push(Effect::Recovering(recovering));
+        }
+    }
+
+    /// The next deadline of the search.
+    pub(super) fn search_deadline(&self) -> Option<Mono> {
+        let older_ends = self.round.recovery().and_then(|it| it.older_ends);
+        let at = self.round.search()?.at;
+        Some(older_ends.map_or(at, |older| older.min(at)))
+    }
+
+    /// The state of the search under way; `None` if there is none.
+    pub(in crate::coordinator) fn recovering(&self, now: Now) -> Option<Recovering> {
+        let search = self.round.search()?;
+        let recovery = self.round.recovery();
+        let lost_at = recovery.and_then(|recovery| self.lost_at(recovery));
+        Some(Recovering {
+            round: self.record.round,
+            size: self.record.members.len() as u32,
+            missing: search.missing.keys().copied().collect(),
+            elapsed: now.mono.since(search.began),
+            left: lost_at.map(|at| at.since(now.mono)),
+            is_noted: recovery.is_none_or(Recovery::is_recorded),
+            silent: self.silent_hosts(),
+            elsewhere: self.elsewhere().map(|last| last.address.clone()),
+        })
+    }
+
+    /// Ends the search with the participants that hold the round.
+    ///
+    /// It is over for a `reason`, or holds.
+    fn restore(&mut self, now: Now, reason: Option<String>, out: &mut Outbox<Effect>) {
+        let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
+        self.former.extend(participants.iter().cloned());
+        let is_broken_off = self.round.is_broken_off();
+        let mut formed = match self.round.take() {
+            Round::Silent(formed, _) | Round::Recovering(formed, _) => formed,
+            other => {
+                self.round = other;
+                return;
+            }
+        };
+        formed.awaited = participants.into_iter().collect();
+        self.programs = self.programs_of(&formed.awaited);
+        self.round = if is_broken_off {
+            Round::Over(formed)
+        } else {
+            Round::Held(formed)
+        };
+        let nodes: Vec<NodeDesc> = self.agents.keys().cloned().collect();
+        for node in nodes
+            .iter()
+            .filter(|node| self.is_joining(node))
+            .collect::<Vec<_>>()
+        {
+            self.admit(now, node);
+        }
+        let is_whole = reason.is_none();
+        if let Some(reason) = reason {
+            self.break_round(&reason, out);
+        }
+        if self.nodes.participants.is_empty() {
+            self.begin_next(now);
+        }
+        if is_whole {
+            if let Some((addr, port)) = self.known_master() {
+                self.store_master(addr, port, out);
+            }
+            self.announce_success(out);
+            if !self.nodes.waiting.is_empty() {
+                self.break_round("a node waits to join", out);
+            }
+        }
+        self.torchrun.outdate();
+        self.advance(now, out);
+    }
+}
