@@ -9,9 +9,9 @@ use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::Rule;
 use rdzv_sim::rules;
 
-#[path = "../../rendezvous/proto/tests/voters/deaths.rs"]
+#[path = "../../rendezvous/voters/tests/voters/deaths.rs"]
 mod deaths;
-#[path = "../../rendezvous/proto/tests/voters/world.rs"]
+#[path = "../../rendezvous/voters/tests/voters/world.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod world;
 

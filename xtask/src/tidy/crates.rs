@@ -217,7 +217,8 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
 
 /// `true` if the crate is behind the fence of [`FENCE`].
 fn is_pure(name: &str) -> bool {
-    ["rdzv-console", "rdzv-consensus", "rdzv-core"].contains(&name) || name.ends_with("-proto")
+    ["rdzv-console", "rdzv-consensus", "rdzv-core", "rdzv-voters"].contains(&name)
+        || name.ends_with("-proto")
 }
 
 fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {

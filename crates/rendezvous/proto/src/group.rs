@@ -136,7 +136,7 @@ impl Wait {
     }
 
     /// No majority of the voters is in contact.
-    pub(crate) fn for_voters(present: usize, of: usize, missing: Vec<String>) -> Self {
+    pub fn for_voters(present: usize, of: usize, missing: Vec<String>) -> Self {
         Self {
             case: Case::W5,
             sentence: format!(

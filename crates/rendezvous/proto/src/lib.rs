@@ -46,9 +46,8 @@ pub mod recovering;
 mod rule;
 pub mod settings;
 pub mod silence;
-mod slot;
+pub mod slot;
 pub mod state;
-pub mod voter;
 pub mod waiting;
 
 pub use agent_note::{AgentNote, Death};

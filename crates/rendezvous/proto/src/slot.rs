@@ -11,7 +11,7 @@ use std::hash::Hasher as _;
 const HEAD: usize = 24;
 
 /// The bytes of a slot.
-pub(crate) fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
+pub fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
     let mut slot = Vec::with_capacity(HEAD + content.len());
     slot.extend_from_slice(&sequence.to_le_bytes());
     slot.extend_from_slice(&(content.len() as u64).to_le_bytes());
@@ -22,10 +22,7 @@ pub(crate) fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
 
 /// The content of the newest of two slots that is whole, with its sequence number; nothing before the first
 /// one was written. What follows the content of a slot is not looked at.
-pub(crate) fn newest<T>(
-    slots: [&[u8]; 2],
-    read: impl Fn(Bytes<'_>) -> Option<T>,
-) -> Option<(u64, T)> {
+pub fn newest<T>(slots: [&[u8]; 2], read: impl Fn(Bytes<'_>) -> Option<T>) -> Option<(u64, T)> {
     let whole = slots.into_iter().filter_map(|slot| {
         let (sequence, content) = decode(slot)?;
         Some((sequence, read(Bytes(content))?))
@@ -49,29 +46,33 @@ fn digest(sequence: u64, content: &[u8]) -> u64 {
 }
 
 /// Reads numbers off the front.
-pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    /// Takes `count` bytes; `None` if there are fewer.
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    /// Takes a number; `None` if the bytes end before.
+    pub fn u64(&mut self) -> Option<u64> {
         self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// Takes a number; `None` if the bytes end before.
+    pub fn u32(&mut self) -> Option<u32> {
         self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    /// Takes a number; `None` if the bytes end before.
+    pub fn u8(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
     /// A count, and as many numbers.
-    pub(crate) fn numbers(&mut self) -> Option<Vec<u64>> {
+    pub fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()? as usize;
         let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0;
         Some(
@@ -84,7 +85,7 @@ impl<'a> Bytes<'a> {
 }
 
 /// Writes what [`Bytes::numbers`] reads.
-pub(crate) fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
+pub fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
     out.extend_from_slice(&(numbers.len() as u32).to_le_bytes());
     for number in numbers {
         out.extend_from_slice(&number.to_le_bytes());

@@ -13,7 +13,8 @@ use rdzv_rendezvous_proto::coordinator::wire::Event as Told;
 use rdzv_rendezvous_proto::coordinator::{self, Input as Request};
 use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, NativeClient};
-use rdzv_rendezvous_proto::voter::{self, Voter};
+use rdzv_voters as voter;
+use rdzv_voters::Voter;
 
 use super::{Act, Plan};
 use crate::Violation;

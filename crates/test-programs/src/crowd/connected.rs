@@ -10,8 +10,8 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
-use rdzv_rendezvous_proto::voter::{Frame, SearchOrder};
 use rdzv_store_proto::wire::request;
+use rdzv_voters::{Frame, SearchOrder};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 

@@ -29,16 +29,18 @@
 //! | `runs/` | the state of runs; deterministic |
 //! | `backing.rs` | agents that ask whether this coordinator has a majority |
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
+//! | `gate.rs` | outputs that wait until the record is kept |
 //! | `note.rs` | what the next coordinator knows if this one is killed |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
 mod backing;
 mod end;
+pub mod gate;
 mod hosted;
 mod keys;
 mod left_runs;
-pub(crate) mod note;
+pub mod note;
 mod runs;
 mod sessions;
 pub mod wire;

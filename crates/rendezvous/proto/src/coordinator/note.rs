@@ -174,7 +174,8 @@ impl RunNote {
         !self.closed && self.members.iter().any(|member| *member != 0)
     }
 
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Writes the note of a run.
+    pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.round.to_le_bytes());
         let is_fenced = !self.lease.is_zero();
         let flags = [
@@ -193,7 +194,8 @@ impl RunNote {
         }
     }
 
-    pub(crate) fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
+    /// Reads what [`RunNote::write`] writes; `None` if it is cut off.
+    pub fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         let round = bytes.u64()?;
         let flags = bytes.u8()?;
         Some(Self {
@@ -213,19 +215,19 @@ impl RunNote {
 }
 
 /// Writes the name of a run.
-pub(crate) fn write_name(run: &str, out: &mut Vec<u8>) {
+pub fn write_name(run: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&(run.len() as u32).to_le_bytes());
     out.extend_from_slice(run.as_bytes());
 }
 
 /// Reads what [`write_name`] writes.
-pub(crate) fn read_name(bytes: &mut Bytes<'_>) -> Option<String> {
+pub fn read_name(bytes: &mut Bytes<'_>) -> Option<String> {
     let length = bytes.u32()? as usize;
     Some(std::str::from_utf8(bytes.take(length)?).ok()?.to_owned())
 }
 
 /// Writes all runs of a note.
-pub(crate) fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
+pub fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
     for (run, note) in runs {
         write_name(run, out);
         note.write(out);
@@ -233,7 +235,7 @@ pub(crate) fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
 }
 
 /// Reads what [`write_runs`] writes, up to the end.
-pub(crate) fn read_runs(mut bytes: Bytes<'_>) -> Option<BTreeMap<String, RunNote>> {
+pub fn read_runs(mut bytes: Bytes<'_>) -> Option<BTreeMap<String, RunNote>> {
     let mut runs = BTreeMap::new();
     while !bytes.0.is_empty() {
         let run = read_name(&mut bytes)?;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::coordinator::Note;
-use rdzv_rendezvous_proto::voter::{Open, Start};
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
+use rdzv_voters::{Open, Start};
 
 use super::Connection;
 use super::elected::{await_coordinator, call};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_rendezvous_proto::voter::FRAME_BOUND;
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer, resolve};
+use rdzv_voters::FRAME_BOUND;
 
 use super::elected::await_coordinator;
 use super::options::Options;

@@ -15,9 +15,9 @@ use rdzv_core::time::{Mono, Now};
 use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::coordinator::PREFIX;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_VOTER};
-use rdzv_rendezvous_proto::voter::{FRAME_BOUND, Frame};
 use rdzv_store::{StoreError, StorePolicy, TcpStoreServer};
 use rdzv_store_proto::server::{Extension, Reach};
+use rdzv_voters::{FRAME_BOUND, Frame};
 use tracing::{info, warn};
 
 use crate::bind::loopback;

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_rendezvous_proto::voter::{ATTEMPT, Frame, SearchOrder};
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
+use rdzv_voters::{ATTEMPT, Frame, SearchOrder};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::probe::{Found, ProbeError, probe, read_exact};

@@ -12,9 +12,9 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::group::GroupView;
-use rdzv_rendezvous_proto::voter::{Fact, Open, Output, Settings, Voter};
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
+use rdzv_voters::{Fact, Open, Output, Settings, Voter};
 use tracing::{error, info, warn};
 
 use super::NoteFile;
@@ -49,7 +49,7 @@ pub struct VoterOptions {
 }
 
 /// The extension of a [server](rdzv_store::ServerOptions) that is a voter. The server's limits have to admit
-/// extension requests of [`FRAME_BOUND`](rdzv_rendezvous_proto::voter::FRAME_BOUND) bytes.
+/// extension requests of [`FRAME_BOUND`](rdzv_voters::FRAME_BOUND) bytes.
 ///
 /// # Errors
 ///

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::Endpoint;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_lock::Mutex;
-use rdzv_rendezvous_proto::voter::ATTEMPT;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
+use rdzv_voters::ATTEMPT;
 use rustix::event::{PollFd, PollFlags};
 
 use super::probe::{Found, ProbeError, probe, write_all};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The first 3 or 5 endpoints of a list are the *places* of the voters; the process that listens at one of them is the
-//! voter there. The voters replicate the coordinator's [note](crate::coordinator::Note) with `rdzv-consensus`, in memory.
+//! voter there. The voters replicate the coordinator's [note](rdzv_rendezvous_proto::coordinator::Note) with `rdzv-consensus`, in memory.
 //! The leader of the group has the coordinator, whose epoch is the term. It begins with the note and learns the rest
 //! from the agents that reattach, as a coordinator does that was started again. Nothing that follows from a note is
 //! sent before the note is committed, so a round that was announced is known to every later coordinator.
@@ -33,7 +33,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod.rs` | types |
+//! | `lib.rs` | types |
 //! | `machine.rs` | the machine: which input goes where |
 //! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
 //! | `machine/view.rs` | how the group stands, for those who ask |
@@ -41,12 +41,10 @@
 //! | `machine/takeover.rs` | such a group after the end of all its voters |
 //! | `machine/leading.rs` | what the group has decided, and the coordinator at its leader |
 //! | `peers.rs` | the processes at the other places |
-//! | `gate.rs` | the coordinator's outputs, which wait for the commit of its note |
 //! | `command.rs` | a note of a run as a command of the log |
 //! | `search_order.rs` | the agents' side: which place is asked for the coordinator next |
 
 mod command;
-mod gate;
 mod machine;
 mod peers;
 mod search_order;
@@ -56,10 +54,10 @@ use std::time::Duration;
 
 pub use self::machine::Voter;
 pub use self::search_order::{ATTEMPT, SearchOrder};
-use crate::{Rule, coordinator};
 use rdzv_consensus as consensus;
 use rdzv_core::ident::ConnId;
 use rdzv_core::rules::Rules;
+use rdzv_rendezvous_proto::{Rule, coordinator};
 
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};

@@ -7,9 +7,9 @@
 
 use rdzv_consensus::VoterId;
 
-use crate::coordinator::RunNote;
-use crate::coordinator::note::{read_name, write_name};
-use crate::slot::Bytes;
+use rdzv_rendezvous_proto::coordinator::RunNote;
+use rdzv_rendezvous_proto::coordinator::note::{read_name, write_name};
+use rdzv_rendezvous_proto::slot::Bytes;
 
 /// A change of the note.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, Voter, cluster_of};
-use crate::group::{GroupView, Role, VoterState, VoterView, Wait};
+use rdzv_rendezvous_proto::group::{GroupView, Role, VoterState, VoterView, Wait};
 
 /// Notes for the view.
 #[derive(Debug, Default)]

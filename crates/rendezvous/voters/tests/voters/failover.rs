@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation};
-use rdzv_rendezvous_proto::voter::Fact;
+use rdzv_voters::Fact;
 
 use crate::world::World;
 

@@ -1,17 +1,20 @@
-//! The coordinator's outputs on their way out: nothing that follows from a note leaves before the note is committed.
+//! The coordinator's outputs on their way out: nothing that follows from a record leaves before it is kept.
+//!
+//! A process that keeps its record alone writes it before it applies the next output, so it needs no gate. Voters
+//! replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
 
-use crate::coordinator::{Output, RunNote};
+use super::{Output, RunNote};
 
-/// Outputs in their order, and the note that the first of them waits for.
+/// Outputs in their order, and the record that the first of them waits for.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub struct Gate {
     queue: VecDeque<Output>,
     state: State,
-    /// The number of the last note that was proposed.
+    /// Number of the last record that was proposed.
     last: u64,
-    /// Notes are not replicated any more.
+    /// `true` if records are not replicated any more.
     is_open: bool,
 }
 
@@ -25,23 +28,28 @@ enum State {
     Refused,
 }
 
-/// The next step.
+/// Next step of a [`Gate`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub enum Next {
+    /// Apply this output.
     Emit(Output),
-    /// Propose this; [`Gate::committed`] or [`Gate::refused`] follows.
+    /// Propose this record; [`Gate::committed`] or [`Gate::refused`] follows.
     Propose {
+        /// Number of the proposal.
         token: u64,
+        /// The run.
         run: String,
+        /// The record of the run; `None` if there is none any more.
         note: Option<RunNote>,
     },
+    /// Wait: nothing may leave yet.
     Wait,
 }
 
 impl Gate {
-    /// Another output of the coordinator.
-    pub(super) fn push(&mut self, output: Output) {
-        // Only the newest of some notes in a row is of use to anybody.
+    /// Adds an output of the coordinator.
+    pub fn push(&mut self, output: Output) {
+        // Of several records in a row, only the newest is of use.
         if let (Output::Note { run, .. }, Some(Output::Note { run: last, .. })) =
             (&output, self.queue.back())
             && run == last
@@ -52,7 +60,8 @@ impl Gate {
         self.queue.push_back(output);
     }
 
-    pub(super) fn next(&mut self) -> Next {
+    /// Returns the next step.
+    pub fn next(&mut self) -> Next {
         if self.state != State::Free && !self.is_open {
             return Next::Wait;
         }
@@ -73,39 +82,41 @@ impl Gate {
         }
     }
 
-    /// A note that was proposed here is committed.
-    pub(super) fn committed(&mut self, token: u64) {
+    /// A record that was proposed here is committed.
+    pub fn committed(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Free;
             self.queue.pop_front();
         }
     }
 
-    /// A note was not taken; [`Gate::retry`] proposes it again.
-    pub(super) fn refused(&mut self, token: u64) {
+    /// A record was not taken; [`Gate::retry`] proposes it again.
+    pub fn refused(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Refused;
         }
     }
 
-    pub(super) fn is_refused(&self) -> bool {
+    /// `true` if the record was not taken.
+    pub fn is_refused(&self) -> bool {
         self.state == State::Refused
     }
 
-    pub(super) fn retry(&mut self) {
+    /// Proposes a record again that was not taken.
+    pub fn retry(&mut self) {
         if self.state == State::Refused {
             self.state = State::Free;
         }
     }
 
-    /// The coordinator is no more, and neither is what it wanted to say.
-    pub(super) fn clear(&mut self) {
+    /// The coordinator has stepped down: its outputs are dropped.
+    pub fn clear(&mut self) {
         self.queue.clear();
         self.state = State::Free;
     }
 
-    /// The runs are over, and nobody is there who would replicate anything.
-    pub(super) fn open(&mut self) {
+    /// The runs are over, and no voter is left that would replicate records.
+    pub fn open(&mut self) {
         self.is_open = true;
     }
 }

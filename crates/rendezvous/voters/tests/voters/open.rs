@@ -8,7 +8,8 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::Settings;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound};
 use rdzv_rendezvous_proto::coordinator::{Input, Note};
-use rdzv_rendezvous_proto::voter::{self, Fact, Open, Output, Start, Voter};
+use rdzv_voters as voter;
+use rdzv_voters::{Fact, Open, Output, Start, Voter};
 
 use crate::world::World;
 

@@ -12,8 +12,8 @@ use rdzv_rendezvous_proto::coordinator::wire::{
 };
 use rdzv_rendezvous_proto::coordinator::{Input, Note, Origin, Output as CoordinatorOutput};
 use rdzv_rendezvous_proto::group::GroupView;
-use rdzv_rendezvous_proto::voter::{Fact, Open, Output, Settings, Start, Voter};
 use rdzv_rendezvous_proto::{NodeDesc, Rule, Settings as RunSettings};
+use rdzv_voters::{Fact, Open, Output, Settings, Start, Voter};
 
 /// The time that a message takes.
 const LATENCY: Duration = Duration::from_millis(1);

@@ -33,12 +33,12 @@ use rdzv_core::time::{Mono, Now};
 use super::agents::Agents;
 use super::takeover::{self, Memory};
 use super::{Group, GroupId, Voter, cluster_of};
-use crate::Rule;
-use crate::coordinator::note::write_runs;
-use crate::coordinator::wire::{Authority, Event, Operation};
-use crate::coordinator::{self, Note, Origin};
-use crate::voter::peers::Whereabouts;
-use crate::voter::{Fact, Open, Output, Start};
+use crate::peers::Whereabouts;
+use crate::{Fact, Open, Output, Start};
+use rdzv_rendezvous_proto::Rule;
+use rdzv_rendezvous_proto::coordinator::note::write_runs;
+use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation};
+use rdzv_rendezvous_proto::coordinator::{self, Note, Origin};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
 /// The most addresses that are known at a time.

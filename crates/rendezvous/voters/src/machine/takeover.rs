@@ -22,9 +22,9 @@ use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Now;
 
 use super::{Group, Voter, cluster_of, draw};
-use crate::Rule;
-use crate::coordinator::{Note, RunNote};
-use crate::voter::{Fact, Output};
+use crate::{Fact, Output};
+use rdzv_rendezvous_proto::Rule;
+use rdzv_rendezvous_proto::coordinator::{Note, RunNote};
 
 /// More terms than there can be after the last one that a member has noted.
 const UNKNOWN_TERMS: u64 = 1000;

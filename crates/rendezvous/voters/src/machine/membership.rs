@@ -12,8 +12,8 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter, draw};
-use crate::voter::peers::{Introduction, Peer, Whereabouts};
-use crate::voter::{Fact, Output};
+use crate::peers::{Introduction, Peer, Whereabouts};
+use crate::{Fact, Output};
 
 /// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
 const QUIET: Duration = Duration::from_secs(1);

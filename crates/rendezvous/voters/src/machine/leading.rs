@@ -10,13 +10,13 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, QUESTION, Voter, cluster_of};
-use crate::Rule;
-use crate::coordinator::note::{read_runs, write_runs};
-use crate::coordinator::wire::Authority;
-use crate::coordinator::{self, Coordinator, Note, Origin};
-use crate::slot::Bytes;
-use crate::voter::command;
-use crate::voter::{Fact, Output};
+use crate::command;
+use crate::{Fact, Output};
+use rdzv_rendezvous_proto::Rule;
+use rdzv_rendezvous_proto::coordinator::note::{read_runs, write_runs};
+use rdzv_rendezvous_proto::coordinator::wire::Authority;
+use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Note, Origin};
+use rdzv_rendezvous_proto::slot::Bytes;
 
 /// The time in which a voter that ends in order hands over, and the others change the group.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);

@@ -17,11 +17,11 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
 use super::command;
-use super::gate::{Gate, Next};
 use super::peers::{Introduction, Peers};
 use super::{Output, Settings};
-use crate::coordinator::{self, Coordinator, Input, RunNote};
 use open::OpenGroup;
+use rdzv_rendezvous_proto::coordinator::gate::{Gate, Next};
+use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Input, RunNote};
 use view::Seen;
 
 /// The time after which a voter looks at its group again, as long as something is to be done about it.
