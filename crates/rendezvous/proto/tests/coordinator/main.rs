@@ -8,5 +8,6 @@ mod ended;
 mod joins;
 mod mixed;
 mod reattach;
+mod round;
 mod silent;
 mod world;
