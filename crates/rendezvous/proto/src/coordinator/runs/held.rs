@@ -23,7 +23,7 @@ impl Run {
                 number
             }
             Round::Recovering(formed, mut recovery) => {
-                let was = std::mem::replace(&mut recovery.is_broken_off, true);
+                let was = std::mem::replace(&mut recovery.is_ended, true);
                 let number = formed.number;
                 self.round = Round::Recovering(formed, recovery);
                 if was {

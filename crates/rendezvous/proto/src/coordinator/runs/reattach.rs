@@ -133,7 +133,7 @@ impl Run {
         let Some(rank) = rank.copied() else {
             return;
         };
-        if self.round.is_broken_off() {
+        if self.round.is_ended() {
             // It has never received the round, which does not hold any more: it waits for the next
             // one.
             if let Some(agent) = self.agents.get_mut(node) {
@@ -182,7 +182,7 @@ impl Run {
             }
             _ => {}
         }
-        if self.round.is_broken_off() {
+        if self.round.is_ended() {
             self.dismiss(node, round, out);
         }
         if held.succeeded {
@@ -244,7 +244,7 @@ impl Run {
             self.set_master(addr, port);
         }
         // A participant that had come back has left again, which the others were notified of then.
-        if self.round.is_broken_off() {
+        if self.round.is_ended() {
             self.dismiss(&node, held.round, out);
         }
         if held.succeeded

@@ -109,7 +109,7 @@ impl Run {
         let recovery = Recovery {
             search,
             window_ends: Some(window_ends),
-            is_broken_off: false,
+            is_ended: false,
             elsewhere: None,
             older_ends: None,
         };
@@ -195,7 +195,7 @@ impl Run {
         let recovery = Recovery {
             search,
             window_ends: None,
-            is_broken_off: false,
+            is_ended: false,
             elsewhere: elsewhere.cloned(),
             older_ends,
         };
@@ -440,7 +440,7 @@ impl Run {
     fn restore(&mut self, now: Now, reason: Option<String>, out: &mut Outbox<Effect>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former.extend(participants.iter().cloned());
-        let is_broken_off = self.round.is_broken_off();
+        let is_ended = self.round.is_ended();
         let mut formed = match self.round.take() {
             Round::Silent(formed, _) | Round::Recovering(formed, _) => formed,
             other => {
@@ -450,7 +450,7 @@ impl Run {
         };
         formed.awaited = participants.into_iter().collect();
         self.programs = self.programs_of(&formed.awaited);
-        self.round = if is_broken_off {
+        self.round = if is_ended {
             Round::Over(formed)
         } else {
             Round::Held(formed)

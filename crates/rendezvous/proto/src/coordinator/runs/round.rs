@@ -131,7 +131,7 @@ pub(super) struct Recovery {
     /// `None` without a record: that never happens.
     pub(super) window_ends: Option<Mono>,
     /// `true` if the returned participants were notified that the round is over.
-    pub(super) is_broken_off: bool,
+    pub(super) is_ended: bool,
     /// Coordinator of the round, if it may live.
     pub(super) elsewhere: Option<LastCoordinator>,
     /// Time until which members of an older round may reattach.
@@ -271,10 +271,10 @@ impl Round {
     }
 
     /// `true` if the participants were notified that the round is over.
-    pub(super) fn is_broken_off(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         match self {
             Self::Over(_) | Self::Silent(..) => true,
-            Self::Recovering(_, recovery) => recovery.is_broken_off,
+            Self::Recovering(_, recovery) => recovery.is_ended,
             Self::Forming(_) | Self::Held(_) | Self::Closed(_) => false,
         }
     }
