@@ -17,8 +17,9 @@ fn is_outside_of_updates(raw: &str) -> Option<&str> {
 
 #[test]
 fn a_flood_of_two_workers_arrives_whole_and_in_order_above_the_row() {
+    // Each line is one write: a line whose end does not come is shown in two pieces.
     let script = "
-seq -f \"line %.0f of $RANK\" 1 50000
+stdbuf -oL seq -f \"line %.0f of $RANK\" 1 50000
 mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
     let run = run_shell("--nproc-per-node 2", script).start();
     run.wait_for_file("on0");
