@@ -21,6 +21,7 @@ mod params;
 mod rdzv_conf;
 mod recording;
 mod registry;
+mod runtime;
 mod slots;
 pub mod url;
 

@@ -7,7 +7,7 @@
 //! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
 //! | [`bootstrap`] | the address of the workers' store, and its port |
-//! | `watch_thread` | a thread that waits in a store for as long as somebody is interested |
+//! | `watch` | a call that waits in a store for as long as its owner wants |
 //! | `outage` | notices about a state that does not answer |
 //! | `waiting` | what a join waits for, told to people |
 //! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
@@ -20,7 +20,7 @@ pub mod node;
 mod outage;
 pub mod shared;
 mod waiting;
-mod watch_thread;
+mod watch;
 
 pub use bootstrap::reserve_port;
 pub use c10d::{C10dRendezvous, C10dState, StoreVoter};

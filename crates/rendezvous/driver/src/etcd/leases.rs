@@ -1,10 +1,9 @@
 //! Leases: what a node has in etcd lasts as long as the node does.
 //!
-//! One thread renews them. It shares nothing with user code, waits for nothing but its clock and
-//! the server, and ends with the [`Leases`].
+//! One call beside the runtime renews them. It shares nothing with user code, waits for nothing but
+//! its clock and the server, and ends with the [`Leases`].
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdzv_lock::{Condvar, Mutex};
@@ -13,6 +12,7 @@ use super::failure::Failure;
 use super::v3::{V3, is_no_lease};
 use super::wire::write;
 use crate::RendezvousError;
+use crate::runtime::{Call, beside};
 
 /// For how long things outlive the one who wrote them last.
 const LASTING: Duration = Duration::from_secs(7200);
@@ -32,12 +32,12 @@ pub(crate) struct Leases {
     shared: Arc<Shared>,
     /// For the requests of whoever calls.
     v3: V3,
-    thread: Option<JoinHandle<()>>,
+    renewals: Option<Call>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// For the requests of the thread.
+    /// For the renewals.
     v3: V3,
     member_life: Duration,
     wanted: Mutex<Wanted>,
@@ -61,7 +61,7 @@ struct Member {
 }
 
 impl Leases {
-    /// No lease yet, but the thread that will renew them. A member is gone when it has not been
+    /// No lease yet, but the call that will renew them. A member is gone when it has not been
     /// heard of for `member_life`.
     pub(crate) fn new(v3: V3, member_life: Duration) -> Result<Self, RendezvousError> {
         let renewal = member_life / 4;
@@ -72,16 +72,13 @@ impl Leases {
             changed: Condvar::new(),
         });
         let renewing = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("rdzv-etcd-lease".to_owned())
-            .spawn(move || renewing.renew_until_the_end(renewal))
-            .map_err(|error| {
-                RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
-            })?;
+        let renewals = beside(move || renewing.renew_until_the_end(renewal)).map_err(|error| {
+            RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
+        })?;
         Ok(Self {
             shared,
             v3,
-            thread: Some(thread),
+            renewals: Some(renewals),
         })
     }
 
@@ -167,8 +164,8 @@ impl Drop for Leases {
         self.shared.wanted.lock().ended = true;
         self.shared.changed.notify_all();
         self.shared.v3.http().close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(renewals) = self.renewals.take() {
+            renewals.join();
         }
         self.end();
     }
@@ -205,7 +202,7 @@ impl Shared {
     fn renew_until_the_end(&self, renewal: Duration) {
         loop {
             let wanted = self.wanted.lock();
-            // Whoever announces a node wakes the thread up, so that it may wait long without one.
+            // An announcement wakes this call, so that it may wait long without one.
             let pause = match &wanted.member {
                 Some(_) => renewal,
                 None => LASTING / 4,

@@ -12,7 +12,7 @@
 //! | `options` | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
 //! | `layout` | which keys a run has, and how they go away |
 //! | `state`, `leases` | the state of a run, and who is alive |
-//! | `watch` | the thread that follows the changes of a run |
+//! | `watch` | the call that follows the changes of a run |
 //! | `store` | the agents' store of one round: a folder of keys |
 //! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
 //! | `torchrun` | the refusal of a run that agents of torchrun use through the v2 API |

@@ -1,14 +1,13 @@
 //! Watch of a run: every change, in order, and the end of every node.
 //!
-//! A thread follows the changes until the watch is dropped or the server is away for too long. The watch
-//! names the revision from which it continues, so it misses nothing while the server or the connection is
+//! A call beside the runtime follows the changes until the watch is dropped or the server is away for
+//! too long. The watch names the revision from which it continues, so it misses nothing while the server or the connection is
 //! away; the notices only come late. If the server has compacted that revision away, or has lost its
-//! memory, the thread reads the members and announces the difference.
+//! memory, the call reads the members and announces the difference.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rdzv_rendezvous_proto::NodeDesc;
@@ -22,6 +21,7 @@ use super::v3::{V3, after};
 use super::wire::{Event, Int, WatchAnswer, WatchLine, text};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
+use crate::runtime::{Call, beside};
 
 /// Index of the watch of the changes: etcd numbers watches in the order of their creation.
 const CHANGES: usize = 0;
@@ -39,7 +39,7 @@ pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Watch {
     http: Http,
-    thread: Option<JoinHandle<()>>,
+    call: Option<Call>,
 }
 
 impl Watch {
@@ -61,15 +61,12 @@ impl Watch {
             next: [0; 2],
             members: BTreeSet::new(),
         };
-        let thread = thread::Builder::new()
-            .name("rdzv-etcd-watch".to_owned())
-            .spawn(move || run.watch(&observer))
-            .map_err(|error| {
-                RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
-            })?;
+        let call = beside(move || run.watch(&observer)).map_err(|error| {
+            RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
+        })?;
         Ok(Self {
             http,
-            thread: Some(thread),
+            call: Some(call),
         })
     }
 }
@@ -77,8 +74,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.http.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(call) = self.call.take() {
+            call.join();
         }
     }
 }

@@ -8,7 +8,6 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 use rdzv_core::escape::escape;
@@ -17,6 +16,7 @@ use tracing::debug;
 
 use super::{SharedObserver, StaticParameters};
 use crate::Change;
+use crate::runtime::beside;
 
 /// How long it may take to reach the store when there is something to announce.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -33,24 +33,21 @@ pub(super) struct FailureChannel {
 }
 
 impl FailureChannel {
-    /// Has a thread wait for a failure, and tell the observer.
+    /// Waits for a failure beside the caller, and tells the observer.
     pub(super) fn listen(nodes: StaticParameters, observer: SharedObserver) -> io::Result<Self> {
         let channel = Self {
             nodes,
             speaking: Arc::default(),
         };
         let listening = channel.clone();
-        thread::Builder::new()
-            .name("static news".to_owned())
-            .stack_size(128 << 10)
-            .spawn(move || match listening.wait() {
-                Ok(Some(change)) => observer(change),
-                Ok(None) => {}
-                // The node with the store has ended, which is no failure by itself.
-                Err(error) => {
-                    debug!("failures of the other nodes are not noticed any more: {error}");
-                }
-            })?;
+        beside(move || match listening.wait() {
+            Ok(Some(change)) => observer(change),
+            Ok(None) => {}
+            // The node with the store has ended, which is no failure by itself.
+            Err(error) => {
+                debug!("failures of the other nodes are not noticed any more: {error}");
+            }
+        })?;
         Ok(channel)
     }
 

@@ -7,13 +7,13 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tracing::debug;
 
 use super::SharedObserver;
 use crate::dynamic::native::{Native, NativeOptions};
+use crate::runtime::{Call, beside};
 use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
 
 /// Time for the server to say whether it is a coordinator.
@@ -31,7 +31,7 @@ pub(super) enum Ending {
 pub(super) struct NodeWatch {
     shared: Arc<Shared>,
     ending: Sender<Ending>,
-    thread: JoinHandle<()>,
+    call: Call,
 }
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 impl NodeWatch {
-    /// Has a thread join the others. The observer gets the results.
+    /// Joins the others beside the caller. The observer gets the results.
     pub(super) fn start(
         options: NativeOptions,
         member: Member,
@@ -51,17 +51,15 @@ impl NodeWatch {
         let shared: Arc<Shared> = Arc::default();
         let watch = Arc::clone(&shared);
         let (ending, ended) = channel();
-        let thread = thread::Builder::new()
-            .name("static nodes".to_owned())
-            .spawn(move || {
-                if let Err(error) = watch.run(options, &member, observer, &ended) {
-                    debug!("it is not noticed when another node is gone: {error}");
-                }
-            })?;
+        let call = beside(move || {
+            if let Err(error) = watch.run(options, &member, observer, &ended) {
+                debug!("it is not noticed when another node is gone: {error}");
+            }
+        })?;
         Ok(Self {
             shared,
             ending,
-            thread,
+            call,
         })
     }
 
@@ -76,7 +74,7 @@ impl NodeWatch {
         if let Some(interrupt) = self.shared.interrupter.get() {
             interrupt();
         }
-        let _ = self.thread.join();
+        self.call.join();
     }
 }
 

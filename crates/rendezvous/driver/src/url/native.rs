@@ -7,7 +7,6 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use rdzv_core::rank::Rank;
@@ -16,6 +15,7 @@ use rdzv_store::{Store as _, TcpStore, TcpStoreOptions, interrupt};
 use super::parse::whole_number;
 use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::dynamic::C10dRendezvous;
+use crate::runtime::beside;
 use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
 /// Longest time that a worker stays for others whose ranks cannot be either.
@@ -61,12 +61,11 @@ impl UrlHandler for NativeHandler {
     }
 }
 
-/// Takes part, on a thread of its own, so that the check of [`rdzv_store::interruptible`] can end it.
+/// Takes part beside the caller, so that the check of [`rdzv_store::interruptible`] can end it.
 fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo), RendezvousError> {
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
-    let thread = thread::Builder::new().name("rdzv-join".to_owned());
-    let spawned = thread.spawn(move || {
+    let call = beside(move || {
         let member = Member {
             role: "default".to_owned(),
             local_world_size: 1,
@@ -76,8 +75,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
         let info = backend.join(&member);
         let _nobody_waits_any_more = sender.send(info.map(|info| (backend, info)));
     });
-    spawned
-        .map_err(|error| RendezvousError::Argument(format!("no thread can be made: {error}")))?;
+    call.map_err(|error| RendezvousError::Argument(format!("no thread can be made: {error}")))?;
     loop {
         let slice = interrupt::slice(None).unwrap_or(Duration::MAX);
         match joined.recv_timeout(slice) {

@@ -51,6 +51,7 @@ use rdzv_lock::Mutex;
 use rdzv_store::{Pinger, TcpStoreServer};
 
 use crate::dynamic::native::OwnVoter;
+use crate::runtime::{beside, no_thread};
 
 pub(crate) use self::options::OPTIONS;
 use self::options::{Medium, Options};
@@ -164,8 +165,9 @@ impl C10dRendezvous {
     }
 }
 
-/// Connects on a thread of its own, because neither a look-up of a name nor an attempt to connect can
-/// be ended from outside.
+/// Connects beside the caller.
+///
+/// Neither a look-up of a name nor an attempt to connect can be ended from outside.
 fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
@@ -176,19 +178,13 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
         under.connecting = Some(sender.clone());
     }
     let theirs = Arc::clone(options);
-    let thread = std::thread::Builder::new()
-        .name("rdzv-connect".to_owned())
-        .spawn(move || {
-            // If nobody waits any more, the connection is closed again.
-            let _ = sender.send(Some(reach(&theirs, &onlookers)));
-        });
-    if let Err(error) = thread {
-        return Err(RendezvousError::Unreachable {
-            what: format!("cannot start a thread ({error}) to connect to the c10d store"),
-            place: options.place(),
-            elapsed: None,
-            remedy: "raise the limit of processes (ulimit -u)",
-        });
+    let call = beside(move || {
+        // If nobody waits any more, the connection is closed again.
+        let _ = sender.send(Some(reach(&theirs, &onlookers)));
+    });
+    if let Err(error) = call {
+        let purpose = "to connect to the c10d store";
+        return Err(no_thread(&error, purpose, options.place()));
     }
     let attempt = attempts.recv().ok().flatten();
     let mut under = calls.0.lock();

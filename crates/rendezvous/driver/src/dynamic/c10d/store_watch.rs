@@ -20,7 +20,7 @@ use rdzv_store::{Breaker, FileStore, Store, StoreError};
 
 use crate::RendezvousError;
 use crate::dynamic::Notice;
-use crate::dynamic::watch_thread::WatchThread;
+use crate::dynamic::watch::Watch;
 
 /// A side key that is there again within this time has probably been left by an agent that ended
 /// before it could delete it.
@@ -49,7 +49,7 @@ pub(super) fn watch_side_key(
     key: &str,
     place: String,
     notice: Notify,
-) -> Option<WatchThread> {
+) -> Option<Watch> {
     let key = side_key(key);
     start(store.breaker(), place, notice, move |over, notice| {
         while !over.load(Ordering::Relaxed) {
@@ -71,7 +71,7 @@ pub(super) fn watch_file(
     key: &str,
     place: String,
     notice: Notify,
-) -> Option<WatchThread> {
+) -> Option<Watch> {
     let key = key.to_owned();
     start(None, place, notice, move |over, notice| {
         let mut known = Some(store.get(&key)?);
@@ -94,8 +94,8 @@ fn start(
     place: String,
     notice: Notify,
     watch: impl FnOnce(&AtomicBool, &Notify) -> Result<(), StoreError> + Send + 'static,
-) -> Option<WatchThread> {
-    WatchThread::start("rdzv-watch", breaker, move |over| {
+) -> Option<Watch> {
+    Watch::start(breaker, move |over| {
         if let Err(error) = watch(over, &notice)
             && !over.load(Ordering::Relaxed)
         {

@@ -18,7 +18,7 @@ use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 
 use super::store_watch::{self, watch_file, watch_side_key};
 use crate::RendezvousError;
-use crate::dynamic::watch_thread::WatchThread;
+use crate::dynamic::watch::Watch;
 use crate::dynamic::{Notice, SharedState, Token, Written};
 
 /// Most writes that others may come before, when an agent is taken out.
@@ -70,7 +70,7 @@ pub struct C10dState {
     store: Arc<dyn Store>,
     /// For the keys of rounds, which are waited for.
     rounds: Mutex<Option<Arc<dyn Store>>>,
-    watcher: Option<WatchThread>,
+    watcher: Option<Watch>,
 }
 
 impl fmt::Debug for C10dState {
@@ -206,7 +206,7 @@ impl SharedState for C10dState {
             }
             Place::File(store) => watch_file(Arc::clone(store), &self.key, place, notice),
         };
-        // Without the thread, and where not everybody tells, changes are found by looking.
+        // Without the watch, and where not everybody tells, changes are found by looking.
         Ok(self.watcher.is_some() && matches!(self.place, Place::File(_)))
     }
 

@@ -41,7 +41,7 @@ use self::interruption::Interruption;
 use self::thread::Thread;
 use super::SharedState;
 use super::bootstrap::{self, Master, Reading, WorkersStore};
-use super::watch_thread::WatchThread;
+use super::watch::Watch;
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 
 /// After an interruption, how long a node may take to leave the state it is in.
@@ -71,7 +71,7 @@ pub struct Driver {
     commands: mpsc::Sender<Command>,
     interruption: Arc<Interruption>,
     workers: WorkersStore,
-    failures: Option<WatchThread>,
+    failures: Option<Watch>,
     /// The agents' store of the round that this node is in.
     round: Option<Arc<dyn Store>>,
     /// Ends the use of that store, which the agent may still hold.

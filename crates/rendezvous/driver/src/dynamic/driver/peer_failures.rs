@@ -12,7 +12,7 @@ use rdzv_store::{Store, StoreError};
 
 use super::command::Command;
 use crate::RendezvousError;
-use crate::dynamic::watch_thread::WatchThread;
+use crate::dynamic::watch::Watch;
 
 /// Holds the node that failed first and, after a line break, its reason.
 const KEY: &str = "rdzv/failed";
@@ -54,14 +54,14 @@ fn parse(value: &[u8]) -> (String, String) {
 
 /// Waits for somebody else's failure. Without a second connection nobody waits, and failures are
 /// noticed later, by the missing heartbeats.
-pub(super) fn watch(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<WatchThread> {
+pub(super) fn watch(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<Watch> {
     let store = round
         .try_clone()
         .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
         .ok()?;
     let (me, breaker) = (me.to_owned(), store.breaker());
     let slice = breaker.as_ref().map_or(SLICE, |_| Duration::MAX);
-    WatchThread::start("rdzv-failures", breaker, move |over| {
+    Watch::start(breaker, move |over| {
         if let Some((node, reason)) = wait(&*store, slice, over)
             && node != me
             && !over.load(Ordering::Relaxed)
