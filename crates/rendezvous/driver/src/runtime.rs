@@ -1,20 +1,27 @@
 //! The one way to wait: a thread with a tokio runtime.
 //!
-//! Calls that block have threads beside that thread: [`beside`] runs stores behind
-//! [`Store`](rdzv_store::Store), etcd, name resolution, attempts to connect, files.
+//! Calls that block have threads beside that thread.
+//!
+//! Connections, timers and links are tasks of the runtime. A task must never block, since it would
+//! stop the heartbeats and leases of this process. [`blocking`] and [`beside`] run what can block:
+//! stores behind [`Store`](rdzv_store::Store), etcd, name resolution, attempts to connect, files.
 //!
 //! The runtime never runs inside a caller. So a program with a runtime can call the crate, and so
-//! can one without it, as Python. The thread ends with its last user.
+//! can one without it, as Python. The thread ends with the last task.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use rdzv_lock::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::RendezvousError;
 
@@ -63,6 +70,45 @@ fn runtime() -> io::Result<Arc<Runtime>> {
     Ok(started)
 }
 
+/// A task of the runtime, which outlives this handle.
+#[derive(Debug)]
+pub(crate) struct Task {
+    handle: JoinHandle<()>,
+    ended: Mutex<mpsc::Receiver<()>>,
+}
+
+/// Starts a task.
+///
+/// # Errors
+///
+/// The system's, if it has no thread or descriptors for the runtime.
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> io::Result<Task> {
+    let runtime = runtime()?;
+    let handle = runtime.handle.clone();
+    let (end, ended) = mpsc::channel();
+    let handle = handle.spawn(async move {
+        task.await;
+        let _ = end.send(());
+        drop(runtime);
+    });
+    Ok(Task {
+        handle,
+        ended: Mutex::new(ended),
+    })
+}
+
+impl Task {
+    /// Waits until the task has ended. Returns `false` if it panicked.
+    pub(crate) fn join(self) -> bool {
+        self.ended.into_inner().recv().is_ok()
+    }
+
+    /// Has the task end soon, at a wait.
+    pub(crate) fn cancel(&self) {
+        self.handle.abort();
+    }
+}
+
 /// A call on a thread beside the runtime, which outlives this handle.
 #[derive(Debug)]
 pub(crate) struct Call(Mutex<mpsc::Receiver<Infallible>>);
@@ -104,14 +150,115 @@ pub(crate) fn no_thread(error: &io::Error, purpose: &str, place: String) -> Rend
     }
 }
 
+/// Runs a call that can block, for a task of the runtime.
+///
+/// A panic of the call is one of the task.
+pub(crate) async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    returned(&mut spawn_blocking(call)).await
+}
+
+async fn returned<T>(call: &mut JoinHandle<T>) -> T {
+    match call.await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime ends, and drops this task at its next wait.
+            Err(_) => pending().await,
+        },
+    }
+}
+
+/// Calls that can block, in their order on one value, for a task.
+pub(crate) struct Calls<T, R> {
+    /// Away while a call runs.
+    value: Option<T>,
+    waiting: VecDeque<BlockingCall<T, R>>,
+    running: Option<JoinHandle<(T, R)>>,
+}
+
+type BlockingCall<T, R> = Box<dyn FnOnce(&mut T) -> R + Send>;
+
+impl<T: Send + 'static, R: Send + 'static> Calls<T, R> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            value: Some(value),
+            waiting: VecDeque::new(),
+            running: None,
+        }
+    }
+
+    /// Adds a call, which begins with the next [`Calls::next`].
+    pub(crate) fn push(&mut self, call: impl FnOnce(&mut T) -> R + Send + 'static) {
+        self.waiting.push_back(Box::new(call));
+    }
+
+    /// The result of the next call. A wait for it may be abandoned.
+    pub(crate) async fn next(&mut self) -> R {
+        if let Some(mut value) = self.value.take_if(|_| !self.waiting.is_empty())
+            && let Some(call) = self.waiting.pop_front()
+        {
+            self.running = Some(spawn_blocking(move || {
+                let result = call(&mut value);
+                (value, result)
+            }));
+        }
+        let Some(running) = &mut self.running else {
+            return pending().await;
+        };
+        let (value, result) = returned(running).await;
+        (self.value, self.running) = (Some(value), None);
+        result
+    }
+}
+
+/// Waits for this time; `None` waits permanently.
+pub(crate) async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::panic::resume_unwind;
-
     use super::*;
 
     #[test]
-    fn a_call_that_panics_has_ended() {
+    fn the_end_of_a_task_differs_from_its_panic() {
+        assert!(spawn(async {}).unwrap().join());
+        let panics = spawn(async { resume_unwind(Box::new(())) });
+        assert!(!panics.unwrap().join());
+        let waits = spawn(pending()).unwrap();
+        waits.cancel();
+        assert!(!waits.join());
+    }
+
+    #[test]
+    fn the_panic_of_a_call_is_one_of_its_task() {
+        let task = spawn(blocking(|| resume_unwind(Box::new(()))));
+        assert!(!task.unwrap().join());
         beside(|| resume_unwind(Box::new(()))).unwrap().join();
+    }
+
+    #[test]
+    fn calls_on_a_value_keep_their_order_though_a_wait_for_one_is_abandoned() {
+        let task = spawn(async {
+            let mut calls = Calls::new(Vec::new());
+            for number in 0..3 {
+                calls.push(move |numbers: &mut Vec<u32>| {
+                    numbers.push(number);
+                    numbers.clone()
+                });
+            }
+            tokio::select! {
+                biased;
+                _ = calls.next() => panic!("a call takes a thread first"),
+                () = async {} => {}
+            }
+            assert_eq!(calls.next().await, [0]);
+            assert_eq!(calls.next().await, [0, 1]);
+            assert_eq!(calls.next().await, [0, 1, 2]);
+        });
+        assert!(task.unwrap().join());
     }
 }

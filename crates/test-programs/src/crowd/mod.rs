@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! crowd serve                       hosts; prints its port, then for each line read its figures so far
-//! crowd threads <address> <agents>  one round of agents as programs have them, two threads each
+//! crowd threads <address> <agents>  one round of agents as programs have them, a thread each
 //! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
 //! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
 //! crowd record <places> <file> <agents> <seed>   agents that join, leave, close and succeed in many runs, and write down what they see

@@ -1,4 +1,4 @@
-//! Agents as programs have them: a backend each, with its own thread and connection.
+//! Agents as programs have them: a backend each, all in one runtime.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};

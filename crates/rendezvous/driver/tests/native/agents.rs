@@ -38,7 +38,11 @@ pub(crate) struct Agent {
 impl Agent {
     /// The agent of that number, which is also its place in the order of the nodes.
     pub(crate) fn new(address: SocketAddr, number: i64, settings: Settings) -> Self {
-        let options = NativeOptions {
+        Self::with(Self::options(address, number, settings))
+    }
+
+    pub(crate) fn options(address: SocketAddr, number: i64, settings: Settings) -> NativeOptions {
+        NativeOptions {
             policy: StorePolicy::default(),
             store: Arc::new(connect(address)),
             run_id: RunId::new("run"),
@@ -54,7 +58,10 @@ impl Agent {
             voters: None,
             candidate: None,
             onlookers: Onlookers::default(),
-        };
+        }
+    }
+
+    pub(crate) fn with(options: NativeOptions) -> Self {
         let met = Native::connect(options, LONG).unwrap();
         let mut native = met.coordinator().unwrap();
         let (sender, changes) = mpsc::channel();

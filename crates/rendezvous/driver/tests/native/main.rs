@@ -1,4 +1,4 @@
-//! Native rendezvous over real sockets: a store server that hosts, and agents with a thread each.
+//! Native rendezvous over real sockets: a store server that hosts, and agents in one process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -6,3 +6,4 @@ mod agents;
 mod changes;
 mod keep_alive;
 mod rounds;
+mod waiting;

@@ -47,7 +47,7 @@ pub(super) fn await_coordinator(
         // People are told in time, though a voter takes its time to answer.
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
         let longest = (until_reminder + AGAIN).max(LEAST_ATTEMPT);
-        let found = search.find(&options.policy.credentials, longest, || false);
+        let found = search.find(&options.policy.credentials, longest);
         let what = match found {
             Ok(located) => match meet(&search, &located, &candidate, options, onlookers) {
                 Ok(native) => {

@@ -150,7 +150,7 @@ pub(super) fn find_elsewhere(
     let places = options.known_voters.iter().map(Endpoint::to_string);
     let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
     let (started, mut reminder) = (Instant::now(), Reminder::default());
-    while let Err(why) = search.find(&options.policy.credentials, ATTEMPT, || false) {
+    while let Err(why) = search.find(&options.policy.credentials, ATTEMPT) {
         match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
             Ok(_) => return Ok(None),
             Err(error) if started.elapsed() >= timeout => {

@@ -1,4 +1,4 @@
-//! The two channels of the thread: the commands that it receives, and the events of a join.
+//! The two channels of the task: the commands that it receives, and the events of a join.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
@@ -10,7 +10,7 @@ use rdzv_store::Store;
 use crate::dynamic::Notice;
 use crate::{Observer, RendezvousError};
 
-/// A command to the thread.
+/// A command to the task.
 pub(super) enum Command {
     /// Take part; the events go to the sender.
     Join(Sender<Event>),
@@ -30,7 +30,7 @@ pub(super) enum Command {
     Notice(Notice),
     /// A participant has failed for good.
     PeerFailed { node: String, reason: String },
-    /// Say that the thread is alive.
+    /// Say that the task is alive.
     Ping(Sender<()>),
     /// End.
     End,

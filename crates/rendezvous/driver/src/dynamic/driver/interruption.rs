@@ -9,7 +9,7 @@ use rdzv_store::Breaker;
 
 use super::command::Event;
 
-/// Shared by the handle, its interrupters and the thread.
+/// Shared by the handle, its interrupters and the task.
 #[derive(Default)]
 pub(super) struct Interruption {
     state: Mutex<State>,

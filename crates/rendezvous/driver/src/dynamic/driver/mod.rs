@@ -1,33 +1,32 @@
 //! A rendezvous over a state that every agent may change: the machine of
-//! [`rdzv_rendezvous_proto::Participant`] on a thread of its own.
+//! [`rdzv_rendezvous_proto::Participant`] as a task of the runtime.
 //!
 //! ```text
 //!   agent ── join, leave, close ──┐                       ┌─► read, compare-and-set ─► shared state
-//!                                 ├─► one channel ─► thread
+//!                                 ├─► one channel ─► task
 //!   shared state ── changed, gone ┘      machine, clock   └─► formed, changes ─► agent
 //! ```
 //!
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the handle: what the agent calls, and what it does besides the machine |
-//! | `command.rs` | the commands to the thread, and the events of a join |
-//! | `thread.rs` | the thread: waits, handles, applies |
+//! | `command.rs` | the commands to the task, and the events of a join |
+//! | `task.rs` | the task: waits, handles, applies |
 //! | `interruption.rs` | how a join ends from outside |
 //! | `peer_failures.rs` | notices that a participant has failed for good |
 //! | `messages.rs` | changes and errors in words |
 //!
-//! The heartbeats of this node depend on the thread alone: it does nothing that waits for other
+//! The heartbeats of this node depend on the task alone: it does nothing that waits for other
 //! agents. What does wait (for rank 0 to say where the workers meet) is done by the caller of join.
 
 mod command;
 mod interruption;
 mod messages;
 mod peer_failures;
-mod thread;
+mod task;
 
 use std::fmt;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
@@ -35,13 +34,15 @@ use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 use rdzv_store::{Breaker, Pinger, Store, StoreError, StorePolicy};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use self::command::{Command, Event};
 use self::interruption::Interruption;
-use self::thread::Thread;
+use self::task::DriverTask;
 use super::SharedState;
 use super::bootstrap::{self, Master, Reading, WorkersStore};
 use super::watch::Watch;
+use crate::runtime::{Task, no_thread, spawn};
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 
 /// After an interruption, how long a node may take to leave the state it is in.
@@ -68,7 +69,7 @@ pub struct Driver {
     place: String,
     losses_known_within: Duration,
     options: DriverOptions,
-    commands: mpsc::Sender<Command>,
+    commands: UnboundedSender<Command>,
     interruption: Arc<Interruption>,
     workers: WorkersStore,
     failures: Option<Watch>,
@@ -76,7 +77,7 @@ pub struct Driver {
     round: Option<Arc<dyn Store>>,
     /// Ends the use of that store, which the agent may still hold.
     end_of_store: Option<Breaker>,
-    thread: Option<JoinHandle<()>>,
+    task: Option<Task>,
 }
 
 impl fmt::Debug for Driver {
@@ -86,7 +87,7 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Starts the thread, and has the backend watch the state. Nothing is read or written before
+    /// Starts the task, and has the backend watch the state. Nothing is read or written before
     /// the first call.
     pub fn start(
         shared: Box<dyn SharedState>,
@@ -94,24 +95,17 @@ impl Driver {
     ) -> Result<Self, RendezvousError> {
         let (name, place) = (shared.name().to_owned(), shared.place());
         let losses_known_within = shared.losses_known_within();
-        let (commands, receiver) = mpsc::channel();
+        let (commands, receiver) = unbounded_channel();
         let interruption = Arc::new(Interruption::new(shared.breaker()));
-        let thread = Thread::new(
+        let task = DriverTask::new(
             shared,
             &options,
             commands.clone(),
             receiver,
             Arc::clone(&interruption),
         )?;
-        let thread = std::thread::Builder::new()
-            .name("rdzv-rendezvous".to_owned())
-            .spawn(move || thread.run())
-            .map_err(|error| RendezvousError::Unreachable {
-                what: format!("cannot start a thread ({error}) for the rendezvous"),
-                place: place.clone(),
-                elapsed: None,
-                remedy: "raise the limit of processes (ulimit -u)",
-            })?;
+        let task = spawn(task.run())
+            .map_err(|error| no_thread(&error, "for the rendezvous", place.clone()))?;
         Ok(Self {
             name,
             place,
@@ -123,7 +117,7 @@ impl Driver {
             failures: None,
             round: None,
             end_of_store: None,
-            thread: Some(thread),
+            task: Some(task),
         })
     }
 
@@ -135,7 +129,7 @@ impl Driver {
         }
         let ended = self.commands.send(Command::Join(sender));
         if ended.is_err() {
-            return Err(self.thread_ended());
+            return Err(self.task_ended());
         }
         let mut timeout = Duration::MAX;
         loop {
@@ -148,7 +142,7 @@ impl Driver {
                 Ok(Event::Interrupted) => timeout = LEAVING,
                 // It does not get through to the state any more; others will find that out.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.thread_ended()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.task_ended()),
             }
         }
     }
@@ -194,24 +188,24 @@ impl Driver {
         })
     }
 
-    /// What the thread answers to a command. It answers at once, or after one operation.
+    /// What the task answers to a command. It answers at once, or after one operation.
     fn ask<T>(
         &self,
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
     ) -> Result<T, RendezvousError> {
         let (reply, answer) = mpsc::sync_channel(1);
         let sent = self.commands.send(command(reply));
-        sent.map_err(|_| self.thread_ended())?;
-        answer.recv().map_err(|_| self.thread_ended())
+        sent.map_err(|_| self.task_ended())?;
+        answer.recv().map_err(|_| self.task_ended())
     }
 
     fn state(&self) -> Result<Option<RendezvousState>, RendezvousError> {
         self.ask(Command::ReadState)?
     }
 
-    fn thread_ended(&self) -> RendezvousError {
+    fn task_ended(&self) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: "the thread of the rendezvous has ended".to_owned(),
+            what: "the task of the rendezvous has ended".to_owned(),
             place: self.place.clone(),
             elapsed: None,
             remedy: "this is a defect of rdzv; its log says more",
@@ -243,11 +237,11 @@ impl RendezvousBackend for Driver {
                     if member.share_store {
                         bootstrap::announce(&self.options.policy, &master.addr, master.port)?;
                     }
-                    self.failures = peer_failures::watch(
-                        &*store,
-                        &self.options.me.to_string(),
-                        self.commands.clone(),
-                    );
+                    let (me, commands) = (self.options.me.to_string(), self.commands.clone());
+                    self.failures = peer_failures::watch(&*store, &me, move |node, reason| {
+                        let _nobody_listens_any_more =
+                            commands.send(Command::PeerFailed { node, reason });
+                    });
                     self.end_of_store = store.breaker();
                     self.round = Some(Arc::clone(&store));
                     return Ok(RendezvousInfo {
@@ -285,7 +279,7 @@ impl RendezvousBackend for Driver {
         let commands = self.commands.clone();
         Some(Arc::new(move || {
             interruption.interrupt();
-            // Without a thread there is nothing under way.
+            // Without a task there is nothing under way.
             let _ = commands.send(Command::Interrupt);
         }))
     }
@@ -357,17 +351,17 @@ impl Driver {
             breaker();
         }
         let _ = self.commands.send(Command::End);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
+        if let Some(task) = self.task.take()
+            && !task.join()
         {
-            tracing::error!("the thread of the rendezvous panicked");
+            tracing::error!("the task of the rendezvous panicked");
         }
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The thread may be inside an operation of the store; it ends after that, by itself.
+        // The task may wait for an operation of the store; it ends after that.
         let _ = self.commands.send(Command::End);
     }
 }

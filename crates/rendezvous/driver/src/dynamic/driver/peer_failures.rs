@@ -4,13 +4,11 @@
 //! that on a connection of its own. Agents of torchelastic neither write nor read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use rdzv_core::escape::escape;
 use rdzv_store::{Store, StoreError};
 
-use super::command::Command;
 use crate::RendezvousError;
 use crate::dynamic::watch::Watch;
 
@@ -52,9 +50,14 @@ fn parse(value: &[u8]) -> (String, String) {
     (escape(node), reason.to_owned())
 }
 
-/// Waits for somebody else's failure. Without a second connection nobody waits, and failures are
-/// noticed later, by the missing heartbeats.
-pub(super) fn watch(round: &dyn Store, me: &str, notified: Sender<Command>) -> Option<Watch> {
+/// Waits for the failure of another node, and passes node and reason on.
+///
+/// Without a second connection, failures are noticed later, by the missing heartbeats.
+pub(super) fn watch(
+    round: &dyn Store,
+    me: &str,
+    notify: impl FnOnce(String, String) + Send + 'static,
+) -> Option<Watch> {
     let store = round
         .try_clone()
         .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
@@ -66,7 +69,7 @@ pub(super) fn watch(round: &dyn Store, me: &str, notified: Sender<Command>) -> O
             && node != me
             && !over.load(Ordering::Relaxed)
         {
-            let _nobody_listens_any_more = notified.send(Command::PeerFailed { node, reason });
+            notify(node, reason);
         }
     })
     .inspect_err(|error| tracing::warn!(%error, "cannot watch for failures of other nodes"))
@@ -102,18 +105,12 @@ mod tests {
     fn the_first_failure_is_heard_by_the_others() {
         let store = HashStore::new();
         let (sender, notified) = mpsc::channel();
-        let _watch = watch(&store, "b", sender).unwrap();
+        let notify = move |node, reason| sender.send((node, reason)).unwrap();
+        let _watch = watch(&store, "b", notify).unwrap();
         report(&store, "a", "worker 3 exited\nwith code 7").unwrap();
         report(&store, "c", "too late").unwrap();
-        match notified.recv_timeout(LONG).unwrap() {
-            Command::PeerFailed { node, reason } => {
-                assert_eq!(
-                    (node.as_str(), reason.as_str()),
-                    ("a", "worker 3 exited with code 7")
-                );
-            }
-            _ => panic!("another command"),
-        }
+        let failure = ("a".to_owned(), "worker 3 exited with code 7".to_owned());
+        assert_eq!(notified.recv_timeout(LONG), Ok(failure));
     }
 
     #[test]
@@ -134,11 +131,12 @@ mod tests {
     fn nobody_hears_of_its_own_failure() {
         let store = HashStore::new();
         let (sender, notified) = mpsc::channel();
-        let watch = watch(&store, "a", sender).unwrap();
+        let notify = move |node, reason| sender.send((node, reason)).unwrap();
+        let watch = watch(&store, "a", notify).unwrap();
         report(&store, "a", "x").unwrap();
         assert!(
             notified.recv_timeout(LONG).is_err(),
-            "the thread ends without a word"
+            "the watch ends without a word"
         );
         drop(watch);
     }

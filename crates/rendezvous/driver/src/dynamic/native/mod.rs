@@ -1,8 +1,8 @@
 //! The native path: at the endpoint is an rdzv store server, which runs the rendezvous itself.
 //!
 //! An agent sends single operations over a connection of its own, and receives events about its
-//! rounds (see [`rdzv_rendezvous_proto::coordinator`]). The connection has a thread, so that heartbeats
-//! never wait for anything else the agent does.
+//! rounds (see [`rdzv_rendezvous_proto::coordinator`]). The connection is a task of the runtime, so
+//! that heartbeats never wait for anything else that the agent does.
 //!
 //! | file | what |
 //! |---|---|
@@ -14,11 +14,11 @@
 //! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
 //! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
 //! | `probe.rs` | finding out whether a server is one, and connecting to it |
-//! | `connection_thread.rs`, `onlooking.rs` | the thread of the connection; what it tells those who look on |
+//! | `connection.rs`, `onlooking.rs` | the task of the connection; what it tells those who look on |
 //! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
 
 mod candidate;
-mod connection_thread;
+mod connection;
 mod extension;
 mod link;
 mod note;
@@ -35,27 +35,27 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_event::Sender;
 use rdzv_rendezvous_proto::coordinator::wire::Refusal;
 use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
 use crate::dynamic::node;
+use crate::runtime::{Task, no_thread};
 use crate::{
     ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
 pub use candidate::{Candidate, OwnVoter, StartVoter};
-use connection_thread::{Command, ConnectionThread, NotJoined, OfVoters};
+use connection::{Command, Connection, NotJoined, OfVoters};
 pub use extension::{extension, observed, restartable};
-use link::Link;
+use link::own_end;
 pub use note::NoteFile;
 use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
@@ -128,8 +128,8 @@ pub struct Native {
     run_id: RunId,
     settings: Settings,
     place: String,
-    commands: Sender<Command>,
-    thread: Option<JoinHandle<()>>,
+    commands: UnboundedSender<Command>,
+    task: Option<Task>,
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
@@ -183,21 +183,27 @@ impl Native {
         if search.as_ref().is_some_and(|search| !search.is_open()) {
             client = client.among_voters();
         }
-        let link = Link::new(channel, ends_workers);
-        let mut client = client.from(link.from());
+        let mut client = client.from(own_end(&channel, ends_workers).map(numeric));
         if candidate.as_ref().is_some_and(Candidate::is_willing) {
             client = client.willing();
         }
         let of_voters = OfVoters { search, candidate };
-        let (commands, thread) =
-            ConnectionThread::start(link, address, of_voters, workers, client, onlookers)
-                .map_err(|error| unreachable(place.clone(), error.to_string(), None))?;
+        let connection = (channel, address);
+        let (commands, task) = Connection::start(
+            connection,
+            ends_workers,
+            of_voters,
+            workers,
+            client,
+            onlookers,
+        )
+        .map_err(|error| no_thread(&error, "for the connection to it", place.clone()))?;
         Ok(Met::Coordinator(Box::new(Self {
             run_id,
             settings,
             place,
             commands,
-            thread: Some(thread),
+            task: Some(task),
             interrupted: Arc::default(),
             store,
             policy,
@@ -265,24 +271,29 @@ impl Native {
         }
     }
 
-    /// Has the thread do something, and waits for its answer.
+    /// Has the task do something, and waits for its answer.
     fn ask<T>(
         &self,
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
     ) -> Result<T, RendezvousError> {
         let (sender, answer) = mpsc::sync_channel(1);
-        self.commands.send(command(sender));
+        self.send(command(sender));
         answer.recv().map_err(|_| {
-            let what = "the thread that keeps the connection has ended".to_owned();
+            let what = "the task that keeps the connection has ended".to_owned();
             unreachable(self.place.clone(), what, None)
         })
     }
 
+    /// A task that has ended, which only a panic does before, answers nothing.
+    fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
     fn end(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.commands.send(Command::End);
-            if thread.join().is_err() {
-                tracing::error!(place = self.place, "the rendezvous thread panicked");
+        if let Some(task) = self.task.take() {
+            self.send(Command::End);
+            if !task.join() {
+                tracing::error!(place = self.place, "the task of the connection panicked");
             }
         }
     }
@@ -321,19 +332,19 @@ impl RendezvousBackend for Native {
         let (commands, interrupted) = (self.commands.clone(), Arc::clone(&self.interrupted));
         Some(Arc::new(move || {
             interrupted.store(true, Ordering::Release);
-            commands.send(Command::Interrupt);
+            let _ = commands.send(Command::Interrupt);
         }))
     }
 
     fn set_observer(&mut self, observer: Observer) {
-        self.commands.send(Command::Observe(observer));
+        self.send(Command::Observe(observer));
     }
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         let commands = self.commands.clone();
         vec![(
             "rendezvous connection",
-            Arc::new(move |alive| commands.send(Command::Ping(alive))),
+            Arc::new(move |alive| drop(commands.send(Command::Ping(alive)))),
         )]
     }
 
@@ -342,7 +353,7 @@ impl RendezvousBackend for Native {
         let place = self.place.clone();
         Some(Arc::new(move |timeout| {
             let (answer, passed) = mpsc::sync_channel(1);
-            commands.send(Command::Succeeded { round, answer });
+            let _ = commands.send(Command::Succeeded { round, answer });
             passed.recv_timeout(timeout).map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
@@ -372,7 +383,7 @@ impl RendezvousBackend for Native {
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
-        self.commands.send(Command::Failed(reason.to_owned()));
+        self.send(Command::Failed(reason.to_owned()));
         Ok(())
     }
 

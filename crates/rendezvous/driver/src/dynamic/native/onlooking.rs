@@ -1,4 +1,6 @@
-//! Messages of the thread of an agent's connection for those who look on: people, the recorder of events, and the status.
+//! Messages of the task of an agent's connection for its onlookers.
+//!
+//! Onlookers are users, the recorder of events, and the status.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,14 +4,14 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rdzv_event::poll;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::channel::OpenError;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
-use rustix::event::{PollFd, PollFlags};
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::Interest;
+use tokio::time::timeout;
 
 /// What answered.
 #[derive(Debug)]
@@ -128,26 +128,25 @@ pub(super) fn read_exact(
     Ok(())
 }
 
-/// Writes on a stream that does not block. Each piece of it may wait so long for room.
-pub(super) fn write_all(
-    channel: &mut Channel,
+/// Writes with `write` to a stream that does not block.
+///
+/// Each piece may wait for room for up to `within`.
+pub(super) async fn write_all(
+    socket: &tokio::net::TcpStream,
     mut bytes: &[u8],
     within: Duration,
+    mut write: impl FnMut(&[u8]) -> io::Result<usize>,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
-        match channel.write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let mut room = [PollFd::new(channel.stream(), PollFlags::OUT)];
-                let began = Instant::now();
-                // A signal ends the wait early; the next write says whether there is room.
-                if poll(&mut room, Some(within))? == 0 && began.elapsed() >= within {
-                    let what = "it takes nothing any more";
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
-                }
+        let written = socket.async_io(Interest::WRITABLE, || write(bytes));
+        match timeout(within, written).await {
+            Ok(Ok(count)) => bytes = &bytes[count..],
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                let what = "it takes nothing any more";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
             }
-            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -4,9 +4,8 @@
 //! It does not vote there. Voters call the endpoint as long as no member has it; they are accepted, and get no answer.
 
 use std::io;
+use std::mem::take;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
@@ -21,6 +20,7 @@ use rdzv_voters::{FRAME_BOUND, Frame};
 use tracing::{info, warn};
 
 use crate::bind::loopback;
+use crate::runtime::{Task, blocking, sleep, spawn};
 
 /// Time between two attempts to listen at the endpoint while another process does: one that is about to end, perhaps.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -28,131 +28,115 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Answers at the endpoint while no member of the group is there.
 #[derive(Debug)]
 pub struct Redirect {
-    endpoint: Endpoint,
-    policy: StorePolicy,
-    coordinator: Coordinator,
-    listening: Option<Listening>,
+    site: Site,
+    /// The task that listens, or waits until it can.
+    task: Option<Task>,
 }
 
 impl Redirect {
     /// For the endpoint of a job, which is this machine.
     pub fn new(endpoint: Endpoint, policy: StorePolicy) -> Self {
-        Self {
+        let site = Site {
             endpoint,
             policy,
-            coordinator: Coordinator::default(),
-            listening: None,
-        }
+            coordinator: Arc::default(),
+            server: Arc::default(),
+        };
+        Self { site, task: None }
     }
 
     /// These are the members of the group from here on, the coordinator first.
     pub fn members_changed(&mut self, members: &[String]) {
-        let elsewhere = members
-            .first()
-            .filter(|_| !members.contains(&self.endpoint.to_string()));
+        let endpoint = self.site.endpoint.to_string();
+        let elsewhere = members.first().filter(|_| !members.contains(&endpoint));
         let Some(coordinator) = elsewhere else {
             return self.stop();
         };
-        coordinator.clone_into(&mut self.coordinator.0.lock());
-        if self.listening.is_none() {
-            match Listening::start(&self.endpoint, &self.policy, &self.coordinator) {
-                Ok(listening) => self.listening = Some(listening),
-                Err(error) => warn!("new nodes get no answer at {}: {error}", self.endpoint),
+        coordinator.clone_into(&mut self.site.coordinator.lock());
+        if self.task.is_none() {
+            match spawn(self.site.clone().listen()) {
+                Ok(task) => self.task = Some(task),
+                Err(error) => warn!("new nodes get no answer at {endpoint}: {error}"),
             }
         }
     }
 
     /// Leaves the endpoint to another process, or to a voter of this one.
     pub(super) fn stop(&mut self) {
-        self.listening = None;
+        if let Some(task) = self.task.take() {
+            task.cancel();
+        }
+        // Waits for an attempt to listen, which would take the endpoint otherwise.
+        *take(&mut self.site.server).lock() = Server::Left;
     }
 }
 
-/// The place of the coordinator, as this agent was told last. Clones are the same.
-#[derive(Debug, Clone, Default)]
-struct Coordinator(Arc<Mutex<String>>);
-
-/// The thread that listens, or waits until it can.
-#[derive(Debug)]
-struct Listening {
-    /// The thread ends when this is dropped.
-    ends: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Listening {
-    fn start(
-        endpoint: &Endpoint,
-        policy: &StorePolicy,
-        coordinator: &Coordinator,
-    ) -> io::Result<Self> {
-        let (ends, ended) = mpsc::channel();
-        let (endpoint, policy, coordinator) =
-            (endpoint.clone(), policy.clone(), coordinator.clone());
-        let thread = std::thread::Builder::new()
-            .name("rdzv-redirect".to_owned())
-            .spawn(move || listen(&endpoint, &policy, &coordinator, &ended))?;
-        Ok(Self {
-            ends: Some(ends),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Listening {
+impl Drop for Redirect {
     fn drop(&mut self) {
-        self.ends = None;
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to return, and has said what went wrong.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
-fn listen(
-    endpoint: &Endpoint,
-    policy: &StorePolicy,
-    coordinator: &Coordinator,
-    ended: &Receiver<()>,
-) {
-    loop {
-        match serve(endpoint, policy, coordinator) {
-            Ok(_server) => {
-                info!(
-                    "no member of the group is at {endpoint} any more; this node tells new ones there where the \
-                     coordinator is"
-                );
-                // Nothing is sent: it returns when the other side is dropped.
-                let _ = ended.recv();
-                return;
-            }
-            Err(StoreError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-            }
-            Err(error) => return warn!("new nodes get no answer at {endpoint}: {error}"),
-        }
-        // Nobody tells when a port is free.
-        if ended.recv_timeout(AGAIN) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-    }
+/// The server at the endpoint.
+#[derive(Debug, Default)]
+enum Server {
+    /// Another process still has the endpoint.
+    #[default]
+    Awaited,
+    /// Held to keep it running.
+    Serves(#[expect(dead_code)] TcpStoreServer),
+    /// The endpoint is left to others.
+    Left,
 }
 
-fn serve(
-    endpoint: &Endpoint,
-    policy: &StorePolicy,
-    coordinator: &Coordinator,
-) -> Result<TcpStoreServer, StoreError> {
-    let mut server = policy.server(loopback(&endpoint.host), endpoint.port);
-    server.limits.max_extension_bytes = FRAME_BOUND;
-    // An agent of torchrun that takes it for its store ends at once, and does not wait for others who never come.
-    server.limits.max_keys = 0;
-    server.extension = Some(Box::new(Answers(coordinator.clone())));
-    TcpStoreServer::start(server)
+/// Everything that the task needs.
+#[derive(Debug, Clone)]
+struct Site {
+    endpoint: Endpoint,
+    policy: StorePolicy,
+    /// The place of the coordinator, as this agent was told last.
+    coordinator: Arc<Mutex<String>>,
+    server: Arc<Mutex<Server>>,
+}
+
+impl Site {
+    async fn listen(self) {
+        loop {
+            let (site, endpoint) = (self.clone(), &self.endpoint);
+            match blocking(move || site.serve()).await {
+                Ok(()) => {
+                    return info!(
+                        "no member of the group is at {endpoint} any more; this node tells new ones there where the \
+                         coordinator is"
+                    );
+                }
+                Err(StoreError::Listen { source, .. })
+                    if source.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return warn!("new nodes get no answer at {endpoint}: {error}"),
+            }
+            // Nobody tells when a port is free.
+            sleep(Some(AGAIN)).await;
+        }
+    }
+
+    fn serve(&self) -> Result<(), StoreError> {
+        let mut serving = self.server.lock();
+        if matches!(*serving, Server::Awaited) {
+            let endpoint = &self.endpoint;
+            let mut server = (self.policy).server(loopback(&endpoint.host), endpoint.port);
+            server.limits.max_extension_bytes = FRAME_BOUND;
+            // An agent of torchrun that takes it for its store ends at once, and does not wait for others who never come.
+            server.limits.max_keys = 0;
+            server.extension = Some(Box::new(Answers(Arc::clone(&self.coordinator))));
+            *serving = Server::Serves(TcpStoreServer::start(server)?);
+        }
+        Ok(())
+    }
 }
 
 /// Answers as a voter does that is not the coordinator.
 #[derive(Debug)]
-struct Answers(Coordinator);
+struct Answers(Arc<Mutex<String>>);
 
 impl Extension for Answers {
     fn prefix(&self) -> &[u8] {
@@ -174,7 +158,7 @@ impl Extension for Answers {
                     cluster: 0,
                     epoch: 0,
                     term: 0,
-                    address: self.0.0.lock().clone(),
+                    address: self.0.lock().clone(),
                 };
                 let mut frame = Vec::new();
                 elsewhere.write(&mut frame);
@@ -240,7 +224,7 @@ mod tests {
             redirect.members_changed(&[coordinator.clone(), "127.0.0.1:1".to_owned()]);
             let _client = client(&policy, &endpoint);
             let mut search = Search::of_open_group(endpoint.clone(), &[]);
-            let found = search.find(&policy.credentials, DEADLINE, || false);
+            let found = search.find(&policy.credentials, DEADLINE);
             let Err(why) = found else {
                 panic!("nobody is at {coordinator}")
             };

@@ -153,7 +153,7 @@ impl Search {
     }
 
     /// Asks the places until one of them is the coordinator, each at most once beside the one that another names, and for no
-    /// longer than `longest`. No further one is asked when there is something else to do.
+    /// longer than `longest`.
     ///
     /// # Errors
     ///
@@ -162,14 +162,10 @@ impl Search {
         &mut self,
         credentials: &Credentials,
         longest: Duration,
-        has_other_work: impl Fn() -> bool,
     ) -> Result<Located, String> {
         let mut answers = Vec::new();
         let mut asked = 0;
         while asked <= self.order.len() {
-            if asked > 0 && has_other_work() {
-                break;
-            }
             asked += 1;
             let place = self.order.advance();
             let Some(endpoint) = self.places.get(place).cloned() else {

@@ -53,7 +53,7 @@ pub struct VoterOptions {
 ///
 /// # Errors
 ///
-/// If a thread cannot be started: there is one for each other place.
+/// If the runtime of the links to the other places cannot be started.
 pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
         places,

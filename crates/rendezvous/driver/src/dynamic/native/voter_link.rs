@@ -1,43 +1,46 @@
-//! A voter's connection to another one: a thread that connects again and again, and sends what has to wait for that.
+//! A voter's connection to another one, as a task that connects again and again.
 //!
 //! A frame for which there is no connection is dropped. Nothing is received over it but its end: the other voter has
 //! a connection of its own. The voter itself writes to a connection that has room and for which nothing waits, so that a frame
-//! wakes no thread.
+//! wakes no task.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::TryRecvError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_lock::Mutex;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
 use rdzv_voters::ATTEMPT;
-use rustix::event::{PollFd, PollFlags};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 use super::probe::{Found, ProbeError, probe, write_all};
 use super::search::watch_closely;
+use crate::runtime::{Task, blocking, spawn};
 
 /// Time between two attempts to connect, at first and at most.
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_AT_MOST: Duration = Duration::from_millis(250);
 
-/// The sending side of the thread, which ends when this is dropped.
+/// The sending side of the task, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct VoterLink {
-    commands: Sender<Command>,
+    frames: UnboundedSender<Frame>,
     shared: Arc<Shared>,
+    task: Task,
 }
 
-enum Command {
+/// A frame, or the rest of one, that the task sends.
+struct Frame {
+    bytes: Vec<u8>,
     /// The first frame of every connection from here on; sent on the one that there is, too.
-    Greet(Vec<u8>),
-    Send(Vec<u8>),
+    is_greeting: bool,
+    _waiting: Waiting,
 }
 
 /// The part of a link that both sides use.
@@ -45,12 +48,21 @@ enum Command {
 struct Shared {
     /// The connection, once its greeting is sent.
     channel: Mutex<Option<Channel>>,
-    /// Commands that the thread has not dealt with; a frame may not overtake them.
+    /// Frames that the task has to send before any other.
     waiting: AtomicUsize,
 }
 
+/// Counts a frame for as long as it waits.
+struct Waiting(Arc<Shared>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Shared {
-    /// Writes what the connection takes at once, and returns the number of bytes. It never waits, for the thread neither.
+    /// Writes what the connection takes without a wait; returns the bytes.
     fn write_now(&self, frame: &[u8]) -> usize {
         if self.waiting.load(Ordering::Acquire) > 0 {
             return 0;
@@ -66,222 +78,180 @@ impl Shared {
             match channel.write(&frame[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The thread waits for room, or finds the connection broken.
+                // The task waits for room, or finds the connection broken.
                 Err(_) => break,
             }
         }
         written
     }
+
+    fn with_channel<T>(&self, act: impl FnOnce(&mut Channel) -> io::Result<T>) -> io::Result<T> {
+        let mut channel = self.channel.lock();
+        channel
+            .as_mut()
+            .map_or_else(|| Err(io::ErrorKind::NotConnected.into()), act)
+    }
 }
 
 impl VoterLink {
     pub(super) fn start(peer: Endpoint, credentials: Credentials) -> io::Result<Self> {
-        let (sender, commands) = mailbox()?;
+        let (sender, frames) = unbounded_channel();
         let shared = Arc::new(Shared::default());
-        let thread = Thread {
+        let link = Link {
             peer,
             credentials,
-            commands,
+            frames,
             shared: Arc::clone(&shared),
             greeting: Vec::new(),
             refused: None,
         };
-        std::thread::Builder::new()
-            .name("rdzv-voter-link".to_owned())
-            .spawn(move || thread.run())?;
         Ok(Self {
-            commands: sender,
+            frames: sender,
             shared,
+            task: spawn(link.run())?,
         })
     }
 
     pub(super) fn greet(&self, frame: Vec<u8>) {
-        self.queue(Command::Greet(frame));
+        self.queue(frame, true);
     }
 
     pub(super) fn send(&self, mut frame: Vec<u8>) {
         let written = self.shared.write_now(&frame);
         if written < frame.len() {
-            self.queue(Command::Send(frame.split_off(written)));
+            self.queue(frame.split_off(written), false);
         }
     }
 
-    fn queue(&self, command: Command) {
+    fn queue(&self, bytes: Vec<u8>, is_greeting: bool) {
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
-        self.commands.send(command);
+        let _the_task_has_panicked = self.frames.send(Frame {
+            bytes,
+            is_greeting,
+            _waiting: Waiting(Arc::clone(&self.shared)),
+        });
     }
 }
 
-struct Thread {
+impl Drop for VoterLink {
+    fn drop(&mut self) {
+        self.task.cancel();
+    }
+}
+
+/// The side of the task.
+struct Link {
     peer: Endpoint,
     credentials: Credentials,
-    commands: Mailbox<Command>,
+    frames: UnboundedReceiver<Frame>,
     shared: Arc<Shared>,
     greeting: Vec<u8>,
     /// Why one side refused the other, as people were told last.
     refused: Option<String>,
 }
 
-/// The other side of the mailbox is gone: the voter has ended.
-struct Ended;
-
-impl Thread {
-    fn run(mut self) {
+impl Link {
+    async fn run(mut self) {
         let mut retry = RETRY;
         loop {
-            // What was meant for a connection that is not there is of no use to the next one.
-            if self.receive(|_| Ok(())).is_err() {
-                return;
-            }
-            if let Ok(channel) = self.connect() {
-                if self.serve(channel).is_err() {
-                    return;
+            let (peer, credentials) = (self.peer.clone(), self.credentials.clone());
+            match blocking(move || connect(&peer, &credentials)).await {
+                Ok(channel) => {
+                    self.refused = None;
+                    if let Err(error) = self.serve(channel).await {
+                        tracing::debug!(peer = %self.peer, %error, "a connection to another voter broke");
+                    }
+                    // The rest of a frame is of no use to the next connection.
+                    *self.shared.channel.lock() = None;
+                    retry = RETRY;
                 }
-                retry = RETRY;
+                Err(error) => self.report(error),
             }
-            if self.pause(retry).is_err() {
-                return;
-            }
+            // What was meant for a connection that is not there is of no use to the next one.
+            let _the_time_is_over =
+                timeout(retry, async { while self.next().await.is_some() {} }).await;
             retry = (retry * 2).min(RETRY_AT_MOST);
         }
     }
 
-    fn connect(&mut self) -> Result<Channel, String> {
-        let (host, port) = (&self.peer.host, self.peer.port);
-        let addresses = resolve(host, port, Some(ATTEMPT)).map_err(|error| error.to_string())?;
-        let mut why = "its name has no address".to_owned();
-        for address in addresses {
-            match probe(address, ATTEMPT, &self.credentials) {
-                Ok(Found::Voter(channel) | Found::Coordinator(channel)) => {
-                    self.refused = None;
-                    let prepared = watch_closely(&channel);
-                    let prepared = prepared.and_then(|()| channel.stream().set_nonblocking(true));
-                    return prepared
-                        .map(|()| channel)
-                        .map_err(|error| error.to_string());
-                }
-                Ok(Found::Store) => why = "there is a store that is no voter".to_owned(),
-                Err(ProbeError::Refused(reason)) => {
-                    self.tell_refusal(&reason);
-                    why = reason;
-                }
-                Err(error) => why = error.to_string(),
+    /// Warns of a refusal, and again when its reason is another one.
+    fn report(&mut self, error: ProbeError) {
+        match error {
+            ProbeError::Refused(why) if self.refused.as_ref() != Some(&why) => {
+                tracing::warn!(
+                    "the process at {} is one of the voters and cannot be talked to: {why}",
+                    self.peer
+                );
+                self.refused = Some(why);
             }
+            why => tracing::debug!(peer = %self.peer, %why, "no connection to another voter"),
         }
-        tracing::debug!(peer = %self.peer, why, "no connection to another voter");
-        Err(why)
     }
 
-    /// People are told at once, and again when the reason is another one: nobody else can help.
-    fn tell_refusal(&mut self, why: &str) {
-        if self.refused.as_deref() != Some(why) {
-            tracing::warn!(
-                "the process at {} is one of the voters and cannot be talked to: {why}",
-                self.peer
-            );
-            self.refused = Some(why.to_owned());
+    /// The next frame to send; `None` without a sending side.
+    async fn next(&mut self) -> Option<Frame> {
+        let frame = self.frames.recv().await?;
+        if frame.is_greeting {
+            self.greeting.clone_from(&frame.bytes);
         }
+        Some(frame)
     }
 
     /// Sends until the connection ends.
-    fn serve(&mut self, mut channel: Channel) -> Result<(), Ended> {
-        if write_all(&mut channel, &self.greeting, ATTEMPT).is_err() {
-            return Ok(());
-        }
-        let Ok(socket) = channel.stream().try_clone() else {
-            return Ok(());
-        };
-        *self.shared.channel.lock() = Some(channel);
-        let served = self.serve_on(&socket);
-        // The rest of a frame is of no use to the next connection.
-        *self.shared.channel.lock() = None;
-        served
-    }
-
-    fn serve_on(&mut self, socket: &TcpStream) -> Result<(), Ended> {
+    async fn serve(&mut self, mut channel: Channel) -> io::Result<()> {
+        let socket = TcpStream::from_std(channel.stream().try_clone()?)?;
+        let greeting = &self.greeting;
+        write_all(&socket, greeting, ATTEMPT, |bytes| channel.write(bytes)).await?;
         let shared = Arc::clone(&self.shared);
-        loop {
-            let mut sources = [
-                PollFd::new(&self.commands, PollFlags::IN),
-                PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
-            ];
-            if poll(&mut sources, None).is_err() {
-                return Ok(());
-            }
-            let is_readable = !sources[1].revents().is_empty();
-            let mut sent = Ok(());
-            self.receive(|frame| {
-                if let Some(channel) = &mut *shared.channel.lock() {
-                    sent = write_all(channel, frame, ATTEMPT);
-                }
-                match &sent {
-                    Ok(()) => Ok(()),
-                    Err(_) => Err(()),
-                }
-            })?;
-            if sent.is_err() || is_readable && shared.channel.lock().as_mut().is_none_or(has_ended)
-            {
-                return Ok(());
-            }
+        *shared.channel.lock() = Some(channel);
+        tokio::select! {
+            ended = end(&shared, &socket) => ended,
+            sent = self.send_on(&socket) => sent,
         }
     }
 
-    /// Takes what is in the mailbox, and passes frames on until one cannot be sent.
-    fn receive(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), ()>) -> Result<(), Ended> {
-        self.commands.drain();
-        loop {
-            let command = match self.commands.try_recv() {
-                Ok(command) => command,
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Ended),
-            };
-            let frame = match command {
-                Command::Greet(frame) => {
-                    self.greeting.clone_from(&frame);
-                    frame
-                }
-                Command::Send(frame) => frame,
-            };
-            let sent = send(&frame);
-            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-            if sent.is_err() {
-                return Ok(());
-            }
+    async fn send_on(&mut self, socket: &TcpStream) -> io::Result<()> {
+        while let Some(frame) = self.next().await {
+            write_all(socket, &frame.bytes, ATTEMPT, |bytes| {
+                self.shared.with_channel(|channel| channel.write(bytes))
+            })
+            .await?;
         }
-    }
-
-    /// Waits before the next attempt.
-    fn pause(&mut self, time: Duration) -> Result<(), Ended> {
-        let until = Instant::now() + time;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            let mut source = [PollFd::new(&self.commands, PollFlags::IN)];
-            // A signal ends the wait early.
-            let _ = poll(&mut source, Some(left));
-            self.receive(|_| Ok(()))?;
-        }
+        Ok(())
     }
 }
 
-/// Whether the other side has closed. It sends nothing but what TLS says for itself.
-fn has_ended(channel: &mut Channel) -> bool {
+/// Waits for the end of the stream, on which only TLS sends something.
+async fn end(shared: &Shared, socket: &TcpStream) -> io::Result<()> {
     let mut buffer = [0; 256];
-    match channel.read(&mut buffer) {
-        Ok(count) => count == 0,
-        Err(error) => !matches!(
-            error.kind(),
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-        ),
+    let mut read = || shared.with_channel(|channel| channel.read(&mut buffer));
+    while socket.async_io(Interest::READABLE, &mut read).await? > 0 {}
+    Ok(())
+}
+
+fn connect(peer: &Endpoint, credentials: &Credentials) -> Result<Channel, ProbeError> {
+    let addresses = resolve(&peer.host, peer.port, Some(ATTEMPT))?;
+    let mut why = ProbeError::Other("its name has no address".to_owned());
+    for address in addresses {
+        match probe(address, ATTEMPT, credentials) {
+            Ok(Found::Voter(channel) | Found::Coordinator(channel)) => {
+                watch_closely(&channel)?;
+                channel.stream().set_nonblocking(true)?;
+                return Ok(channel);
+            }
+            Ok(Found::Store) => {
+                why = ProbeError::Other("there is a store that is no voter".to_owned());
+            }
+            Err(error) => why = error,
+        }
     }
+    Err(why)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
 
     use rdzv_rendezvous_proto::coordinator::wire::PROBE_VOTER;
     use rdzv_store_proto::wire::request;
@@ -326,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_wakes_no_thread_if_the_connection_has_room() {
+    fn a_frame_wakes_no_task_if_the_connection_has_room() {
         let (listener, link) = started();
         link.greet(b"hello".to_vec());
         let mut stream = accept(&listener);

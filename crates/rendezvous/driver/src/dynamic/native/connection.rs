@@ -1,26 +1,23 @@
-//! The thread of an agent's connection: the driver of [`NativeClient`].
+//! The connection of an agent, as a task: the driver of [`NativeClient`].
 //!
 //! ```text
-//!   Native ── mailbox ───────► thread ◄── socket ──► coordinator
-//!          ◄── answers, observer ──┘
+//!   Native ── commands ──────► task ◄── socket ──► coordinator
+//!          ◄── answers, observer ──┘ ◄── calls that block ──► voters
 //! ```
 
 use std::collections::VecDeque;
-use std::io::{self, Read as _};
+use std::future::pending;
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rdzv_core::escape::escape;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::reminder;
-use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
-use rdzv_trust::Channel;
-use rustix::event::{PollFd, PollFlags};
-use socket2::SockRef;
+use rdzv_trust::{Channel, Credentials};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::candidate::Candidate;
 use super::link::Link;
@@ -31,18 +28,19 @@ use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::waiting;
 use crate::fence;
+use crate::runtime::{Calls, Task, blocking, sleep, spawn};
 use crate::{Change, Member, Observer, Onlookers, RendezvousError};
 
 /// Time for one attempt to connect again: people are told in between that there is no coordinator.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Time for the answer to the last `Leave`, without which the thread ends then.
+/// Time for the answer to the last `Leave`, without which the task ends then.
 const LEAVE_WITHIN: Duration = Duration::from_millis(300);
 
 /// Bytes read at a time.
 const READ_AT_ONCE: usize = 16 << 10;
 
-/// What the backend asks the thread for.
+/// What the backend asks the task for.
 pub(super) enum Command {
     Join {
         member: Member,
@@ -74,6 +72,8 @@ pub(super) enum NotJoined {
 }
 
 /// The voters, as far as this agent has to do with them.
+///
+/// Calls about them can block.
 pub(super) struct OfVoters {
     /// The other places at which the coordinator may be, if there are any.
     pub(super) search: Option<Search>,
@@ -81,16 +81,35 @@ pub(super) struct OfVoters {
     pub(super) candidate: Option<Candidate>,
 }
 
-/// Everything the thread owns.
-pub(super) struct ConnectionThread {
+/// The result of a call about the voters.
+enum Done {
+    Dialed(Result<Dialed, String>),
+    /// `true` if another voter coordinates now.
+    Searched(bool),
+    /// `true` if this agent is no candidate any more.
+    MembersChanged(bool),
+}
+
+/// A connection to the coordinator, which may be at another place than before.
+struct Dialed {
+    channel: Channel,
+    address: SocketAddr,
+    /// The place of the coordinator, if it was searched for.
+    coordinator: Option<String>,
+}
+
+/// Everything the task owns.
+pub(super) struct Connection {
     client: NativeClient,
     address: SocketAddr,
-    voters: OfVoters,
+    calls: Calls<OfVoters, Done>,
+    /// `true` while a search waits or runs.
+    is_searching: bool,
     link: Option<Link>,
     /// Whether the end of a connection may be that of the process.
     ends_workers: bool,
     buffer: Box<[u8]>,
-    commands: Mailbox<Command>,
+    commands: UnboundedReceiver<Command>,
     observer: Option<Observer>,
     workers: WorkersStore,
     share: bool,
@@ -108,28 +127,29 @@ pub(super) struct ConnectionThread {
     end: Option<Instant>,
 }
 
-impl ConnectionThread {
+impl Connection {
+    /// Starts the task on a connection to the coordinator at that address.
     pub(super) fn start(
-        link: Link,
-        address: SocketAddr,
+        (channel, address): (Channel, SocketAddr),
+        ends_workers: bool,
         voters: OfVoters,
         workers: WorkersStore,
         client: NativeClient,
         onlookers: Onlookers,
-    ) -> io::Result<(Sender<Command>, JoinHandle<()>)> {
-        let (sender, commands) = mailbox()?;
-        link.channel().stream().set_nonblocking(true)?;
+    ) -> io::Result<(UnboundedSender<Command>, Task)> {
+        let (sender, commands) = unbounded_channel();
         let search = voters.search.as_ref().filter(|search| !search.is_open());
         let found = search.and_then(Search::coordinator);
         let coordinator = found.unwrap_or_else(|| address.to_string());
         let mut onlooking = Onlooking::new(onlookers, search, coordinator);
         onlooking.attached(&client);
-        let thread = Self {
+        let connection = Self {
             client,
             address,
-            voters,
-            ends_workers: link.from().is_some(),
-            link: Some(link),
+            calls: Calls::new(voters),
+            is_searching: false,
+            link: None,
+            ends_workers,
             buffer: vec![0; READ_AT_ONCE].into_boxed_slice(),
             commands,
             observer: None,
@@ -145,30 +165,37 @@ impl ConnectionThread {
             onlooking,
             end: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("rdzv-rendezvous".to_owned())
-            .spawn(move || thread.run())?;
-        Ok((sender, thread))
+        let task = spawn(connection.run(channel))?;
+        Ok((sender, task))
     }
 
-    fn run(mut self) {
+    async fn run(mut self, channel: Channel) {
+        match Link::new(channel, self.ends_workers) {
+            Ok(link) => self.link = Some(link),
+            Err(error) => self.broken(error.to_string()).await,
+        }
         while !self.has_ended() {
-            let (readable, has_commands) = self.wait();
-            if has_commands {
-                self.receive();
-            }
-            if readable {
-                self.read();
+            let left = self.left();
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.execute(command).await,
+                    None => self.end = Some(Instant::now()),
+                },
+                read = read(&mut self.link, &mut self.buffer) => self.received(read).await,
+                done = self.calls.next() => self.done(done).await,
+                () = sleep(left) => {}
             }
             let deadline = self.client.deadline();
             if deadline.is_some_and(|deadline| deadline <= fence::now().mono) {
-                self.handle(Input::Tick);
+                self.handle(Input::Tick).await;
             }
         }
         let within = self.one_attempt();
         if let Some(link) = self.link.as_mut().filter(|_| self.client.is_attached()) {
-            link.detach(within);
+            link.detach(within).await;
         }
+        // The end of a server waits for its thread.
+        blocking(move || drop((self.calls, self.workers))).await;
     }
 
     /// A coordinator that ends hands over what it has heard; what is on its way to it then is lost. So the other nodes
@@ -178,196 +205,163 @@ impl ConnectionThread {
             .is_some_and(|by| !self.client.is_leaving() || by <= Instant::now())
     }
 
-    /// Waits for the first of its sources: whether the socket, and the mailbox, have something.
-    fn wait(&self) -> (bool, bool) {
+    /// Time to the next deadline.
+    fn left(&self) -> Option<Duration> {
         let deadline = self.client.deadline();
         let left = deadline.map(|deadline| deadline.since(fence::now().mono));
-        let end = self
-            .end
-            .map(|by| by.saturating_duration_since(Instant::now()));
-        let left = left.into_iter().chain(end).min();
-        let mut sources = vec![PollFd::new(&self.commands, PollFlags::IN)];
-        if let Some(link) = &self.link {
-            let descriptor = link.channel().stream().as_fd();
-            sources.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-        }
-        if poll(&mut sources, left).is_err() {
-            // Without a way to wait, everything is tried.
-            return (true, true);
-        }
-        let ready = |index: usize| {
-            let source = sources.get(index);
-            source.is_some_and(|source| !source.revents().is_empty())
-        };
-        (ready(1), ready(0))
+        left.into_iter().chain(self.left_of_end()).min()
     }
 
-    fn receive(&mut self) {
-        self.commands.drain();
-        loop {
-            match self.commands.try_recv() {
-                Ok(command) => self.execute(command),
-                Err(mpsc::TryRecvError::Empty) => return,
-                Err(mpsc::TryRecvError::Disconnected) => {
-                    self.end = Some(Instant::now());
-                    return;
-                }
-            }
-        }
+    fn left_of_end(&self) -> Option<Duration> {
+        let end = self.end;
+        end.map(|by| by.saturating_duration_since(Instant::now()))
     }
 
-    fn execute(&mut self, command: Command) {
+    async fn execute(&mut self, command: Command) {
         match command {
             Command::Join { member, answer } => {
                 self.share = member.share_store;
                 self.workers.use_port(member.master_port);
                 self.join = Some(answer);
                 self.barrier = None;
-                self.handle(Input::Join {
+                let join = Input::Join {
                     role: &member.role,
                     local_world_size: member.local_world_size,
-                });
+                };
+                self.handle(join).await;
             }
-            Command::Interrupt => self.handle(Input::Interrupt),
+            Command::Interrupt => self.handle(Input::Interrupt).await,
             Command::Leave(answer) => {
-                self.handle(Input::Leave);
+                self.handle(Input::Leave).await;
                 let _ = answer.send(());
             }
             Command::Close(answer) => {
                 self.close = Some(answer);
-                self.handle(Input::Close);
+                self.handle(Input::Close).await;
             }
-            Command::Failed(reason) => self.handle(Input::Failed(&reason)),
+            Command::Failed(reason) => self.handle(Input::Failed(&reason)).await,
             Command::Status(answer) => {
                 self.status.push(answer);
-                self.handle(Input::Ask);
+                self.handle(Input::Ask).await;
             }
             Command::Succeeded { round, answer } => {
                 self.barrier = Some(answer);
-                self.handle(Input::Succeeded(round));
+                self.handle(Input::Succeeded(round)).await;
             }
             Command::Observe(observer) => self.observer = Some(observer),
             Command::Ping(alive) => {
                 let _ = alive.send(());
             }
             Command::End => {
-                self.handle(Input::Leave);
+                self.handle(Input::Leave).await;
                 self.end = Some(Instant::now() + LEAVE_WITHIN);
             }
         }
     }
 
-    fn read(&mut self) {
-        while let Some(link) = &mut self.link {
-            let channel = link.channel_mut();
-            match channel.read(&mut self.buffer) {
-                Ok(0) => return self.broken("it closed the connection".to_owned()),
-                Ok(count) => {
-                    // What is decrypted already is not reported again.
-                    let is_all = !channel.is_encrypted();
-                    let bytes = self.buffer[..count].to_vec();
-                    self.onlooking.heard();
-                    self.handle(Input::Bytes(&bytes));
-                    if is_all {
-                        return;
-                    }
-                }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return,
-                    _ => return self.broken(error.to_string()),
-                },
+    async fn received(&mut self, read: io::Result<usize>) {
+        match read {
+            Ok(0) => self.broken("it closed the connection".to_owned()).await,
+            Ok(count) => {
+                self.onlooking.heard();
+                let bytes = Input::Bytes(&self.buffer[..count]);
+                self.client.handle(fence::now(), bytes);
+                self.apply_all().await;
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => self.broken(error.to_string()).await,
         }
     }
 
-    fn broken(&mut self, why: String) {
+    async fn broken(&mut self, why: String) {
         self.link = None;
         self.note_lost(&why);
-        self.handle(Input::Disconnected(why));
+        self.handle(Input::Disconnected(why)).await;
     }
 
     fn note_lost(&mut self, why: &str) {
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
-            let place = place(self.address);
-            let lost = format!("lost the connection to {place} ({why})");
+            let lost = format!("lost the connection to {} ({why})", place(self.address));
             self.onlooking.record(&self.client, lost, None);
         }
     }
 
-    /// Has the kernel end the connection if the machine of the coordinator acknowledges nothing for so long. A process that
-    /// is stopped does: its kernel answers for it.
-    fn watch(&self, silence: Duration) {
-        if let Some(link) = &self.link
-            && let Err(error) =
-                SockRef::from(link.channel().stream()).set_tcp_user_timeout(Some(silence))
-        {
-            tracing::debug!("the connection to the coordinator cannot be watched: {error}");
+    /// A call about the voters has returned.
+    async fn done(&mut self, done: Done) {
+        match done {
+            Done::Dialed(dialed) => match dialed.and_then(|dialed| self.adopt(dialed)) {
+                Ok(from) => self.handle(Input::Connected(from.as_deref())).await,
+                Err(why) => self.handle(Input::Disconnected(why)).await,
+            },
+            Done::Searched(has_moved) => {
+                self.is_searching = false;
+                // The next connection is made behind the search.
+                if has_moved && self.link.is_some() {
+                    self.broken("another voter coordinates now".to_owned())
+                        .await;
+                }
+            }
+            Done::MembersChanged(true) => self.handle(Input::Willing(false)).await,
+            Done::MembersChanged(false) => {}
         }
     }
 
+    /// Continues over a new connection; returns the address of this end.
+    fn adopt(&mut self, dialed: Dialed) -> Result<Option<String>, String> {
+        self.address = dialed.address;
+        if let Some(coordinator) = dialed.coordinator {
+            self.onlooking.reached(coordinator);
+        }
+        let link = Link::new(dialed.channel, self.ends_workers);
+        let link = link.map_err(|error| error.to_string())?;
+        if let Some(since) = self.lost_since.take() {
+            let at = place(self.address);
+            (self.onlooking).reattached(&self.client, &at, since.elapsed());
+        }
+        Ok(self.link.insert(link).from())
+    }
+
     /// Passes an input to the machine, and applies its outputs and what follows from them.
-    fn handle(&mut self, input: Input<'_>) {
+    async fn handle(&mut self, input: Input<'_>) {
         self.client.handle(fence::now(), input);
+        self.apply_all().await;
+    }
+
+    async fn apply_all(&mut self) {
         let mut outputs = VecDeque::new();
         loop {
             outputs.extend(std::iter::from_fn(|| self.client.poll_output()));
             let Some(output) = outputs.pop_front() else {
                 return self.onlooking.attached(&self.client);
             };
-            match self.apply(output) {
-                Happened::Nothing => {}
-                Happened::Connected => {
-                    let from = self.link.as_ref().and_then(Link::from);
-                    let connected = Input::Connected(from.as_deref());
-                    self.client.handle(fence::now(), connected);
-                }
-                Happened::Broke(why) => {
-                    self.link = None;
-                    self.client.handle(fence::now(), Input::Disconnected(why));
-                }
-                Happened::Offered { round, master } => {
-                    let (addr, port) = (&master.addr, master.port);
-                    let publish = Input::Publish { round, addr, port };
-                    self.client.handle(fence::now(), publish);
-                    self.offered = Some(master);
-                }
-                Happened::IsNoCandidate => {
-                    self.client.handle(fence::now(), Input::Willing(false));
-                }
-                Happened::CannotLead(error) => {
-                    self.cannot_lead = Some(error);
-                    self.client.handle(fence::now(), Input::Interrupt);
-                }
-            }
+            self.apply(output).await;
         }
     }
 
-    fn apply(&mut self, output: Output) -> Happened {
+    /// Applies an output, which may be followed by one input to the machine.
+    async fn apply(&mut self, output: Output) {
         match output {
             Output::Dial => {
-                return match self.dial() {
-                    Ok(channel) => {
-                        self.link = Some(Link::new(channel, self.ends_workers));
-                        if let Some(since) = self.lost_since.take() {
-                            let (took, place) = (since.elapsed(), place(self.address));
-                            self.onlooking.reattached(&self.client, &place, took);
-                        }
-                        Happened::Connected
-                    }
-                    Err(why) => Happened::Broke(why),
-                };
+                let (address, within) = (self.address, self.one_attempt());
+                let credentials = self.workers.credentials().clone();
+                self.calls
+                    .push(move |voters| Done::Dialed(voters.dial(address, within, &credentials)));
             }
             Output::HangUp => self.link = None,
-            Output::Watch(silence) => self.watch(silence),
-            Output::Search => {
-                let credentials = self.workers.credentials();
-                let search = self.voters.search.as_mut();
-                if search.is_some_and(|search| search.has_moved(credentials)) {
-                    let why = "another voter coordinates now";
-                    self.note_lost(why);
-                    return Happened::Broke(why.to_owned());
+            Output::Watch(silence) => {
+                if let Some(link) = &self.link {
+                    link.watch(silence);
                 }
+            }
+            Output::Search if self.is_searching => {}
+            Output::Search => {
+                self.is_searching = true;
+                let credentials = self.workers.credentials().clone();
+                self.calls.push(move |voters| {
+                    let search = voters.search.as_mut();
+                    Done::Searched(search.is_some_and(|search| search.has_moved(&credentials)))
+                });
             }
             Output::Voters {
                 addresses,
@@ -378,23 +372,34 @@ impl ConnectionThread {
                     0 | 1 => &[],
                     _ => &addresses,
                 });
-                let OfVoters { search, candidate } = &mut self.voters;
-                let candidate = candidate.as_mut();
-                if candidate.is_some_and(|it| it.members_changed(&addresses, invites, search)) {
-                    return Happened::IsNoCandidate;
-                }
+                self.calls.push(move |OfVoters { search, candidate }| {
+                    let candidate = candidate.as_mut();
+                    Done::MembersChanged(
+                        candidate.is_some_and(|it| it.members_changed(&addresses, invites, search)),
+                    )
+                });
             }
             Output::Send(bytes) => {
-                if let Err(error) = self.send(&bytes) {
-                    return Happened::Broke(error.to_string());
+                if let Some(link) = &mut self.link
+                    && let Err(error) = link.send(&bytes, ONE_ATTEMPT).await
+                {
+                    self.link = None;
+                    let broke = Input::Disconnected(error.to_string());
+                    self.client.handle(fence::now(), broke);
                 }
             }
-            Output::Lead { round } => {
-                return match self.workers.offer(self.share) {
-                    Ok(master) => Happened::Offered { round, master },
-                    Err(error) => Happened::CannotLead(error),
-                };
-            }
+            Output::Lead { round } => match self.workers.offer(self.share) {
+                Ok(master) => {
+                    let (addr, port) = (&master.addr, master.port);
+                    let publish = Input::Publish { round, addr, port };
+                    self.client.handle(fence::now(), publish);
+                    self.offered = Some(master);
+                }
+                Err(error) => {
+                    self.cannot_lead = Some(error);
+                    self.client.handle(fence::now(), Input::Interrupt);
+                }
+            },
             Output::Joined(joined) => {
                 self.onlooking.over();
                 let offered = self.offered.take().filter(|_| joined.rank == 0);
@@ -471,55 +476,12 @@ impl ConnectionThread {
                 }
             }
         }
-        Happened::Nothing
     }
 
-    /// Connects to the coordinator, which may be at another place than before.
-    fn dial(&mut self) -> Result<Channel, String> {
-        let credentials = self.workers.credentials();
-        let channel = match &mut self.voters.search {
-            Some(search) => {
-                let commands = &self.commands;
-                let has_commands = || {
-                    let mut source = [PollFd::new(commands, PollFlags::IN)];
-                    poll(&mut source, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
-                };
-                let located = search.find(credentials, Duration::MAX, has_commands)?;
-                self.address = located.address;
-                if let Some(coordinator) = search.coordinator() {
-                    self.onlooking.reached(coordinator);
-                }
-                located.channel
-            }
-            None => match probe(self.address, self.one_attempt(), credentials) {
-                Ok(Found::Coordinator(channel)) => channel,
-                Ok(Found::Voter(_)) => {
-                    let Some(candidate) = &self.voters.candidate else {
-                        return Err("there is a voter that is not the coordinator".to_owned());
-                    };
-                    // It knows where that is.
-                    let endpoint = candidate.endpoint.clone();
-                    self.voters.search = Some(Search::of_open_group(endpoint, &[]));
-                    return self.dial();
-                }
-                Ok(Found::Store) => {
-                    let what = "there is another store now, which hosts no rendezvous";
-                    return Err(what.to_owned());
-                }
-                Err(why) => return Err(why.to_string()),
-            },
-        };
-        let set = channel.stream().set_nonblocking(true);
-        set.map(|()| channel).map_err(|error| error.to_string())
-    }
-
-    /// The time for an attempt: not beyond the end of the thread.
+    /// The time for an attempt: not beyond the end of the task.
     fn one_attempt(&self) -> Duration {
-        let left = self
-            .end
-            .map(|by| by.saturating_duration_since(Instant::now()));
         // A limit of zero would be none.
-        left.map_or(ONE_ATTEMPT, |left| {
+        self.left_of_end().map_or(ONE_ATTEMPT, |left| {
             left.clamp(Duration::from_millis(1), ONE_ATTEMPT)
         })
     }
@@ -527,13 +489,6 @@ impl ConnectionThread {
     fn answer_close(&mut self, answer: Result<(), Failure>) {
         if let Some(close) = self.close.take() {
             let _ = close.send(answer);
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.link {
-            Some(link) => link.send(bytes, ONE_ATTEMPT),
-            None => Ok(()),
         }
     }
 
@@ -556,12 +511,52 @@ impl ConnectionThread {
     }
 }
 
-/// What an output has led to.
-enum Happened {
-    Nothing,
-    Connected,
-    Broke(String),
-    Offered { round: u64, master: Master },
-    IsNoCandidate,
-    CannotLead(RendezvousError),
+async fn read(link: &mut Option<Link>, into: &mut [u8]) -> io::Result<usize> {
+    match link {
+        Some(link) => link.read(into).await,
+        None => pending().await,
+    }
+}
+
+impl OfVoters {
+    /// Connects to the coordinator, which was at that address.
+    ///
+    /// Without other places, one attempt takes at most `within`.
+    fn dial(
+        &mut self,
+        address: SocketAddr,
+        within: Duration,
+        credentials: &Credentials,
+    ) -> Result<Dialed, String> {
+        if self.search.is_none() {
+            match probe(address, within, credentials).map_err(|why| why.to_string())? {
+                Found::Coordinator(channel) => {
+                    return Ok(Dialed {
+                        channel,
+                        address,
+                        coordinator: None,
+                    });
+                }
+                Found::Voter(_) => {
+                    let candidate = self.candidate.as_ref();
+                    let candidate =
+                        candidate.ok_or("there is a voter that is not the coordinator")?;
+                    // It knows where that is.
+                    let endpoint = candidate.endpoint.clone();
+                    self.search = Some(Search::of_open_group(endpoint, &[]));
+                }
+                Found::Store => {
+                    let what = "there is another store now, which hosts no rendezvous";
+                    return Err(what.to_owned());
+                }
+            }
+        }
+        let search = self.search.as_mut().ok_or("no voter is known")?;
+        let located = search.find(credentials, Duration::MAX)?;
+        Ok(Dialed {
+            channel: located.channel,
+            address: located.address,
+            coordinator: search.coordinator(),
+        })
+    }
 }

@@ -1,20 +1,22 @@
-//! The thread: waits for commands, notices and the machine's deadline; reads and writes the state.
+//! The task: waits for commands, notices and the machine's deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rdzv_core::machine::Machine;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::{Mono, Now, Wall};
+use rdzv_lock::Mutex;
 use rdzv_rendezvous_proto::last_call::LastCall;
 use rdzv_rendezvous_proto::participant::{self, Input, Output};
 use rdzv_rendezvous_proto::waiting::{Arrived, Waiting};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, codec};
 use rdzv_store::Store;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tracing::warn;
 
 use super::DriverOptions;
@@ -24,18 +26,20 @@ use super::messages::{self, Messages};
 use super::peer_failures;
 use crate::dynamic::outage::OutageWatch;
 use crate::dynamic::{Notice, SharedState, Token, waiting};
+use crate::runtime::{blocking, sleep};
 use crate::{Change, Observer, RendezvousError};
 
 /// How often a state is read whose backend does not notify of changes: as often as torchelastic does.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Thread {
+pub(super) struct DriverTask {
     machine: Participant,
     me: NodeDesc,
-    shared: Box<dyn SharedState>,
+    /// Used beside the runtime, one call at a time.
+    shared: Arc<Mutex<Box<dyn SharedState>>>,
     messages: Messages,
     interruption: Arc<Interruption>,
-    commands: Receiver<Command>,
+    commands: UnboundedReceiver<Command>,
     observer: Option<Observer>,
     /// What monotonic time counts from.
     origin: Instant,
@@ -66,13 +70,13 @@ pub(super) struct Thread {
     outage: OutageWatch,
 }
 
-impl Thread {
+impl DriverTask {
     /// Has the backend watch the state.
     pub(super) fn new(
         mut shared: Box<dyn SharedState>,
         options: &DriverOptions,
-        own_commands: Sender<Command>,
-        commands: Receiver<Command>,
+        own_commands: UnboundedSender<Command>,
+        commands: UnboundedReceiver<Command>,
         interruption: Arc<Interruption>,
     ) -> Result<Self, RendezvousError> {
         let me = options.me.clone();
@@ -110,7 +114,7 @@ impl Thread {
                 place: shared.place(),
                 settings: options.settings,
             },
-            shared,
+            shared: Arc::new(Mutex::new(shared)),
             interruption,
             commands,
             observer: None,
@@ -134,25 +138,32 @@ impl Thread {
         })
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
-            let command = match self.timeout() {
-                None => self.commands.recv().ok(),
-                Some(timeout) => match self.commands.recv_timeout(timeout) {
-                    Ok(command) => Some(command),
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.handle(Input::Tick);
-                        self.remind();
-                        continue;
-                    }
-                    Err(RecvTimeoutError::Disconnected) => None,
+            let timeout = self.timeout();
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    None | Some(Command::End) => break,
+                    Some(command) => self.execute(command).await,
                 },
-            };
-            match command {
-                None | Some(Command::End) => return,
-                Some(command) => self.execute(command),
+                () = sleep(timeout) => {
+                    self.handle(Input::Tick).await;
+                    self.remind();
+                }
             }
         }
+        // The end of a state may be a request, as that of a lease is.
+        blocking(move || drop((self.round, self.shared))).await;
+    }
+
+    /// Has the state do something beside the runtime.
+    async fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut dyn SharedState) -> Result<T, RendezvousError> + Send + 'static,
+    ) -> Result<T, RendezvousError> {
+        let shared = Arc::clone(&self.shared);
+        let request = blocking(move || request(&mut **shared.lock()));
+        self.outage.answer(self.round.is_some(), request).await
     }
 
     /// How long to wait for a command; `None`: until one comes.
@@ -196,33 +207,34 @@ impl Thread {
         self.reported = waiting.arrived;
     }
 
-    fn execute(&mut self, command: Command) {
+    async fn execute(&mut self, command: Command) {
         match command {
-            Command::Join(waiting) => self.join(waiting),
-            Command::Interrupt => self.interrupt(),
+            Command::Join(waiting) => self.join(waiting).await,
+            Command::Interrupt => self.interrupt().await,
             Command::Leave(reply) => {
                 self.leaving.push(reply);
-                self.request(Input::Leave);
+                self.request(Input::Leave).await;
             }
             Command::Close(reply) => {
                 self.closing.push(reply);
-                self.request(Input::Close);
+                self.request(Input::Close).await;
             }
             Command::ReadState(reply) => {
-                let state = self.read_state();
+                let state = self.read_state().await;
                 let _ = reply.send(state);
             }
             Command::RoundStore(round, reply) => {
-                let _ = reply.send(self.shared.round_store(round));
+                let store = self.ask(move |shared| shared.round_store(round)).await;
+                let _ = reply.send(store);
             }
             Command::Observe(observer) => self.observer = Some(observer),
             Command::Notice(Notice::Changed) => {
                 self.changed.store(false, Ordering::Release);
-                self.handle(Input::Changed);
+                self.handle(Input::Changed).await;
             }
             Command::Notice(Notice::Gone(nodes)) => {
                 self.gone.extend(nodes.iter().cloned());
-                self.handle(Input::Gone(nodes));
+                self.handle(Input::Gone(nodes)).await;
             }
             Command::Notice(Notice::Lost(error)) => self.lose(error),
             Command::PeerFailed { node, reason } => self.peer_failed(node, reason),
@@ -233,7 +245,7 @@ impl Thread {
         }
     }
 
-    fn join(&mut self, waiting: Sender<Event>) {
+    async fn join(&mut self, waiting: Sender<Event>) {
         self.round = None;
         if self.interrupted {
             let _ = waiting.send(Event::Failed(RendezvousError::Interrupted));
@@ -245,45 +257,42 @@ impl Thread {
         self.reported = None;
         self.last_call_announced = false;
         if self.lost.is_none() {
-            let request = self.outage.request(false);
-            let announced = self.shared.announce(Some(&self.me));
-            request.end(announced.is_ok());
-            if let Err(error) = announced {
-                self.lose(error);
-                return;
+            let me = self.me.clone();
+            if let Err(error) = self.ask(move |shared| shared.announce(Some(&me))).await {
+                return self.lose(error);
             }
         }
-        self.request(Input::Join);
+        self.request(Input::Join).await;
     }
 
-    fn interrupt(&mut self) {
+    async fn interrupt(&mut self) {
         self.interrupted = true;
         if self.joining.is_some() {
-            self.request(Input::Leave);
+            self.request(Input::Leave).await;
         }
     }
 
     /// Something that will be answered.
-    fn request(&mut self, input: Input) {
+    async fn request(&mut self, input: Input) {
         if self.lost.is_some() {
             self.fail_all(None);
         } else {
-            self.handle(input);
+            self.handle(input).await;
         }
     }
 
     /// The state as it is now. Not what the machine knows, so the token stays as it is.
-    fn read_state(&mut self) -> Result<Option<RendezvousState>, RendezvousError> {
+    async fn read_state(&self) -> Result<Option<RendezvousState>, RendezvousError> {
         match &self.lost {
             Some(lost) => Err(self.messages.lost_before(lost)),
-            None => match self.shared.get()? {
+            None => match self.ask(|shared| shared.get()).await? {
                 Some((pickle, _)) => self.decode(&pickle).map(Some),
                 None => Ok(None),
             },
         }
     }
 
-    fn handle(&mut self, input: Input) {
+    async fn handle(&mut self, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next.take() {
             if self.lost.is_some() {
@@ -291,10 +300,7 @@ impl Thread {
             }
             self.machine.handle(self.now(), input);
             while let Some(output) = self.machine.poll_output() {
-                let request = self.outage.request(self.round.is_some());
-                let applied = self.apply(output);
-                request.end(applied.is_ok());
-                match applied {
+                match self.apply(output).await {
                     Ok(None) => {}
                     Ok(answer) => next = answer,
                     Err(error) => self.lose(error),
@@ -303,11 +309,11 @@ impl Thread {
         }
     }
 
-    fn apply(&mut self, output: Output) -> Result<Option<Input>, RendezvousError> {
+    async fn apply(&mut self, output: Output) -> Result<Option<Input>, RendezvousError> {
         match output {
             _ if self.lost.is_some() => {}
             Output::Read => {
-                let now = self.shared.get()?;
+                let now = self.ask(|shared| shared.get()).await?;
                 self.interruption.has_reached();
                 let state = self.adopt(now)?;
                 self.refresh();
@@ -315,13 +321,16 @@ impl Thread {
             }
             Output::Write(state) => {
                 let pickle = codec::encode(&state);
-                let written = self.shared.set(&pickle, self.token.as_ref())?;
+                let token = self.token.clone();
+                let written = self
+                    .ask(move |shared| shared.set(&pickle, token.as_ref()))
+                    .await?;
                 self.interruption.has_reached();
                 let before = self.known.take();
                 let now = self.adopt(written.now)?;
                 self.refresh();
                 if written.won && messages::is_worth_announcing(before.as_ref(), &state) {
-                    self.shared.notify()?;
+                    self.ask(|shared| shared.notify()).await?;
                 }
                 return Ok(Some(Input::Written {
                     state: now,
@@ -329,7 +338,8 @@ impl Thread {
                 }));
             }
             Output::Joined(formed) => {
-                let store = self.shared.round_store(formed.round)?;
+                let round = formed.round;
+                let store = self.ask(move |shared| shared.round_store(round)).await?;
                 self.round = Some((formed.round, Arc::clone(&store)));
                 self.failure_announced = false;
                 self.gone.clear();
@@ -337,9 +347,9 @@ impl Thread {
                     let _ = joining.send(Event::Formed(formed, store));
                 }
             }
-            Output::Changed(change) => self.changed(change),
+            Output::Changed(change) => self.changed(change).await,
             Output::Left => {
-                self.left_round()?;
+                self.left_round().await?;
                 if let Some(joining) = self.joining.take() {
                     let _ = joining.send(Event::Failed(RendezvousError::Interrupted));
                 }
@@ -348,13 +358,13 @@ impl Thread {
                 }
             }
             Output::Closed => {
-                self.left_round()?;
+                self.left_round().await?;
                 for reply in self.closing.drain(..) {
                     let _ = reply.send(Ok(()));
                 }
             }
             Output::Failed(failure) => {
-                self.left_round()?;
+                self.left_round().await?;
                 let interrupted = self.interrupted;
                 let error = self.messages.failure(failure);
                 if let Some(joining) = self.joining.take() {
@@ -372,24 +382,26 @@ impl Thread {
         Ok(None)
     }
 
-    fn left_round(&mut self) -> Result<(), RendezvousError> {
+    async fn left_round(&mut self) -> Result<(), RendezvousError> {
         self.round = None;
-        self.shared.announce(None)
+        self.ask(|shared| shared.announce(None)).await
     }
 
-    fn changed(&mut self, change: participant::Change) {
+    async fn changed(&mut self, change: participant::Change) {
         let Some((round, store)) = &self.round else {
             return;
         };
-        let round = *round;
+        let (round, store) = (*round, Arc::clone(store));
         if !matches!(change, participant::Change::NodesWaiting(_)) {
             self.interruption.end_round();
         }
         // Whoever fails says so before it closes the run, but that may take longer to be heard.
-        if matches!(change, participant::Change::Closed)
-            && let Some((node, reason)) = peer_failures::reported(&**store, &self.me.to_string())
-        {
-            self.peer_failed(node, reason);
+        if matches!(change, participant::Change::Closed) {
+            let me = self.me.to_string();
+            let reported = blocking(move || peer_failures::reported(&*store, &me)).await;
+            if let Some((node, reason)) = reported {
+                self.peer_failed(node, reason);
+            }
         }
         let known = self.known.as_ref();
         let change = self.messages.change(round, change, &self.gone, known);
