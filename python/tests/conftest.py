@@ -16,7 +16,7 @@ import rdzv
 SOURCES = Path(__file__).resolve().parents[1]
 # Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole run ends,
 # with the stacks of all threads.
-LIMIT_SECONDS = 300 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
+LIMIT_SECONDS = 600 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
     pytest.exit(f"rdzv is imported from {rdzv.__file__}: install the wheel, and take python/ off the path", 4)

@@ -38,7 +38,7 @@ def test_an_example_runs(server, block):
     ]
     try:
         for process in processes:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=280)
             assert process.returncode == 0, errors
     finally:
         for process in processes:

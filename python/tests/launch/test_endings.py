@@ -165,7 +165,7 @@ for number in range(int(sys.argv[2])):
         pass
     left = descendants()
     assert not left, (number, left)
-assert len(os.listdir("/proc/self/fd")) == before
+await_that(lambda: len(os.listdir("/proc/self/fd")) == before, "every descriptor is closed")
 print("good")
 """
 

@@ -13,7 +13,7 @@ from ranks import CALLS
 
 import rdzv
 
-LIMIT_SECONDS = 90 + CALLS // 1000
+LIMIT_SECONDS = 240 + CALLS // 1000
 
 
 def group(functions, *, options=None, world_size=None, graceful=True, expect=None):

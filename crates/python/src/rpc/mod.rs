@@ -405,6 +405,12 @@ impl AgentObject {
         Ok(self.open()?.agent.workers().iter().map(named).collect())
     }
 
+    /// `True` if no worker joins or leaves the group.
+    #[getter]
+    fn is_static(&self) -> PyResult<bool> {
+        Ok(self.open()?.agent.is_static_group())
+    }
+
     /// Seconds that calls may take which do not say so themselves; infinity for no limit.
     #[getter]
     fn timeout(&self) -> PyResult<f64> {
