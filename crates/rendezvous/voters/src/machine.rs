@@ -354,7 +354,7 @@ impl Voter {
             if !self.questions.is_empty() {
                 continue;
             }
-            match self.gate.next() {
+            match self.gate.advance() {
                 Next::Emit(output) => self.outbox.push(Output::Coordinator(output)),
                 Next::Propose { token, run, note } => {
                     self.decided = now.mono;

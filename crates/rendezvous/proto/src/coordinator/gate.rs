@@ -60,8 +60,8 @@ impl Gate {
         self.queue.push_back(output);
     }
 
-    /// Returns the next step.
-    pub fn next(&mut self) -> Next {
+    /// Lets out what may leave, and returns the next step.
+    pub fn advance(&mut self) -> Next {
         if self.state != State::Free && !self.is_open {
             return Next::Wait;
         }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     fn proposed(gate: &mut Gate) -> (u64, u64) {
-        match gate.next() {
+        match gate.advance() {
             Next::Propose { token, note, .. } => (token, note.unwrap().round),
             other => panic!("{other:?}"),
         }
@@ -154,22 +154,22 @@ mod tests {
         [close(0), note(1), close(1), note(2), close(2)]
             .into_iter()
             .for_each(|output| gate.push(output));
-        assert_eq!(gate.next(), Next::Emit(close(0)));
+        assert_eq!(gate.advance(), Next::Emit(close(0)));
         let (token, round) = proposed(&mut gate);
-        assert_eq!((round, gate.next()), (1, Next::Wait));
+        assert_eq!((round, gate.advance()), (1, Next::Wait));
         gate.committed(token + 1);
-        assert_eq!(gate.next(), Next::Wait);
+        assert_eq!(gate.advance(), Next::Wait);
         gate.committed(token);
-        assert_eq!(gate.next(), Next::Emit(close(1)));
+        assert_eq!(gate.advance(), Next::Emit(close(1)));
         let (token, round) = proposed(&mut gate);
         gate.refused(token);
-        assert_eq!((round, gate.next()), (2, Next::Wait));
+        assert_eq!((round, gate.advance()), (2, Next::Wait));
         gate.retry();
         let (again, _) = proposed(&mut gate);
         assert_ne!(again, token);
         gate.committed(again);
-        assert_eq!(gate.next(), Next::Emit(close(2)));
-        assert_eq!(gate.next(), Next::Wait);
+        assert_eq!(gate.advance(), Next::Emit(close(2)));
+        assert_eq!(gate.advance(), Next::Wait);
     }
 
     #[test]
@@ -198,6 +198,6 @@ mod tests {
         gate.clear();
         gate.push(close(2));
         gate.committed(token);
-        assert_eq!(gate.next(), Next::Emit(close(2)));
+        assert_eq!(gate.advance(), Next::Emit(close(2)));
     }
 }
