@@ -11,7 +11,6 @@
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
 //! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
 //!   [`native_client`]: the side of such an agent.
-//! * [`voter`]: a coordinator of which several voters each have one in reserve; its decisions are replicated.
 //! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.

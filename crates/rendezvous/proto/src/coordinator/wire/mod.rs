@@ -77,7 +77,7 @@ pub const PROBE: u32 = 0x767A_6452;
 /// The answer of a coordinator to [`PROBE`]; others echo it.
 pub const PROBE_ANSWER: u32 = 0x317A_6452;
 
-/// The answer of a [voter](crate::voter) that is not the coordinator to [`PROBE`]. It can be asked where that is.
+/// The answer of a voter (crate `rdzv-voters`) that is not the coordinator to [`PROBE`]. It can be asked where that is.
 pub const PROBE_VOTER: u32 = 0x327A_6452;
 
 /// Why bytes are no operation or event of this wire.
