@@ -98,7 +98,7 @@ def run(place):
 
 def joined(future):
     """Rank, world size, master address, master port of a join of theirs."""
-    info = future.result(60)
+    info = future.result(180)
     bootstrap = info.bootstrap_store_info
     return info.rank, info.world_size, bootstrap.master_addr, bootstrap.master_port
 

@@ -82,7 +82,7 @@ def start(clean=True):
 """
 
 
-def workers(source, timeout=120):
+def workers(source, timeout=400):
     command = [sys.executable, "-W", "ignore", "-c", WORKERS + textwrap.dedent(source)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert finished.stdout.splitlines()[-1:] == ["good"], finished.stdout + finished.stderr
