@@ -137,14 +137,14 @@ class Launch:
         variables = {"RDZV_COMPAT_OUTPUT": "", **scenario.environment}
         if scenario.threads:
             variables["OMP_NUM_THREADS"] = scenario.threads
-        words = [launcher, *scenario.words]
+        self.words = [launcher, *scenario.words]
         start = OnTerminal if scenario.terminal else OnPipes
-        self.running = start(words, env=variables, cwd=folder)
+        self.running = start(self.words, env=variables, cwd=folder)
 
     def seen(self) -> Seen:
         if self.scenario.signal:
             until = time.monotonic() + 60
-            while not all((self.folder / f"on{rank}").exists() for rank in range(2)):
+            while not (all((self.folder / f"on{rank}").exists() for rank in range(2)) and self.watches()):
                 assert time.monotonic() < until, "the workers have not begun"
                 time.sleep(0.01)
             self.running.signal(self.scenario.signal)
@@ -156,6 +156,13 @@ class Launch:
             if path.is_file() and path.name != "error.json"
         }
         return Seen(finished.code, finished.stdout, finished.stderr, files)
+
+    def watches(self) -> bool:
+        """Tells whether it watches its workers, as torchrun does between sleeps.
+
+        A signal while it still waits for the start of the last one gives another traceback.
+        """
+        return self.words[0] != TORCHRUN or "nanosleep" in Path(f"/proc/{self.running.process.pid}/wchan").read_text()
 
     def clear(self):
         self.running.clear()

@@ -1,6 +1,7 @@
 //! Calls that fail, and what is told of it.
 
 use std::pin::pin;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -176,11 +177,12 @@ fn a_call_that_cannot_be_made_says_what_is_wrong() {
     assert_eq!(agents[0].traffic().connections, 1);
 }
 
-/// The waker of code that is broken.
-struct Broken;
+/// The waker of code that is broken. It reports that it was called.
+struct Broken(SyncSender<()>);
 
 impl Wake for Broken {
     fn wake(self: Arc<Self>) {
+        let _ = self.0.try_send(());
         panic!("a waker of the test");
     }
 }
@@ -190,7 +192,8 @@ fn an_agent_whose_driver_has_failed_stops_and_says_so() {
     let agents = group(2, methods);
     let unanswered = agents[0].call("w1", WAIT, &());
     let mut answered = pin!(agents[0].call("w1", FAIL, &1));
-    let waker = Waker::from(Arc::new(Broken));
+    let (report, called) = sync_channel(1);
+    let waker = Waker::from(Arc::new(Broken(report)));
     let begun = Instant::now();
     loop {
         match answered.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -200,6 +203,8 @@ fn an_agent_whose_driver_has_failed_stops_and_says_so() {
         }
         assert!(begun.elapsed() < LONGEST);
     }
+    // A thread that waits for a call takes replies too. The driver has to take this one.
+    called.recv_timeout(LONGEST).unwrap();
     let error = within(LONGEST, "a call of an agent that has failed", move || {
         unanswered.wait().unwrap_err()
     });
