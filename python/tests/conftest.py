@@ -1,6 +1,6 @@
-"""The Python package, as it is installed from its wheel. Run by `cargo xtask test`.
+"""Tests of the installed Python package. Run by `cargo xtask test`.
 
-A test may not see the sources: what is missing in the wheel would not be noticed.
+A test may not see the sources: it would not notice what is missing in the package.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ SOURCES = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 600 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
-    pytest.exit(f"rdzv is imported from {rdzv.__file__}: install the wheel, and take python/ off the path", 4)
+    pytest.exit(f"rdzv is imported from {rdzv.__file__}: run `cargo xtask python`, and take python/ off the path", 4)
 
 # A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

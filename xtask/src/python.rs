@@ -1,13 +1,15 @@
-//! The tests of the Python package: against the wheel, installed as a user has it.
+//! The tests of the Python package, installed into an environment.
 //!
-//! The environment finds PyTorch and the tools in the one of the cache, through a file of paths, and has
-//! nothing of its own but the wheel.
+//! The environment finds PyTorch and the tools in the one of the cache, through a file of paths,
+//! and has nothing of its own but the package: from the files that the workspace's build has made,
+//! or from a wheel of the release profile. A wheel of the development profile would compile all
+//! dependencies again, which have fewer features without the rest of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Variables, output, root, step, step_aside, target_folder};
+use crate::command::{cargo, output, root, step, step_aside, target_folder};
 use crate::{install, wheel};
 
 /// Arguments of pytest: three files at a time, beside the tests of Rust.
@@ -19,8 +21,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let (python, arguments) = match arguments {
         [first, rest @ ..] if first == "--release" => (environment(&wheel::release()?)?, rest),
         all => {
-            wheel::build_launcher()?;
-            (installed(&[])?, all)
+            build()?;
+            (installed()?, all)
         }
     };
     step(
@@ -31,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// `cargo xtask flags`: writes the flags that Python's `launch` takes, from the table of the launcher.
 pub(crate) fn flags() -> anyhow::Result<()> {
-    wheel::build_launcher()?;
+    build()?;
     let python = root().join("python");
     let mut generator = Command::new("python3");
     generator.arg(python.join("build").join("flags.py"));
@@ -46,8 +48,8 @@ pub(crate) fn flags() -> anyhow::Result<()> {
 /// `cargo xtask test --upstream`: PyTorch's own suites for `torch.distributed`, all of them: collectives with rdzv and with
 /// gloo, and RPC.
 pub(crate) fn upstream() -> anyhow::Result<()> {
-    wheel::build_launcher()?;
-    let python = installed(&[])?;
+    build()?;
+    let python = installed()?;
     for (suite, folder) in [("collectives", "upstream"), ("RPC", "torch_rpc")] {
         let tests = root().join("python").join("tests");
         let mut command = Command::new(&python);
@@ -82,29 +84,39 @@ pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
-/// Returns the interpreter of an environment in which a wheel of the development profile is installed.
-///
-/// [`build`](crate::test::build) has compiled the workspace with the same `variables`.
-pub(crate) fn installed(variables: &Variables) -> anyhow::Result<PathBuf> {
-    let target = target_folder()?;
-    let wheel = wheel::dev(&target.join("wheel-dev"), variables)?;
-    environment(&wheel)
+/// Builds the launcher and the extension as parts of the workspace.
+fn build() -> anyhow::Result<()> {
+    let parts = ["build", "--workspace", "--lib", "--bins", "--locked"];
+    step("build of the package", cargo().args(parts))
 }
 
-/// Returns the interpreter of an environment that has `wheel`, and finds PyTorch and the tools in the one of the cache.
+/// Returns the interpreter of an environment with the package.
+///
+/// [`build`](crate::test::build) has compiled it.
+pub(crate) fn installed() -> anyhow::Result<PathBuf> {
+    let (python, site) = empty()?;
+    let built = target_folder()?.join("debug");
+    let package = site.join("rdzv");
+    let sources = root().join("python");
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(sources.join("rdzv")).arg(&package);
+    step("copy the package", &mut copy)?;
+    fs::copy(built.join("lib_rdzv.so"), package.join("_rdzv.abi3.so"))?;
+    fs::copy(built.join("rdzv"), python.with_file_name("rdzv"))?;
+    // Entry points, name and version.
+    let mut metadata = Command::new(install::python()?.with_file_name("maturin"));
+    metadata
+        .current_dir(root())
+        .args(["pep517", "write-dist-info", "--metadata-directory"])
+        .arg(&site);
+    step("metadata of the package", &mut metadata)?;
+    Ok(python)
+}
+
+/// Returns the interpreter of an environment with `wheel`.
 pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
-    let (uv, base) = (install::tool("uv")?, install::python()?);
-    let folder = target_folder()?.join("python");
-    let python = folder.join("bin").join("python");
-    let mut venv = Command::new(&uv);
-    venv.args(["venv", "--quiet", "--clear", "--python"])
-        .arg(&base)
-        .arg(&folder);
-    step("make the environment of the Python tests", &mut venv)?;
-    let site = output(Command::new(&python).args(["-c", SITE]))?;
-    let others = output(Command::new(&base).args(["-c", SITE]))?;
-    fs::write(Path::new(site.trim()).join("others.pth"), others)?;
-    let mut install = Command::new(uv);
+    let (python, _) = empty()?;
+    let mut install = Command::new(install::tool("uv")?);
     install
         .args([
             "pip",
@@ -118,6 +130,25 @@ pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
         .arg(wheel);
     step("install the wheel", &mut install)?;
     Ok(python)
+}
+
+/// Returns the interpreter of a new environment, and its folder of packages.
+///
+/// PyTorch and the tools come from the environment of the cache.
+fn empty() -> anyhow::Result<(PathBuf, PathBuf)> {
+    let (uv, base) = (install::tool("uv")?, install::python()?);
+    let folder = target_folder()?.join("python");
+    let python = folder.join("bin").join("python");
+    let mut venv = Command::new(uv);
+    venv.args(["venv", "--quiet", "--clear", "--python"])
+        .arg(&base)
+        .arg(&folder);
+    step("make the environment of the Python tests", &mut venv)?;
+    let site = output(Command::new(&python).args(["-c", SITE]))?;
+    let others = output(Command::new(&base).args(["-c", SITE]))?;
+    let site = PathBuf::from(site.trim());
+    fs::write(site.join("others.pth"), others)?;
+    Ok((python, site))
 }
 
 const SITE: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";

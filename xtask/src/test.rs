@@ -44,25 +44,22 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         return suites(&[], || Ok(()));
     }
     interop(arguments)?;
-    python::test(&python::installed(&[])?, arguments)
+    python::test(&python::installed()?, arguments)
 }
 
 /// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
 ///
-/// Tests of Rust bound more times, so only builds with the lowest priority run beside them: the wheel for the Python tests, and
-/// then whatever `aside` does.
+/// Tests of Rust bound more times, so only `aside` runs beside them, which has the lowest priority.
 pub(crate) fn suites(
     variables: &Variables,
     aside: impl FnOnce() -> anyhow::Result<()> + Send,
 ) -> anyhow::Result<()> {
-    let (rust, installed, aside) = thread::scope(|scope| {
-        let builds = scope.spawn(|| (python::installed(variables), aside()));
-        let rust = rust(variables);
-        let (installed, aside) = joined(builds);
-        (rust, installed, aside)
+    let (rust, aside) = thread::scope(|scope| {
+        let aside = scope.spawn(aside);
+        (rust(variables), joined(aside))
     });
     let python = || {
-        let tested = installed.and_then(|python| python::test(&python, &[]));
+        let tested = python::installed().and_then(|python| python::test(&python, &[]));
         [tested, manifests()]
     };
     let (python, others) = thread::scope(|scope| {

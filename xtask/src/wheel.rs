@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{Variables, cargo, lowest_priority, root, step, target_folder};
+use crate::command::{Variables, cargo, root, step, target_folder};
 use crate::install;
 
 /// The newest glibc that a wheel for others may need: PyTorch needs it too.
@@ -22,8 +22,6 @@ const MANYLINUX: &str = "manylinux_2_17";
 /// Which wheel is built, and where it is put.
 #[derive(Debug, Default)]
 struct Options {
-    /// With the development profile, for tests.
-    dev: bool,
     /// For machines with an older glibc, with zig as the linker.
     zig: bool,
     /// The Rust target, with `zig`.
@@ -38,14 +36,10 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(out) => std::path::absolute(out).context("failed to resolve --out")?,
         None => target_folder()?.join("wheel"),
     };
-    let wheel = match (options.dev, options.zig) {
-        (true, true) => bail!("--zig is for wheels that are given away: leave --dev out"),
-        (true, false) => {
-            build_launcher()?;
-            dev(&out, &[])?
-        }
-        (false, true) => portable(&out, options.target.as_deref())?,
-        (false, false) => build(&out, "", &[])?,
+    let wheel = if options.zig {
+        portable(&out, options.target.as_deref())?
+    } else {
+        build(&out, "", &[])?
     };
     println!("\n{}", wheel.display());
     Ok(())
@@ -60,7 +54,6 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
             value.with_context(|| format!("{argument} needs a value"))
         };
         match argument.as_str() {
-            "--dev" => options.dev = true,
             "--zig" => options.zig = true,
             "--target" => options.target = Some(value()?.clone()),
             "--out" => options.out = Some(PathBuf::from(value()?)),
@@ -72,26 +65,6 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
         "wheel: --target needs --zig, which links for other machines"
     );
     Ok(options)
-}
-
-/// Builds the launcher for [`dev`], with the features that the whole workspace asks for: those are built anyway.
-pub(crate) fn build_launcher() -> anyhow::Result<()> {
-    step(
-        "build of the launcher",
-        cargo().args(["build", "--workspace", "--bins", "--locked"]),
-    )
-}
-
-/// A wheel of the development profile around the launcher that was built with it.
-pub(crate) fn dev(out: &Path, variables: &Variables) -> anyhow::Result<PathBuf> {
-    let launcher = target_folder()?.join("debug").join("rdzv");
-    ensure!(launcher.is_file(), "{} was not built", launcher.display());
-    let mut variables = variables.to_vec();
-    variables.push(("RDZV_BUILD_LAUNCHER", launcher.display().to_string()));
-    // Its dependencies have fewer features than in the workspace. Elsewhere they hold up no other build.
-    let folder = target_folder()?.join("wheel-build");
-    variables.push(("CARGO_TARGET_DIR", folder.display().to_string()));
-    build(out, "--profile dev", &variables)
 }
 
 /// A wheel of the release profile for this machine.
@@ -158,7 +131,7 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
         .env("PYTHONPATH", root().join("python").join("build"))
         .env("PATH", format!("{}:{path}", tools.display()))
         .envs(variables.iter().map(|(name, value)| (name, value)));
-    step("build of the wheel", &mut lowest_priority(&command))?;
+    step("build of the wheel", &mut command)?;
     let mut wheels = Vec::new();
     for entry in out.read_dir()? {
         let path = entry?.path();

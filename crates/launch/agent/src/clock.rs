@@ -1,6 +1,6 @@
 //! The one place that reads clocks.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_core::time::{Mono, Now, Wall};
 
@@ -27,7 +27,12 @@ impl Clock {
 
     /// Leaves out the time from `stopped` on until now: the next reading is what it was then.
     pub(crate) fn was_stopped_since(&mut self, stopped: Mono) {
-        self.origin += self.now().mono.since(stopped);
+        self.leave_out(self.now().mono.since(stopped));
+    }
+
+    /// Leaves out time that has passed.
+    pub(crate) fn leave_out(&mut self, time: Duration) {
+        self.origin += time.min(self.origin.elapsed());
     }
 
     /// The point in the runtime's time that `at` means.
@@ -46,8 +51,6 @@ pub(crate) fn wall() -> Wall {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

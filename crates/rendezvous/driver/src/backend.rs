@@ -149,13 +149,17 @@ pub enum Change {
     },
     /// The run was ended.
     Closed,
-    /// The workers of a round may run until then, and have to stand still after it until another such change comes
-    /// ([`fence`](crate::fence)). Only with a fence; the first is told before the join returns.
+    /// A lease of the workers of a round, which may run until its end.
+    ///
+    /// They are to be suspended then, until another such change ([`fence`](crate::fence)). The first
+    /// comes before the join returns. Only from an agent that accepts a fence.
     Lease {
         /// The round.
         round: u64,
         /// The end of the lease, on the clock of [`fence::now`](crate::fence::now).
-        until: Mono,
+        ///
+        /// `None`: the round has no fence, or none any more.
+        ends: Option<Mono>,
     },
     /// What the rendezvous stands on is gone, so that no round can ever be formed again.
     Lost(RendezvousError),

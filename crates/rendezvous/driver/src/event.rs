@@ -82,6 +82,11 @@ pub enum GroupEvent {
         /// The time since the coordinator began.
         took: Duration,
     },
+    /// Rounds of this node have a fence from here on, or have none.
+    Fence {
+        /// `true` if it has one.
+        acts: bool,
+    },
     /// The workers of this node stand still.
     Fenced,
     /// They do not any more.
@@ -101,6 +106,8 @@ impl GroupEvent {
             Self::VotersChanged { .. } => "voters_changed",
             Self::Reattached { .. } => "reattached",
             Self::Recovered { .. } => "recovered",
+            Self::Fence { acts: true } => "fence_on",
+            Self::Fence { acts: false } => "fence_off",
             Self::Fenced => "fenced",
             Self::Unfenced { .. } => "unfenced",
         }

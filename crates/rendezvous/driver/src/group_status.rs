@@ -71,7 +71,9 @@ struct Known {
     /// The coordinator of this agent.
     agent: Option<Attached>,
     wait: Option<Waits>,
-    /// The end of the lease of this node's workers, and whether they stand still; only with a fence.
+    /// The end of the lease of this node's workers; `None` without a fence.
+    ///
+    /// `true` beside it if they are suspended.
     lease: Option<(Option<Mono>, bool)>,
 }
 
@@ -107,7 +109,7 @@ pub struct GroupReport {
     /// For how long the workers of this node may run without another answer.
     #[serde(rename = "lease_left_s", serialize_with = "group::seconds")]
     pub lease_left: Option<Duration>,
-    /// Whether the workers of this node stand still.
+    /// `true` if the workers of this node are suspended; `None` without a fence.
     pub fenced: Option<bool>,
     /// For what this process waits.
     pub waiting: Option<Wait>,
@@ -206,7 +208,7 @@ impl Known {
         if let Some((until, stands)) = self.lease {
             let now = fence::now().mono;
             report.lease_left = until.map(|until| until.since(now));
-            report.fenced = Some(stands);
+            report.fenced = (until.is_some() || stands).then_some(stands);
         }
         report
     }

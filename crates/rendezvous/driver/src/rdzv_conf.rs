@@ -213,6 +213,7 @@ fn as_shown_by_torchelastic(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rdzv_rendezvous_proto::FencePolicy;
 
     fn with(config: &str) -> RendezvousConfig {
         RendezvousConfig::parse(config).unwrap()
@@ -279,7 +280,7 @@ mod tests {
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
             node_timeout: Duration::from_secs(3),
-            fence: None,
+            fence: FencePolicy::Unsaid,
         };
         assert_eq!(read("").unwrap(), defaults);
         assert_eq!(Settings::new(2, 3), defaults);
@@ -306,7 +307,7 @@ mod tests {
                 keep_alive_max_attempt: 7,
                 cas_backoff_max: Duration::from_millis(500),
                 node_timeout: Duration::from_secs(3),
-                fence: None,
+                fence: FencePolicy::Unsaid,
             }
         );
         assert_eq!(

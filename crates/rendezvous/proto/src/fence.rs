@@ -1,5 +1,8 @@
 //! The lease and the fence: no worker of a round runs any more when the next one is announced without its node.
 //!
+//! A round has a fence while three voters or more are behind its coordinator, which turns it on and
+//! off.
+//!
 //! ```text
 //!   agent        Lease ──► coordinator ── has it a majority? ──► voters
 //!                            lease = L from when the question was sent
@@ -58,6 +61,8 @@ pub enum Input {
     },
     /// The round is over for this node; its workers are about to be stopped.
     Over,
+    /// The round has no fence any more.
+    Off,
     /// No worker runs any more.
     Gone,
     /// No round will ever follow, so that nobody runs beside these workers.
@@ -150,6 +155,13 @@ impl Fence {
         }
     }
 
+    fn off(&mut self, now: Mono) {
+        self.until = None;
+        if !self.is_over && self.stopped.take().is_some() {
+            self.outbox.push(Output::Continue(now.since(self.since)));
+        }
+    }
+
     fn over(&mut self) {
         self.is_over = true;
         if self.stopped.is_some() {
@@ -190,6 +202,7 @@ impl Machine for Fence {
         match input {
             Input::Lease { round, until } => self.lease(now, round, until),
             Input::Over => self.over(),
+            Input::Off => self.off(now),
             Input::Gone => {
                 self.left = self.left.max(self.round.take());
                 (self.until, self.stopped, self.is_over) = (None, None, false);
@@ -270,6 +283,24 @@ mod tests {
         let continued = [Output::Continue(stood)];
         assert_eq!(tell(&mut fence, 6000, lease(8900)), continued);
         assert_eq!(tell(&mut fence, 8900, Input::Tick), [Output::Stop]);
+    }
+
+    #[test]
+    fn workers_of_a_round_without_a_fence_go_on() {
+        let mut fence = fence();
+        tell(&mut fence, 0, lease(3000));
+        assert_eq!(tell(&mut fence, 3000, Input::Tick), [Output::Stop]);
+        let continued = [Output::Continue(Duration::from_secs(1))];
+        assert_eq!(tell(&mut fence, 4000, Input::Off), continued);
+        assert_eq!((fence.deadline(), fence.lease_until()), (None, None));
+        assert_eq!(tell(&mut fence, 5000, lease(8000)), []);
+        assert_eq!(fence.deadline(), Some(at(8000).mono));
+        assert_eq!(tell(&mut fence, 6000, Input::Off), []);
+        // Of a round that is over, they are stopped in the usual way.
+        tell(&mut fence, 7000, lease(10_000));
+        tell(&mut fence, 7500, Input::Over);
+        assert_eq!(tell(&mut fence, 7600, Input::Off), []);
+        assert_eq!(fence.deadline(), None);
     }
 
     #[test]

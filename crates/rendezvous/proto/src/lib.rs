@@ -52,5 +52,5 @@ pub mod waiting;
 pub use agent_note::{AgentNote, Death};
 pub use participant::Participant;
 pub use rule::Rule;
-pub use settings::Settings;
+pub use settings::{FencePolicy, Settings};
 pub use state::{Dialect, NodeDesc, RendezvousState};

@@ -4,6 +4,29 @@ use std::time::Duration;
 
 use crate::silence;
 
+/// The user's choice of a [fence](crate::fence).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FencePolicy {
+    /// No choice, as from agents of earlier versions: no fence.
+    #[default]
+    Unsaid,
+    /// `off`: no fence.
+    Off,
+    /// `auto`: a fence while the coordinator has three voters or more.
+    Auto,
+}
+
+impl FencePolicy {
+    /// The value of the option; `None` if the agent sends none.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Unsaid => None,
+            Self::Off => Some("off"),
+            Self::Auto => Some("auto"),
+        }
+    }
+}
+
 /// The settings of a run's rendezvous; assumed to be the same for all its agents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
@@ -27,8 +50,11 @@ pub struct Settings {
     pub cas_backoff_max: Duration,
     /// A machine may be silent for so long, before its connections are ended (3 s).
     pub node_timeout: Duration,
-    /// A node that has heard for so long from no coordinator with a majority stops its workers; `None`: it does not.
-    pub fence: Option<Duration>,
+    /// The choice of a fence.
+    ///
+    /// With one, an agent suspends its workers after [`Self::node_timeout`] without a message of a
+    /// coordinator that has a majority.
+    pub fence: FencePolicy,
 }
 
 /// One node; those of a run before its first agent has joined.
@@ -52,7 +78,7 @@ impl Settings {
             keep_alive_max_attempt: 3,
             cas_backoff_max: Duration::ZERO,
             node_timeout: silence::NODE_TIMEOUT,
-            fence: None,
+            fence: FencePolicy::Unsaid,
         }
     }
 

@@ -344,6 +344,12 @@ impl Voter {
 
     /// Lets out what may leave, and has notes replicated.
     fn settle(&mut self, now: Now) {
+        let voters = self.group.as_ref().map_or(0, |group| group.voters.len());
+        let voters = u32::try_from(voters).unwrap_or(u32::MAX);
+        let known = self.coordinator.as_ref().map(Coordinator::voters);
+        if known.is_some_and(|known| known != voters) {
+            self.coordinate(now, Input::Voters(voters));
+        }
         loop {
             while let Some(token) = self.questions.pop() {
                 self.consent(now, consensus::Input::Confirm(QUESTION | token));
@@ -464,6 +470,7 @@ impl Machine for Voter {
             Input::Found { .. }
             | Input::Touching { .. }
             | Input::Stored { .. }
+            | Input::Voters(_)
             | Input::Confirmed { .. } => {
                 self.coordinate(now, input);
             }

@@ -9,7 +9,7 @@ use rdzv_rendezvous::fence::{self, Input, Output};
 use rdzv_rendezvous::{GroupEvent, NodeState, RendezvousEvent};
 use rustix::process::{Signal, getpid};
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::AgentLoop;
 use crate::keeper::{is_kept, kept};
@@ -50,16 +50,17 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     self.supervisor.suspend();
                     self.signal_others(Signal::STOP);
                     self.stands_since = self.fence.stands_since();
-                    let message =
-                        "workers stand still: no coordinator with a majority was heard of in time";
+                    let message = "workers are suspended: no message of a coordinator with a majority came in time";
                     self.say_of_fence(message.to_owned(), GroupEvent::Fenced);
                 }
                 Output::Continue(stood) => {
+                    // Limits of workers do not count the time in which they could do nothing.
+                    self.clock.leave_out(stood);
                     self.supervisor.resume();
                     self.signal_others(Signal::CONT);
                     self.stands_since = None;
                     let message = format!(
-                        "workers go on after {:.1} s: the coordinator has a majority, and the round holds",
+                        "workers continue after {:.1} s: their round holds",
                         stood.as_secs_f64()
                     );
                     let killed = false;
@@ -84,6 +85,29 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 }
             }
         }
+    }
+
+    /// Logs that rounds have a fence from here on, or none any more.
+    ///
+    /// The first round with a fence is no news for the screen.
+    pub(super) fn say_fence(&mut self, acts: bool) {
+        let was = self.has_fence.replace(acts);
+        if was == Some(acts) || was.is_none() && !acts {
+            return;
+        }
+        let role = &self.config.identity.role;
+        let message = if acts {
+            "the fence is on: workers are suspended when this node is cut off"
+        } else {
+            "the fence is off, with fewer than three voters or a node without a fence: workers run on when this node is cut off"
+        };
+        if was.is_some() {
+            warn!("[{role}] {message}");
+        } else {
+            info!("[{role}] {message}");
+        }
+        let event = RendezvousEvent::new(NodeState::Running, message);
+        self.emit_recorded(event.about(GroupEvent::Fence { acts }));
     }
 
     /// The guard knows until when workers may run, in case this process is stopped then.
@@ -127,7 +151,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);
             let message = format!(
-                "workers that stood still for {:.1} s are killed: their round is over",
+                "workers that were suspended for {:.1} s are killed: their round is over",
                 stood.as_secs_f64()
             );
             let killed = true;

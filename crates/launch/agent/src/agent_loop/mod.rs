@@ -77,6 +77,8 @@ pub(crate) struct AgentLoop<'o, S> {
     noted_lease: Option<Mono>,
     /// Since when its workers stand still, for those who look on.
     stands_since: Option<Mono>,
+    /// `Some(true)` if the rounds of this node have a fence.
+    has_fence: Option<bool>,
     /// The round that this node is in.
     round: Option<u64>,
 }
@@ -96,6 +98,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             fence: Fence::new(kill_after(&config), Rules::default()),
             noted_lease: None,
             stands_since: None,
+            has_fence: None,
             round: None,
             config,
             observer,
@@ -519,8 +522,10 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Ok(assignment) => GroupInput::Assigned(assignment),
                 Err(error) => self.broken(error),
             },
-            Answer::Changed(Change::Lease { round, until }) => {
-                self.fence(fence::Input::Lease { round, until });
+            Answer::Changed(Change::Lease { round, ends }) => {
+                self.say_fence(ends.is_some());
+                let lease = |until| fence::Input::Lease { round, until };
+                self.fence(ends.map_or(fence::Input::Off, lease));
                 return None;
             }
             Answer::Changed(change) => self.changed(change)?,

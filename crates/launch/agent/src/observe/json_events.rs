@@ -266,7 +266,7 @@ fn group(message: &str, event: &GroupEvent) -> Value {
         } => json!({
             "message": message, "run": run, "round": round, "nodes": nodes, "seconds": seconds(*took),
         }),
-        GroupEvent::Fenced => json!({ "message": message }),
+        GroupEvent::Fence { .. } | GroupEvent::Fenced => json!({ "message": message }),
         GroupEvent::Unfenced { stood, killed } => json!({
             "message": message, "seconds": seconds(*stood), "killed": killed,
         }),

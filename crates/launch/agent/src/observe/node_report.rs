@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent_proto::group::GroupState;
 use rdzv_core::time::Wall;
+use rdzv_rendezvous::GroupEvent;
 use serde::Serialize;
 
 use rdzv_agent_proto::group::rfc3339;
@@ -38,6 +39,8 @@ pub struct NodeReport {
     pub max_restarts: u32,
     /// Number of agents of this node that were killed and started again.
     pub agent_restarts: u32,
+    /// Seconds for which a fence suspended workers of this node.
+    pub suspended_seconds: f64,
     /// The workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
     /// The first failure of the job and those of this node; empty while the run goes on. No part of `/status`.
@@ -93,6 +96,7 @@ impl NodeReport {
             restart_count: 0,
             max_restarts: facts.max_restarts,
             agent_restarts: 0,
+            suspended_seconds: 0.0,
             workers: Vec::new(),
             verdict: Verdict::default(),
         }
@@ -148,6 +152,10 @@ impl NodeReport {
                 self.state = state.name();
                 self.restart_count = *restart_count;
             }
+            AgentEvent::Group {
+                event: GroupEvent::Unfenced { stood, .. },
+                ..
+            } => self.suspended_seconds += stood.as_secs_f64(),
             AgentEvent::Verdict { verdict, .. } => self.verdict.clone_from(verdict),
             _ => {}
         }

@@ -379,6 +379,10 @@ fn events_about_the_coordinator_have_a_name_each_and_their_fields() {
             },
             r#"recovered {"message":"so","nodes":4,"round":7,"run":"job","seconds":1.5}"#,
         ),
+        (
+            GroupEvent::Fence { acts: true },
+            r#"fence_on {"message":"so"}"#,
+        ),
         (GroupEvent::Fenced, r#"fenced {"message":"so"}"#),
         (
             GroupEvent::Unfenced {

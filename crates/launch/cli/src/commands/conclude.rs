@@ -153,10 +153,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         Outcome::Preempted { in_order: true, .. } => report.preemption.preempt_exit_code,
         _ => exit::of_launch(report.exit_codes, outcome, verdict),
     };
-    report.write(|| {
-        let run_id = &ended.report.run_id;
-        Document::of_run(run_id, &ended.title, outcome, verdict, code)
-    });
+    report.write(|| Document::of_run(&ended.report, &ended.title, outcome, code));
     match error_file(environment) {
         Some(path) => {
             if let Err(error) = rdzv_agent::write_launcher_error_file(&path, outcome) {

@@ -72,7 +72,7 @@ pub(super) fn admit(
         if let Some(places) = context.environment.filled(env::RDZV_CONTACT_POINTS) {
             parameters.known_voters = known_voters(&places)?;
         }
-        for warning in without_effect(parameters) {
+        for warning in without_effect(parameters, options.agent_restarts) {
             context.warn(warning);
         }
     }

@@ -68,10 +68,10 @@ pub(crate) struct RendezvousArgs {
     /// lists, and with one endpoint up to 5 agents by themselves), `store_type` (`tcp` or `file`),
     /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
     /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
-    /// ended), `fence` (`off` or `auto`: a node of a job with voters stops its workers before the others go on without
-    /// it), `node_timeout` (3: a machine may be silent for so long; with a fence, so long after it has last heard of a coordinator
-    /// with a majority), `fence_kill` (60: so
-    /// long they stand still before they are killed). Every agent that hosts
+    /// ended), `fence` (`auto`: with three voters or more, a node that is cut off suspends its
+    /// workers before the other nodes continue without it; or `off`), `node_timeout` (3: limit for
+    /// the silence of a machine, and of coordinators that have a majority), `fence_kill` (60: kill
+    /// suspended workers after this time). Every agent that hosts
     /// a store: `store_max_memory` (4GiB). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
     /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
     #[arg(long, value_name = "K=V,...", default_value = "")]
@@ -466,16 +466,24 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     parsed.collect()
 }
 
-/// The settings about voters that have no effect with this endpoint.
-pub(super) fn without_effect(parameters: &RendezvousParameters) -> Vec<&'static str> {
+/// The settings about voters that have no effect.
+pub(super) fn without_effect(
+    parameters: &RendezvousParameters,
+    agent_restarts: u32,
+) -> Vec<&'static str> {
     let is_c10d = parameters.backend == C10dRendezvous::NAME;
-    let is_list = C10dRendezvous::places(parameters).is_ok_and(|places| places.len() > 1);
+    let places = C10dRendezvous::places(parameters).unwrap_or_default();
+    let is_list = places.len() > 1;
     let asks_for_fence = parameters.config.get("fence") == Some("auto");
+    // A list may name machines without an agent.
+    let is_small = !is_list && parameters.max_nodes < 3;
+    let is_alone = !is_list && parameters.config.get("voters") == Some("1");
+    let is_hidden = places.iter().any(|place| place.port == 0);
     let mut warnings = Vec::new();
-    if is_c10d && asks_for_fence && !is_list {
+    if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect with one voter, or voters by themselves; give a list of three \
-             endpoints (--rdzv-endpoint a:29400,b,c)",
+            "--rdzv-conf: fence=auto has no effect: it needs three nodes or more (--nnodes), voters, an endpoint with a port, \
+             and --agent-restarts of 1 or more",
         );
     }
     if is_c10d && is_list && !parameters.known_voters.is_empty() {

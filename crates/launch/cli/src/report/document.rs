@@ -1,7 +1,8 @@
 //! The verdict as JSON, for `--report`. The keys are described in `docs/report.md`.
 
 use jiff::Timestamp;
-use rdzv_agent::{AgentError, Cause, Evidence, Failure, Finality, Outcome, Verdict, host};
+use rdzv_agent::observe::NodeReport;
+use rdzv_agent::{AgentError, Cause, Evidence, Failure, Finality, Outcome, host};
 use rdzv_core::time::Wall;
 use serde::Serialize;
 
@@ -19,6 +20,7 @@ pub(crate) struct Document {
     outcome: &'static str,
     exit_code: u8,
     restart_count: u32,
+    suspended_seconds: f64,
     finality: Option<Finality>,
     title: Option<String>,
     host: String,
@@ -52,6 +54,7 @@ impl Document {
             outcome,
             exit_code,
             restart_count: 0,
+            suspended_seconds: 0.0,
             finality: None,
             title: title.map(str::to_owned),
             host: host::full_name(),
@@ -63,12 +66,12 @@ impl Document {
 
     /// Of a run that has ended. `title` is the script, module or program.
     pub(crate) fn of_run(
-        run_id: &str,
+        report: &NodeReport,
         title: &str,
         outcome: &Outcome,
-        verdict: &Verdict,
         exit_code: u8,
     ) -> Self {
+        let verdict = &report.verdict;
         let (word, error) = match outcome {
             Outcome::Succeeded => ("succeeded", None),
             Outcome::Failed { .. } => ("failed", None),
@@ -97,9 +100,10 @@ impl Document {
                 (word, Some(format!("{}: {error}", error.class())))
             }
         };
-        let names = (Some(run_id), Some(title));
+        let names = (Some(report.run_id.as_str()), Some(title));
         Self {
             restart_count: verdict.restart_count,
+            suspended_seconds: report.suspended_seconds,
             finality: verdict.finality,
             ..Self::new(names, word, exit_code, error, &verdict.failures)
         }

@@ -136,7 +136,8 @@ fn collapsing_loses_nothing_of_a_flood_of_distinct_lines() {
 
 #[test]
 fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
-    let reader = "(exec 9< console; read go < go; cat <&9 > /dev/null) & exec > console";
+    let reader =
+        "(exec 9< console; read go < go; exec env -i cat <&9 > /dev/null) & exec > console";
     let script = "head -c 1000000 /dev/zero | tr '\\0' '\\n'
         yes \"$(printf '%99s')\" | head -c 10000000; echo \"agent $PPID\" >&2; read end < end";
     let running = run_shell_after(reader, "--nproc-per-node 4 -t 1", script)

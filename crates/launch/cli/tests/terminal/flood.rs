@@ -47,7 +47,9 @@ mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
         };
         let whole = line.split_once(" of ");
         let (number, rank) = whole.unwrap_or_else(|| panic!("a part of a line: {line:?}"));
-        let rank: usize = rank.parse().unwrap();
+        let rank: usize = rank
+            .parse()
+            .unwrap_or_else(|error| panic!("{error}: {line:?}"));
         assert_eq!(number.parse(), Ok(next[rank]), "{line}");
         next[rank] += 1;
     }

@@ -12,8 +12,8 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Candidate, NativeOptions, OwnVoter};
 use rdzv_rendezvous::dynamic::{Driver, DriverOptions, Notice, SharedState, Token, Written, node};
 use rdzv_rendezvous::{Change, RendezvousBackend as _, RendezvousError};
-use rdzv_rendezvous_proto::Settings;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation, PROBE, PROBE_ANSWER};
+use rdzv_rendezvous_proto::{FencePolicy, Settings};
 use rdzv_store::{HashStore, Store, StoreError, StorePolicy};
 
 use crate::agents::{Agent, LONG, host, member, settings};
@@ -73,6 +73,10 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
                     round: 0,
                     host: None,
                 },
+                Event::Fence {
+                    round: 0,
+                    acts: true,
+                },
                 Event::Formed {
                     round: 0,
                     rank: 0,
@@ -81,7 +85,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
                 },
             ],
             Operation::Master { round, addr, port } => vec![Event::Master { round, addr, port }],
-            Operation::Lease { number } => vec![Event::Backed { number }],
+            Operation::Lease { number, .. } => vec![Event::Backed { number }],
             Operation::Candidate { willing: true } => vec![Event::Voters {
                 addresses: vec![address.clone()],
                 voters: 1,
@@ -144,7 +148,7 @@ fn a_resolver_and_a_store_that_block_delay_no_lease() {
     let (reads, blocked) = mpsc::channel();
     let resolves = reads.clone();
     let mut settings = settings(1, 1);
-    settings.fence = Some(FENCE);
+    (settings.fence, settings.node_timeout) = (FencePolicy::Auto, FENCE);
     // The start of a voter resolves the name of the endpoint.
     let candidate = Candidate {
         endpoint: Endpoint {

@@ -52,7 +52,7 @@ impl Hosted {
             node_timeout: origin.node_timeout,
             rules,
         };
-        let mut run = Run::new(id, context);
+        let mut run = Run::new(id, context, coordinator.voters);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }

@@ -53,7 +53,7 @@ use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
-use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal};
+use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal, Standing};
 use crate::group::Wait;
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
@@ -122,6 +122,10 @@ pub enum Input<'a> {
         /// Whether this coordinator is the leader, after the question.
         leads: bool,
     },
+    /// The number of voters behind the coordinator.
+    ///
+    /// With three or more, rounds have a [fence](crate::fence).
+    Voters(u32),
     /// The process of the coordinator is about to end, by its own decision.
     Ending,
     /// The deadline has come.
@@ -201,6 +205,8 @@ pub struct Coordinator {
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     backing: Backing,
+    /// Voters behind it; 0 without a group.
+    voters: u32,
     outbox: Outbox<Output>,
 }
 
@@ -269,6 +275,7 @@ impl Machine for Coordinator {
             }
             Input::Stored { key, value } => self.stored(now, key, value),
             Input::Confirmed { token, leads } => self.confirmed(token, leads),
+            Input::Voters(voters) => self.count_voters(now, voters),
             Input::Ending => self.end(),
             Input::Tick => self.tick(now),
         }
@@ -333,6 +340,11 @@ impl Coordinator {
         })
     }
 
+    /// The number of voters behind it; 0 without a group.
+    pub fn voters(&self) -> u32 {
+        self.voters
+    }
+
     /// Whether agents of torchrun take part in any run.
     pub fn has_torchrun(&self) -> bool {
         self.runs.values().any(|hosted| hosted.run.has_torchrun())
@@ -377,7 +389,7 @@ impl Coordinator {
                     hosted.sessions.says_end(from);
                 }
             }
-            Operation::Lease { number } => self.lease(now, from, number),
+            Operation::Lease { number, standing } => self.lease(now, from, number, standing),
             // Voters look after that.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
@@ -403,9 +415,25 @@ impl Coordinator {
         Some(hosted)
     }
 
-    /// An agent asks whether its lease is renewed. Without voters behind it, a coordinator does not answer.
-    fn lease(&mut self, now: Now, from: ConnId, number: u64) {
-        if self.heard(now, from).is_some() && self.origin.electors_heard.is_some() {
+    fn count_voters(&mut self, now: Now, voters: u32) {
+        self.voters = voters;
+        let runs: Vec<String> = self.runs.keys().cloned().collect();
+        for run in runs {
+            self.apply(now, &run, |run, out| run.count_voters(voters, out));
+        }
+    }
+
+    /// An agent reports its lease, and asks for a new one.
+    ///
+    /// A coordinator without voters does not answer.
+    fn lease(&mut self, now: Now, from: ConnId, number: u64, standing: Standing) {
+        let is_known = self.heard(now, from).is_some();
+        if is_known && standing != Standing::Asks {
+            self.apply_from(now, from, |run, node, out| {
+                run.reports_lease(node, standing, out);
+            });
+        }
+        if is_known && self.voters > 0 && standing != Standing::Lifted {
             self.backing.ask(from, number);
             self.ask_voters();
         }
@@ -423,15 +451,14 @@ impl Coordinator {
 
     fn confirmed(&mut self, token: u64, leads: bool) {
         for (from, number) in self.backing.answered(token) {
-            let run = self.joined.get(&from);
-            let hosted = run.and_then(|run| self.runs.get(run));
-            let is_kept = hosted.is_some_and(|hosted| {
-                let node = hosted.sessions.node(from);
-                node.is_some_and(|node| hosted.run.keeps(&node))
-            });
-            if leads && is_kept {
-                self.outbox
-                    .push(Output::Send(from, Event::Backed { number }));
+            let Some(hosted) = self.hosted(from).filter(|_| leads) else {
+                continue;
+            };
+            let node = hosted.sessions.node(from);
+            if let Some(node) = node.filter(|node| hosted.run.keeps(node)) {
+                hosted.run.grant(&node);
+                let backed = Event::Backed { number };
+                self.outbox.push(Output::Send(from, backed));
             }
         }
         self.ask_voters();

@@ -7,10 +7,10 @@ use super::lease::Lease;
 use super::quiet::{Quiet, Step};
 use super::{Change, Failure, Input, Joined, Missing, Output};
 use crate::coordinator::wire::{
-    Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal,
+    Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal, Standing,
 };
 use crate::waiting::{Arrived, Waiting};
-use crate::{NodeDesc, Rule, Settings, silence};
+use crate::{FencePolicy, NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rate::RateLimit;
 use rdzv_core::reminder::Reminder;
@@ -248,7 +248,7 @@ impl NativeClient {
             leaving: 0,
             owes_leave: false,
             attachment: Attachment::default(),
-            lease: settings.fence.map(Lease::new),
+            lease: (settings.fence == FencePolicy::Auto).then(|| Lease::new(settings.node_timeout)),
             closing: None,
             asking: false,
             closed: false,
@@ -542,10 +542,7 @@ impl NativeClient {
                     let held = self.attachment.held(&joined);
                     self.attachment.last = is_recoverable.then_some(held);
                     self.phase = Phase::Formed { since: now, joined };
-                    if let Some(lease) = self.lease.as_mut().filter(|_| is_recoverable) {
-                        lease.begin(now, round, world_size);
-                        self.renew_lease(now);
-                    }
+                    self.begin_lease(now, round, world_size);
                     self.wait.reminder = Reminder::default();
                     if rank == 0 {
                         self.outbox.push(Output::Lead { round });
@@ -565,10 +562,12 @@ impl NativeClient {
                     self.outbox.push(Output::Undecided(address));
                 }
             }
+            Event::Fence { round, acts } => self.fence(now, round, acts),
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
                 if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {
-                    self.outbox.push(Output::Lease { round, until });
+                    let ends = Some(until);
+                    self.outbox.push(Output::Lease { round, ends });
                     self.begin_if_ready(now);
                 }
             }
@@ -620,15 +619,51 @@ impl NativeClient {
         }
     }
 
+    /// Starts the leases of a round of this many agents, if it has a fence.
+    ///
+    /// Its workers are then started with a lease.
+    fn begin_lease(&mut self, now: Mono, round: u64, agents: u32) {
+        let Some(lease) = &mut self.lease else { return };
+        if lease.is_announced(round) {
+            lease.begin(now, round, agents);
+            self.renew_lease(now);
+        } else {
+            self.outbox.push(Output::Lease { round, ends: None });
+        }
+    }
+
+    /// The coordinator turns the fence of a round on or off.
+    fn fence(&mut self, now: Mono, round: u64, acts: bool) {
+        let Some(lease) = &mut self.lease else { return };
+        lease.announced(round, acts);
+        let (Phase::Formed { joined, .. } | Phase::Member { joined }) = &self.phase else {
+            return;
+        };
+        if joined.round != round || acts && lease.is_of_round() {
+            return;
+        }
+        let agents = joined.world_size;
+        if !acts {
+            lease.end();
+            let standing = Standing::Lifted;
+            self.say(&Operation::Lease {
+                number: 0,
+                standing,
+            });
+        }
+        self.begin_lease(now, round, agents);
+        self.begin_if_ready(now);
+    }
+
     fn renew_lease(&mut self, now: Mono) {
         if let Some(lease) = &mut self.lease
-            && let Some(number) = lease.question(now, self.in_process)
+            && let Some((number, standing)) = lease.question(now, self.in_process)
         {
             // The next question comes before the next heartbeat, which it stands for.
             self.heartbeat_at = lease
                 .due()
                 .map_or(self.heartbeat_at, |due| due.max(self.heartbeat_at));
-            self.say(&Operation::Lease { number });
+            self.say(&Operation::Lease { number, standing });
         }
     }
 

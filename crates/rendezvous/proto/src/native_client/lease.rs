@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::coordinator::wire::Standing;
 use crate::fence;
 use rdzv_core::time::Mono;
 
@@ -16,10 +17,12 @@ const QUESTIONS_IN_PROCESS: u32 = 2;
 /// Without an answer for this part of a lease, another coordinator is looked for.
 const UNANSWERED: u32 = 3;
 
-/// The lease of an agent that has a fence.
+/// The lease of an agent that accepts a fence.
 #[derive(Debug)]
 pub(super) struct Lease {
     node_timeout: Duration,
+    /// The last round that has a fence.
+    fenced: Option<u64>,
     round: u64,
     length: Duration,
     /// The number of the last question.
@@ -35,6 +38,7 @@ impl Lease {
     pub(super) fn new(node_timeout: Duration) -> Self {
         Self {
             node_timeout,
+            fenced: None,
             round: 0,
             length: node_timeout,
             last: 0,
@@ -44,7 +48,17 @@ impl Lease {
         }
     }
 
-    /// The agent is in a round of so many.
+    /// A round has a fence, or none any more.
+    pub(super) fn announced(&mut self, round: u64, acts: bool) {
+        self.fenced = acts.then_some(round);
+    }
+
+    /// `true` if a round has a fence.
+    pub(super) fn is_announced(&self, round: u64) -> bool {
+        self.fenced == Some(round)
+    }
+
+    /// Starts the leases of a round of this many agents.
     pub(super) fn begin(&mut self, now: Mono, round: u64, agents: u32) {
         self.end();
         self.round = round;
@@ -86,8 +100,10 @@ impl Lease {
         self.due
     }
 
-    /// The number of the question to send now, if it is time to; `in_process`: to a coordinator in this process.
-    pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<u64> {
+    /// The question to send now, if it is time to.
+    ///
+    /// `in_process`: to a coordinator in this process.
+    pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<(u64, Standing)> {
         self.due.filter(|due| *due <= now)?;
         let questions = match in_process {
             true => QUESTIONS_IN_PROCESS,
@@ -96,7 +112,12 @@ impl Lease {
         self.due = Some(now + self.length / questions);
         self.last += 1;
         self.sent.push_back((self.last, now));
-        Some(self.last)
+        let standing = if self.until.is_some_and(|until| until > now) {
+            Standing::Holds
+        } else {
+            Standing::Asks
+        };
+        Some((self.last, standing))
     }
 
     /// For how long there was no answer, if that is too long.
@@ -126,7 +147,8 @@ mod tests {
         let at = |seconds| Mono::ZERO + Duration::from_secs(seconds);
         let mut lease = Lease::new(Duration::from_secs(3));
         lease.begin(at(10), 7, 2);
-        let number = lease.question(at(10), false).unwrap();
+        let (number, standing) = lease.question(at(10), false).unwrap();
+        assert_eq!(standing, Standing::Asks);
         let length = fence::lease(Duration::from_secs(3), 2);
         assert_eq!(lease.answered(number), Some((7, at(10) + length)));
         assert_eq!(lease.answered(number), None, "answered twice");

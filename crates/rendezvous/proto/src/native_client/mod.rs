@@ -132,12 +132,14 @@ pub enum Output {
     },
     /// Answer to [`Input::Succeeded`]: the workers of all agents of the round have.
     AllSucceeded(u64),
-    /// The workers of a round may run until then, if the agent has a fence. The first comes before [`Output::Joined`].
+    /// A lease of the workers of a round.
+    ///
+    /// Of a round with a fence, the first comes before [`Output::Joined`].
     Lease {
         /// The round.
         round: u64,
-        /// The end of the lease.
-        until: Mono,
+        /// The end of the lease; `None` without a fence.
+        ends: Option<Mono>,
     },
     /// Tell people that there is no coordinator.
     Missing(Missing),

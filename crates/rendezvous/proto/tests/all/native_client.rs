@@ -5,11 +5,11 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Authority, Event, HeldRound, Operation, Program, Reattach, Refusal,
+    Authority, Event, HeldRound, Operation, Program, Reattach, Refusal, Standing,
 };
 use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
 use rdzv_rendezvous_proto::waiting::Arrived;
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 fn tell(client: &mut NativeClient, input: Input<'_>) -> Vec<Output> {
     client.handle(Now::default(), input);
@@ -660,7 +660,7 @@ fn workers_with_a_fence_are_not_said_to_be_left_alone() {
 /// An agent with a fence, and what it says when it is in a round.
 fn member_with_a_fence(in_process: bool) -> (NativeClient, Vec<Output>) {
     let mut client = joining_client(Settings {
-        fence: Some(Duration::from_secs(3)),
+        fence: FencePolicy::Auto,
         ..Settings::new(1, 2)
     });
     let authority = Authority {
@@ -668,8 +668,58 @@ fn member_with_a_fence(in_process: bool) -> (NativeClient, Vec<Output>) {
         ..authority(3)
     };
     hear(&mut client, &Event::Attached(authority));
+    let (round, acts) = (5, true);
+    hear(&mut client, &Event::Fence { round, acts });
     let outputs = form(&mut client);
     (client, outputs)
+}
+
+#[test]
+fn the_coordinator_turns_the_fence_of_a_round_on_and_off() {
+    let settings = Settings {
+        fence: FencePolicy::Auto,
+        ..Settings::new(1, 2)
+    };
+    let mut client = joining_client(settings);
+    hear(&mut client, &Event::Attached(authority(3)));
+    let none = Output::Lease {
+        round: 5,
+        ends: None,
+    };
+    assert!(form(&mut client).contains(&none));
+    let master = Event::Master {
+        round: 5,
+        addr: "a".to_owned(),
+        port: 4000,
+    };
+    // Workers are started without a lease.
+    let joined = hear(&mut client, &master);
+    assert!(matches!(joined[..], [Output::Joined(_)]), "{joined:?}");
+    let fence = |acts| Event::Fence { round: 5, acts };
+    let question = hear(&mut client, &fence(true));
+    let asks = Operation::Lease {
+        number: 1,
+        standing: Standing::Asks,
+    };
+    assert_eq!(question.iter().map(said).collect::<Vec<_>>(), [asks]);
+    assert_eq!(hear(&mut client, &fence(true)), [], "it is on already");
+    let granted = hear(&mut client, &Event::Backed { number: 1 });
+    let lease_of = |output: &Output| match output {
+        Output::Lease { ends, .. } => *ends,
+        _ => None,
+    };
+    assert!(granted.iter().any(|output| lease_of(output).is_some()));
+    let outputs = hear(&mut client, &fence(false));
+    let [lifted, end] = &outputs[..] else {
+        panic!("{outputs:?}");
+    };
+    let expected = Operation::Lease {
+        number: 0,
+        standing: Standing::Lifted,
+    };
+    assert_eq!((said(lifted), end), (expected, &none));
+    // An answer to an earlier question changes nothing.
+    assert_eq!(hear(&mut client, &Event::Backed { number: 1 }), []);
 }
 
 /// The words of an agent with a fence in a round of such a length.
@@ -683,7 +733,7 @@ fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
                 continue;
             };
             let operation = Operation::read(bytes[0], &bytes[9..]).expect("it is one");
-            if let Operation::Lease { number } = operation {
+            if let Operation::Lease { number, .. } = operation {
                 let mut backed = Vec::new();
                 Event::Backed { number }.write(&mut backed);
                 at(&mut client, seconds, Input::Bytes(&backed));

@@ -12,9 +12,9 @@ use std::time::Duration;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES, Operation,
-    PROBE, PROBE_ANSWER, Program, Reattach, Refusal, VERSION, WireError,
+    PROBE, PROBE_ANSWER, Program, Reattach, Refusal, Standing, VERSION, WireError,
 };
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 const RECORDED: &str = include_str!("../golden/native_wire.txt");
 
@@ -189,7 +189,28 @@ fn operations() -> Vec<(&'static str, Operation)> {
             reattach(Some(held(u64::MAX, u32::MAX, None, false))),
         ),
         ("operation.succeeded", Operation::Succeeded { round: 9 }),
-        ("operation.lease", Operation::Lease { number: 5 }),
+        (
+            "operation.lease",
+            Operation::Lease {
+                number: 5,
+                standing: Standing::Asks,
+            },
+        ),
+        (
+            "operation.lease.lifted",
+            Operation::Lease {
+                number: 0,
+                standing: Standing::Lifted,
+            },
+        ),
+        (
+            "operation.join.fence",
+            Operation::Join(Box::new({
+                let mut join = join_of_program(Some(u32::MAX));
+                join.settings.fence = FencePolicy::Auto;
+                join
+            })),
+        ),
         (
             "operation.candidate",
             Operation::Candidate { willing: true },
@@ -356,6 +377,13 @@ fn events() -> Vec<(&'static str, Event)> {
         ("event.all_succeeded", Event::AllSucceeded { round: 4 }),
         ("event.backed", Event::Backed { number: 5 }),
         (
+            "event.fence",
+            Event::Fence {
+                round: 9,
+                acts: true,
+            },
+        ),
+        (
             "event.undecided",
             Event::Undecided {
                 address: "10.0.0.1:29400".to_owned(),
@@ -422,7 +450,7 @@ fn texts_are_cut_at_the_same_byte_and_the_same_bytes_are_refused() {
         let read = Operation::read(unknown, &[]);
         assert_eq!(read, Err(WireError::Unknown(unknown)));
     }
-    for unknown in [0, 16] {
+    for unknown in [0, 17] {
         assert_eq!(Event::read(unknown, &[]), Err(WireError::Unknown(unknown)));
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
+use rdzv_rendezvous_proto::FencePolicy;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, HeldRound, Operation};
 use rdzv_rendezvous_proto::coordinator::{
     Coordinator, Input, LOST_AFTER_END, Origin, REATTACH_WITHIN,
@@ -55,6 +56,7 @@ fn elect(world: &mut World) {
     };
     let note = world.note.clone().unwrap();
     world.coordinator = Coordinator::restartable(world.now, note, origin);
+    world.handle(Input::Voters(3));
 }
 
 /// The process of an agent ends.
@@ -167,7 +169,7 @@ fn agents_that_do_not_say_where_they_are_from_are_lost_as_before() {
 fn where_agents_have_a_fence_nobody_waits_for_its_end() {
     let mut world = World::restartable(1, 3);
     world.says_from = true;
-    world.settings.fence = Some(Duration::from_secs(3));
+    world.settings.fence = FencePolicy::Auto;
     elect(&mut world);
     form(&mut world, 3);
     world.pass(Duration::from_secs(2));
@@ -184,7 +186,7 @@ fn where_agents_have_a_fence_nobody_waits_for_its_end() {
 
 #[test]
 fn a_round_with_a_fence_of_which_nobody_is_heard_of_by_the_next_coordinator_is_over() {
-    for fence in [Some(Duration::from_secs(3)), None] {
+    for fence in [FencePolicy::Auto, FencePolicy::Off] {
         let mut world = World::restartable(1, 2);
         world.settings.fence = fence;
         world.settings.last_call_timeout = Duration::ZERO;
@@ -198,7 +200,8 @@ fn a_round_with_a_fence_of_which_nobody_is_heard_of_by_the_next_coordinator_is_o
         assert_eq!(forms(&mut world, 4), None);
         world.operate(4, &Operation::Heartbeat);
         world.pass(Duration::from_secs(3));
-        assert_eq!(forms(&mut world, 4).is_some(), fence.is_some());
+        let is_over = forms(&mut world, 4).is_some();
+        assert_eq!(is_over, fence == FencePolicy::Auto);
     }
 }
 

@@ -6,6 +6,7 @@ mod changes;
 mod elsewhere;
 mod ended;
 mod joins;
+mod leases;
 mod mixed;
 mod reattach;
 mod round;

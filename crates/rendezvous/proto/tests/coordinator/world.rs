@@ -162,7 +162,11 @@ impl World {
                 Output::Recovering { recovering, .. } => self.recoveries.push(recovering),
                 Output::Adopt(authority) => self.note.as_mut().unwrap().adopt(authority),
                 Output::Note { run, note } => self.note.as_mut().unwrap().update(run, note),
-                Output::Confirm(_) => panic!("no voters are behind this coordinator"),
+                Output::Confirm(token) => {
+                    let leads = true;
+                    self.coordinator
+                        .handle(self.now, Input::Confirmed { token, leads });
+                }
             }
         }
         reads

@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::coordinator::WORKERS_END_WITHIN;
 use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 use super::{Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
 use crate::Violation;
@@ -29,7 +29,7 @@ impl World {
             last_call_timeout: Duration::from_secs(1),
             join_timeout: Duration::from_secs(3600),
             node_timeout: self.plan.node_timeout,
-            fence: Some(self.plan.node_timeout),
+            fence: FencePolicy::Auto,
             ..Settings::new(2, 3)
         };
         let node = NodeDesc {
@@ -131,8 +131,12 @@ impl World {
                 return self.check();
             }
             agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it, life)),
-            agent::Output::Lease { round, until } => {
-                return self.tell_fence(it, fence::Input::Lease { round, until });
+            agent::Output::Lease { round, ends } => {
+                let input = match ends {
+                    Some(until) => fence::Input::Lease { round, until },
+                    None => fence::Input::Off,
+                };
+                return self.tell_fence(it, input);
             }
             agent::Output::Changed(Change::Membership { round, .. })
                 if self.machines[it]

@@ -95,8 +95,8 @@ impl Agent {
             match output {
                 Output::Lead { round } => self.connected.publish(crowd, round),
                 Output::Joined(joined) => self.round = Some(joined.round),
-                Output::Lease { until, .. } => {
-                    self.lease = self.lease.max(Some(until));
+                Output::Lease { ends, .. } => {
+                    self.lease = ends.max(self.lease.filter(|_| ends.is_some()));
                     self.is_expired = false;
                 }
                 Output::Changed(_) => self.join(crowd),

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rdzv_rendezvous_proto::Settings;
+use rdzv_rendezvous_proto::{FencePolicy, Settings};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -45,7 +45,10 @@ pub(crate) fn run(
     fence: u64,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut settings = Settings::new(nodes, nodes);
-    settings.fence = (fence > 0).then(|| Duration::from_millis(fence));
+    if fence > 0 {
+        settings.fence = FencePolicy::Auto;
+        settings.node_timeout = Duration::from_millis(fence);
+    }
     let places: Vec<String> = places.split(',').map(str::to_owned).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(

@@ -158,17 +158,26 @@ fn options_of_the_rendezvous_that_have_no_effect_are_refused_or_warned_of() {
 
 #[test]
 fn settings_about_voters_that_have_no_effect_are_warned_of() {
-    let voters_alone = "--rdzv-conf: fence=auto has no effect with one voter, or voters by themselves; give a list of \
-                        three endpoints (--rdzv-endpoint a:29400,b,c)";
+    let no_fence = "--rdzv-conf: fence=auto has no effect: it needs three nodes or more (--nnodes), voters, an endpoint with \
+                    a port, and --agent-restarts of 1 or more";
     let list = "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are";
-    for (endpoint, options, expected) in [
-        ("h:1", "fence=auto", Some(voters_alone)),
-        ("h:1", "fence=off", None),
-        ("a:1,b:1,c:1", "fence=auto,voters=1", Some(voters_alone)),
-        ("a:1,b:1,c:1", "fence=auto", Some(list)),
+    for (flag, endpoint, options, expected) in [
+        ("--nnodes=2", "h:1", "fence=auto", Some(no_fence)),
+        ("--nnodes=3", "h:1", "fence=auto", None),
+        ("--nnodes=3", "h:0", "fence=auto", Some(no_fence)),
+        ("--nnodes=3", "h:1", "fence=auto,voters=1", Some(no_fence)),
+        (
+            "--agent-restarts=0",
+            "a:1,b,c",
+            "fence=auto",
+            Some(no_fence),
+        ),
+        ("--nnodes=1", "h:1", "fence=off", None),
+        ("--nnodes=2", "a:1,b:1,c:1", "fence=auto", Some(list)),
     ] {
         let line = [
             "--rdzv-backend=c10d",
+            flag,
             "--rdzv-endpoint",
             endpoint,
             "--rdzv-conf",
@@ -176,9 +185,9 @@ fn settings_about_voters_that_have_no_effect_are_warned_of() {
             "s.py",
         ];
         let launch = case(&line).with("RDZV_CONTACT_POINTS", "a:2").launch();
-        let about_voters = |warning: &&str| [voters_alone, list].contains(warning);
+        let about_voters = |warning: &&str| [no_fence, list].contains(warning);
         let warned = warnings(&launch).into_iter().find(about_voters);
-        assert_eq!(warned, expected, "{endpoint} {options}");
+        assert_eq!(warned, expected, "{flag} {endpoint} {options}");
     }
 }
 

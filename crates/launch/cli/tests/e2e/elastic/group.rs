@@ -43,7 +43,7 @@ fn states<'a>(group: &'a Value, endpoints: &[&str]) -> Vec<&'a str> {
 }
 
 /// The events of a file with this name, once there are so many.
-fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
+pub(super) fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
     let until = Instant::now() + DEADLINE;
     loop {
         let text = fs::read_to_string(file).unwrap_or_default();
@@ -272,12 +272,14 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
     let place: Place = places(3);
     let directory = tempfile::tempdir().unwrap();
     let (go, events) = (directory.path().join("go"), directory.path().join("events"));
-    let conf = "last_call_timeout=1,join_timeout=60,fence=auto,node_timeout=0.8";
+    let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let file = format!("--events-file={}", events.display());
+    // Suspended workers make no progress, and do not hang.
     let flags = [
         "--nnodes=2:3",
         "--rdzv-conf",
         conf,
+        "--hang-timeout=1",
         "--status-addr=0",
         &file,
     ];

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rdzv_testing::pids::kill;
 use rustix::process::Signal;
 
+use super::group::await_events;
 use super::{PRINT_ROUND, rounds};
 use crate::harness::{DEADLINE, Job, Running, shell};
 
@@ -256,7 +257,12 @@ impl Network {
     /// Starts an agent with these flags and a shell script, without single quotes, as its worker. All machines are
     /// endpoints.
     fn node(&self, number: usize, flags: &str, script: &str) -> Running {
-        let endpoints = (1..=self.machines.len()).map(|number| format!("10.9.1.{number}:29400"));
+        self.node_at(self.machines.len(), number, flags, script)
+    }
+
+    /// The same, with the first machines as endpoints.
+    fn node_at(&self, endpoints: usize, number: usize, flags: &str, script: &str) -> Running {
+        let endpoints = (1..=endpoints).map(|number| format!("10.9.1.{number}:29400"));
         let endpoints = endpoints.collect::<Vec<_>>().join(",");
         let agent = format!(
             "exec {} \"$RDZV\" run --rdzv-backend c10d --rdzv-endpoint {endpoints} --rdzv-id job \
@@ -412,16 +418,38 @@ fn stamping(go: &Path, file: &Path) -> String {
 }
 
 #[test]
-fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without_it() {
+fn workers_of_a_node_that_is_cut_off_are_suspended_before_the_others_go_on_without_it() {
+    cut_nodes_off(3);
+}
+
+#[test]
+fn workers_of_a_node_that_is_cut_off_are_suspended_with_one_endpoint_too() {
+    cut_nodes_off(1);
+}
+
+/// Cuts each of three nodes off in turn.
+fn cut_nodes_off(endpoints: usize) {
     let Some(network) = Network::new(3) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
     let file = |number: usize| directory.path().join(format!("stamps{number}"));
-    let flags = "--agent-restarts=0 --nnodes 2:3 --rdzv-conf last_call_timeout=1,fence=auto";
-    let start = |number| network.node(number, flags, &stamping(&go, &file(number)));
-    let nodes = [1, 2, 3].map(start);
+    let events = |number: usize| directory.path().join(format!("events{number}"));
+    let start = |number| {
+        let events = events(number);
+        let flags = format!(
+            "--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {}",
+            events.display()
+        );
+        network.node_at(endpoints, number, &flags, &stamping(&go, &file(number)))
+    };
+    let mut nodes = vec![start(1)];
+    // With one endpoint, the first agent hosts it.
+    nodes[0]
+        .stderr
+        .await_text("TCP store", 2 - endpoints.min(2));
+    nodes.extend([2, 3].map(start));
     for node in &nodes {
         node.stdout.await_text("/3 at", 1);
     }
@@ -448,16 +476,17 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         };
         let before = round(cut_off);
         assert!(before > last_round || last_round == 0);
-        let stood = nodes[cut_off].stderr.so_far();
-        let stood = stood.matches("workers stand still").count();
+        for number in 1..=3 {
+            await_fence(&events(number));
+        }
+        let suspended = count_events(&events(cut_off + 1), "fenced");
         let cut_at = now();
         network.set_cable(cut_off + 1, "down");
         let seen = others.map(|node| nodes[node].stdout.so_far().matches("/2 at").count());
         for (node, seen) in others.into_iter().zip(seen) {
             nodes[node].stdout.await_text("/2 at", seen + 1);
         }
-        let still = "workers stand still";
-        nodes[cut_off].stderr.await_text(still, stood + 1);
+        await_events(&events(cut_off + 1), "fenced", suspended + 1);
         let after = round(others[0]);
         let last = *stamps_in(&file(cut_off + 1), before).last().unwrap();
         for node in others {
@@ -471,6 +500,12 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         // The lease was renewed before the cut, and a signal takes a moment.
         let stood = last.saturating_sub(cut_at);
         assert!(stood < 4_000_000_000, "{} ms", stood / 1_000_000);
+        let next = others.map(|node| first_stamp(&file(node + 1), after) - cut_at);
+        eprintln!(
+            "suspended after {} ms, the next round after {:?} ms",
+            stood / 1_000_000,
+            next.map(|it| it / 1_000_000)
+        );
         let seen = [0, 1, 2].map(|node| nodes[node].stdout.so_far().matches("/3 at").count());
         network.set_cable(cut_off + 1, "up");
         for (node, seen) in nodes.iter().zip(seen) {
@@ -487,6 +522,60 @@ fn workers_of_a_node_that_is_cut_off_stand_still_before_the_others_go_on_without
         assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
     }
     network.end();
+}
+
+#[test]
+fn a_cut_of_two_seconds_costs_no_round() {
+    let Some(network) = Network::new(3) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let go = directory.path().join("go");
+    let events = |number: usize| directory.path().join(format!("events{number}"));
+    let start = |number| {
+        let events = events(number);
+        let flags = format!(
+            "--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {}",
+            events.display()
+        );
+        network.node_at(1, number, &flags, &until(&go))
+    };
+    let nodes = [1, 2, 3].map(start);
+    for node in &nodes {
+        node.stdout.await_text("/3 at", 1);
+    }
+    for number in [2, 1] {
+        for file in [1, 2, 3].map(events) {
+            await_fence(&file);
+        }
+        network.set_cable(number, "down");
+        // The time of the cut is what this is about.
+        std::thread::park_timeout(Duration::from_secs(2));
+        network.set_cable(number, "up");
+    }
+    // A node that was lost would be noticed by then.
+    std::thread::park_timeout(Duration::from_secs(4));
+    fs::write(&go, "").unwrap();
+    for node in nodes {
+        let ended = node.wait().expect(0);
+        assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
+    }
+    network.end();
+}
+
+/// Waits until the last event about the fence of a node says that it is on.
+fn await_fence(file: &Path) {
+    let begun = Instant::now();
+    while count_events(file, "fence_on") <= count_events(file, "fence_off") {
+        assert!(begun.elapsed() < DEADLINE, "the fence is not on");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// Number of events with this name in a file.
+fn count_events(file: &Path, name: &str) -> usize {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.matches(&format!("\"{name}\"")).count()
 }
 
 /// A way to cut five machines off from one another: `true` if the first position reaches the second one.
@@ -543,7 +632,7 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
     let files = [0, 1, 2, 3, 4].map(|number| directory.path().join(format!("stamps{number}")));
-    let flags = "--nnodes 3:5 --rdzv-conf last_call_timeout=1,fence=auto";
+    let flags = "--nnodes 3:5 --rdzv-conf last_call_timeout=1";
     let start = |number: usize| network.node(number + 1, flags, &stamping(&go, &files[number]));
     let nodes = [0, 1, 2, 3, 4].map(start);
     let all = [(0..5).collect()];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::group::await_events;
 use super::voters::{CONF, job_of, kill_machine, start};
 use super::{Place, first_agent, printed, rounds};
 use crate::harness::{Job, Running, kill};
@@ -105,6 +106,31 @@ fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_a
     let new = job_elsewhere(&place, &go, "2:3").env("RDZV_CONTACT_POINTS", &known_voters);
     nodes.push(new.start());
     nodes[2].stdout.await_text("/3 at", 1);
+    expect_success(nodes, &go);
+}
+
+#[test]
+fn the_fence_is_on_while_there_are_three_voters() {
+    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
+    let (go, events) = (folder.path().join("go"), folder.path().join("events"));
+    let file = format!("--events-file={}", events.display());
+    let own = [&flags("1:3", CONF)[..], &[&file]].concat();
+    let mut nodes = vec![start(&place, &go, &own)];
+    nodes[0].stderr.await_text("hosts the TCP store", 1);
+    nodes.extend((1..3).map(|_| node_elsewhere(&place, &go, "1:3")));
+    nodes[0].stdout.await_text("/3 at", 1);
+    await_events(&events, "fence_on", 1);
+    let last = nodes.pop().unwrap();
+    last.signal(Signal::TERM);
+    last.wait();
+    await_events(&events, "fence_off", 1);
+    nodes[0].stdout.await_text("/2 at", 1);
+    nodes.push(node_elsewhere(&place, &go, "1:3"));
+    nodes[0].stdout.await_text("/3 at", 2);
+    await_events(&events, "fence_on", 2);
+    for said in ["the fence is off", "the fence is on"] {
+        nodes[0].stderr.await_text(said, 1);
+    }
     expect_success(nodes, &go);
 }
 

@@ -441,7 +441,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
     let place = places(3);
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
-    let conf = "last_call_timeout=1,join_timeout=60,fence=auto,node_timeout=0.8";
+    let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let flags = ["--nnodes=2:3", "--rdzv-conf", conf];
     let file = |node: usize, who: &str| directory.path().join(format!("{who}{node}"));
     let nodes = [0, 1, 2].map(|number| {

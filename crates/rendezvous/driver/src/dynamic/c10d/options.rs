@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous_proto::{Settings, silence};
+use rdzv_rendezvous_proto::{FencePolicy, Settings, silence};
 use rdzv_store::StorePolicy;
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
@@ -123,8 +123,12 @@ impl Options {
         }
         let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
         settings.node_timeout = node_timeout(config.get("node_timeout"))?;
-        let has_fence = has_fence(config)? && matches!(medium, Medium::Voters(_));
-        settings.fence = has_fence.then_some(settings.node_timeout);
+        settings.fence = match fence(config)? {
+            // A guard suspends the workers of an agent that is stopped.
+            FencePolicy::Auto if parameters.kept.is_none() => FencePolicy::Unsaid,
+            _ if matches!(medium, Medium::File(_)) => FencePolicy::Unsaid,
+            policy => policy,
+        };
         if parameters.run_id.is_empty() {
             return wrong("The run id must be a non-empty string.");
         }
@@ -179,8 +183,8 @@ pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousErr
     }
 }
 
-/// Whether a node stops its workers that hears from no majority. That needs voters.
-fn has_fence(config: &RendezvousConfig) -> Result<bool, RendezvousError> {
+/// The choice of a fence.
+fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
     let wrong = |what: String| Err(RendezvousError::Argument(what));
     if let Some(kill) = config.get_as_int("fence_kill")?
         && kill <= 0
@@ -190,8 +194,8 @@ fn has_fence(config: &RendezvousConfig) -> Result<bool, RendezvousError> {
         ));
     }
     match config.get("fence") {
-        None | Some("off") => Ok(false),
-        Some("auto") => Ok(true),
+        None | Some("auto") => Ok(FencePolicy::Auto),
+        Some("off") => Ok(FencePolicy::Off),
         Some(other) => wrong(format!("fence is {other} and has to be off or auto")),
     }
 }
@@ -309,14 +313,19 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_needs_voters_and_to_be_asked_for() {
+    fn a_fence_needs_a_guard_and_is_there_unless_it_is_switched_off() {
         let fence = |list: &str, config: &str| read(list, "run", config).unwrap().settings.fence;
-        assert_eq!(fence("a,b,c", ""), None);
-        assert_eq!(fence("a,b,c", "fence=off"), None);
-        assert_eq!(fence("a", "fence=auto"), None);
-        assert_eq!(fence("a,b,c", "fence=auto"), Some(Duration::from_secs(3)));
-        let short = fence("a,b,c", "fence=auto,node_timeout=0.8");
-        assert_eq!(short, Some(Duration::from_millis(800)));
+        for (config, guarded) in [
+            ("", FencePolicy::Auto),
+            ("fence=auto", FencePolicy::Auto),
+            ("fence=off", FencePolicy::Off),
+        ] {
+            let config = RendezvousConfig::parse(config).unwrap();
+            let choice = super::fence(&config).unwrap();
+            assert_eq!(choice, guarded);
+        }
+        assert_eq!(fence("a,b,c", "fence=auto"), FencePolicy::Unsaid);
+        assert_eq!(fence("a", "fence=off"), FencePolicy::Off);
         for (config, text) in [
             ("fence=yes", "fence is yes and has to be off or auto"),
             (

@@ -463,9 +463,9 @@ impl Connection {
                 }
                 self.observe(change);
             }
-            Output::Lease { round, until } => {
+            Output::Lease { round, ends } => {
                 if let Some(observer) = &self.observer {
-                    observer(Change::Lease { round, until });
+                    observer(Change::Lease { round, ends });
                 }
             }
             Output::Closed => self.answer_close(Ok(())),

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
@@ -232,11 +233,16 @@ impl Run {
             self.store_ranks(infos, assignments, out);
         }
         let world_size = self.nodes.participants.len() as u32;
+        let lease = if self.record.lease.is_zero() {
+            AgentLease::None
+        } else {
+            AgentLease::Granted
+        };
         for (node, rank) in &self.nodes.participants {
             let Some(agent) = self.agents.get_mut(node) else {
                 continue;
             };
-            let was = std::mem::replace(&mut agent.phase, Phase::Member);
+            let was = std::mem::replace(&mut agent.phase, Phase::Member { lease });
             if let Some(at) = was.join_ends() {
                 self.join_timers.remove(&(at, node.clone()));
             }

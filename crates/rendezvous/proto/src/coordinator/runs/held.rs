@@ -37,7 +37,7 @@ impl Run {
             }
         };
         for (node, agent) in &self.agents {
-            if agent.phase == Phase::Member {
+            if let Phase::Member { .. } = agent.phase {
                 let event = Event::Membership {
                     round,
                     waiting: self.nodes.waiting.len() as u32,

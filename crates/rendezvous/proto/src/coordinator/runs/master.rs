@@ -219,7 +219,7 @@ impl Run {
 
     fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
         for (node, agent) in &self.agents {
-            if agent.phase == Phase::Member {
+            if let Phase::Member { .. } = agent.phase {
                 let event = Event::Master {
                     round: self.round.number(),
                     addr: addr.clone(),

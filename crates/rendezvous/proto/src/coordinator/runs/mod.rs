@@ -12,6 +12,7 @@
 //! | `recovering.rs` | what is learned from members after the death of a coordinator |
 //! | `elsewhere.rs` | members of a round whose coordinator may live |
 //! | `reattach.rs` | agents that come back, or were started in place of others |
+//! | `leases.rs` | the fence of a round, and the leases of its participants |
 //! | `record.rs` | what outlives the coordinator, and the numbers of rounds |
 //! | `master.rs` | the address of the workers' store |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
@@ -20,6 +21,7 @@ mod arrivals;
 mod elsewhere;
 mod forming;
 mod held;
+mod leases;
 mod master;
 mod reattach;
 mod record;
@@ -34,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::leases::AgentLease;
 use self::master::Half;
 use self::round::{Closed, Forming, Round};
 use self::torchrun::TorchrunForm;
@@ -42,7 +45,7 @@ use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
-use crate::{NodeDesc, Rule, Settings, fence, silence};
+use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
@@ -94,6 +97,8 @@ pub(super) struct Run {
     agents: BTreeMap<NodeDesc, Agent>,
     /// Ends of joins, by time.
     join_timers: BTreeSet<(Mono, NodeDesc)>,
+    /// Voters behind the coordinator; 0 without a group.
+    voters: u32,
     nodes: Nodes,
     round: Round,
     /// The state that outlives this coordinator.
@@ -184,7 +189,7 @@ enum Phase {
         ends: Option<Mono>,
     },
     /// It is in the round that was announced to it.
-    Member,
+    Member { lease: AgentLease },
     /// The round went on without it, so it waits for nothing.
     Dropped,
 }
@@ -193,7 +198,7 @@ impl Phase {
     fn join_ends(self) -> Option<Mono> {
         match self {
             Self::Joining { ends, .. } => ends,
-            Self::Member | Self::Dropped => None,
+            Self::Member { .. } | Self::Dropped => None,
         }
     }
 }
@@ -255,12 +260,13 @@ fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
 }
 
 impl Run {
-    pub(super) fn new(id: &str, context: Context) -> Self {
+    pub(super) fn new(id: &str, context: Context, voters: u32) -> Self {
         let older_ends = context.began.map(|began| began + recovering::UNNOTED);
         let context = Arc::new(context);
         Self {
             id: id.to_owned(),
             context,
+            voters,
             round: Round::Forming(Forming {
                 older_ends,
                 ..Forming::default()
@@ -269,33 +275,10 @@ impl Run {
         }
     }
 
-    /// Time after which a silent participant of the last round is lost.
-    ///
-    /// Before, its workers may run.
-    pub(super) fn fence(&self) -> Duration {
-        match self.context.electors_heard {
-            Some(_) if !self.record.lease.is_zero() => {
-                fence::lost_after(self.record.lease, self.context.rules)
-            }
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// The same for one agent.
-    ///
-    /// Zero if it is not in the round.
-    pub(super) fn fence_of(&self, node: &NodeDesc) -> Duration {
-        if self.is_member(node) {
-            self.fence()
-        } else {
-            Duration::ZERO
-        }
-    }
-
     /// `true` if an agent participates in the round that was announced last.
     pub(super) fn is_member(&self, node: &NodeDesc) -> bool {
         let agent = self.agents.get(node);
-        agent.is_some_and(|agent| agent.phase == Phase::Member)
+        agent.is_some_and(|agent| matches!(agent.phase, Phase::Member { .. }))
     }
 
     /// `true` if an agent waits for a round.
@@ -487,7 +470,12 @@ impl Run {
                 theirs.keep_alive_max_attempt.to_string(),
             ),
         ];
-        let (what, ours, theirs) = compared.into_iter().find(|(_, a, b)| a != b)?;
+        let fences = match (ours.fence.name(), theirs.fence.name()) {
+            (Some(ours), Some(theirs)) => Some(("fence", ours.to_owned(), theirs.to_owned())),
+            _ => None,
+        };
+        let mut compared = compared.into_iter().chain(fences);
+        let (what, ours, theirs) = compared.find(|(_, a, b)| a != b)?;
         Some(format!(
             "node {} joined run '{}' with {what} {theirs}, but node {first} with {ours}: start all \
              agents of a run with the same settings",
@@ -546,7 +534,7 @@ impl Run {
                     Event::Refused(not_needed(&self.id, agent, &self.programs))
                 }
                 Phase::Joining { .. } => Event::Refused(Refusal::Closed),
-                Phase::Member | Phase::Dropped => Event::Closed,
+                Phase::Member { .. } | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;
             out.push(Effect::Notify(node.clone(), event));

@@ -1,9 +1,10 @@
 //! Agents that come back over another connection, or were started in place of one that has ended.
 
+use super::leases::AgentLease;
 use super::round::{Recovery, Round};
 use super::{Agent, Effect, Phase, Run};
 use crate::coordinator::wire::{Event, HeldRound, Join, Reattach};
-use crate::{NodeDesc, Rule};
+use crate::{FencePolicy, NodeDesc, Rule};
 use rdzv_core::machine::Outbox;
 use rdzv_core::rank::assign;
 use rdzv_core::time::Now;
@@ -105,11 +106,15 @@ impl Run {
         }
         let known = self.agents.get(&node);
         match (known.map(|agent| agent.phase), holds) {
-            (Some(Phase::Joining { .. } | Phase::Member), None) if self.is_repeated(&join) => {
+            (Some(Phase::Joining { .. } | Phase::Member { .. }), None)
+                if self.is_repeated(&join) =>
+            {
                 self.repeat(now, &node, out);
             }
             (_, None) => self.join(now, Box::new(join), out),
-            (Some(Phase::Member), Some(held)) if self.round.announced() == Some(held.round) => {
+            (Some(Phase::Member { .. }), Some(held))
+                if self.round.announced() == Some(held.round) =>
+            {
                 self.resume(now, &node, held, out);
             }
             (None, Some(held)) => self.regain(now, join, held, out),
@@ -152,6 +157,9 @@ impl Run {
         if self.is_recoverable() {
             let host = self.host_rank();
             out.push(notify(Event::Recoverable { round, host }));
+            if !self.record.lease.is_zero() {
+                self.announce_fence(node, true, out);
+            }
         }
         out.push(notify(Event::Formed {
             round,
@@ -173,6 +181,7 @@ impl Run {
     /// A participant resumes.
     fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound, out: &mut Outbox<Effect>) {
         let round = held.round;
+        self.repeat_fence(node, out);
         match (held.master, self.known_master()) {
             (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
             // The one that has sent it need not have received that it was taken in.
@@ -218,7 +227,12 @@ impl Run {
             && (is_it || self.was_silent(&held))
             && self.record.round == held.round;
         let phase = if is_member {
-            Phase::Member
+            // Its last coordinator may have granted one.
+            let lease = match join.settings.fence {
+                FencePolicy::Auto => AgentLease::Granted,
+                FencePolicy::Unsaid | FencePolicy::Off => AgentLease::None,
+            };
+            Phase::Member { lease }
         } else {
             Phase::Dropped
         };
@@ -240,6 +254,7 @@ impl Run {
             return self.end_search_if_due(now, out);
         }
         self.nodes.participants.insert(node.clone(), held.rank);
+        self.repeat_fence(&node, out);
         if let Some((addr, port)) = held.master {
             self.set_master(addr, port);
         }
@@ -260,7 +275,7 @@ impl Run {
         let Some(agent) = self.agents.get(node) else {
             return false;
         };
-        let holds = agent.phase != Phase::Member || self.is_recoverable();
+        let holds = !matches!(agent.phase, Phase::Member { .. }) || self.is_recoverable();
         self.context.is_restartable && agent.attempt().is_some() && holds
     }
 }

@@ -1,11 +1,9 @@
 //! The record of a run, from which the next coordinator recovers it, and the numbers of its rounds.
 
-use std::time::Duration;
-
 use super::{Effect, Run};
+use crate::Rule;
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
-use crate::{Rule, fence};
 use rdzv_core::machine::Outbox;
 
 /// Highest number of a round that is believed where there is no record.
@@ -41,13 +39,10 @@ impl Run {
         }
         self.record = RunNote {
             round: self.round.number(),
-            lease: match members.is_empty() {
-                true => Duration::ZERO,
-                false => self.lease(),
-            },
             members,
             ..RunNote::default()
         };
+        self.choose_fence();
         out.push(Effect::Note(self.record.clone()));
         if !self.is_recoverable() {
             return;
@@ -56,16 +51,10 @@ impl Run {
         for node in self.nodes.participants.keys() {
             let event = Event::Recoverable { round, host };
             out.push(Effect::Notify(node.clone(), event));
+            if !self.record.lease.is_zero() {
+                self.announce_fence(node, true, out);
+            }
         }
-    }
-
-    /// The longest lease of the participants.
-    fn lease(&self) -> Duration {
-        let agents = self.nodes.participants.keys();
-        let agents = agents.filter_map(|node| self.agents.get(node));
-        let longest = agents.filter_map(|agent| agent.join.settings.fence).max();
-        let size = self.nodes.participants.len() as u32;
-        longest.map_or(Duration::ZERO, |longest| fence::lease(longest, size))
     }
 
     /// The rank of the participant in whose process this coordinator is.

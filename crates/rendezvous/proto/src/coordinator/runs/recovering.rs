@@ -93,7 +93,7 @@ impl Run {
         }
         let each = WINDOW_EACH * u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
         let window_ends = match self.context.electors_heard {
-            None => now.mono + WINDOW + each,
+            None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
         let members = self.record.members.iter().enumerate();
@@ -167,7 +167,7 @@ impl Run {
         let older = self.round.number();
         for node in std::mem::take(&mut self.nodes.participants).into_keys() {
             if let Some(agent) = self.agents.get_mut(&node)
-                && agent.phase == Phase::Member
+                && let Phase::Member { .. } = agent.phase
             {
                 agent.phase = Phase::Dropped;
                 self.dismiss(&node, older, out);
@@ -479,6 +479,7 @@ impl Run {
                 self.break_round("a node waits to join", out);
             }
         }
+        self.review_fence(out);
         self.torchrun.outdate();
         self.advance(now, out);
     }

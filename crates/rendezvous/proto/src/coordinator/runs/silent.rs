@@ -59,7 +59,7 @@ impl Run {
         let is_torn = self.record.torn || self.record.succeeded;
         self.is_recoverable()
             && !is_torn
-            && self.fence().is_zero()
+            && self.record.lease.is_zero()
             && self.context.rules.has(Rule::SilenceIsNoEnd)
     }
 

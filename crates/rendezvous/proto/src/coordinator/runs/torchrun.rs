@@ -345,8 +345,8 @@ impl Run {
                         homeless.push(node.clone());
                     }
                 }
-                Phase::Member if holds && self.nodes.participants.contains_key(node) => {}
-                Phase::Member => {
+                Phase::Member { .. } if holds && self.nodes.participants.contains_key(node) => {}
+                Phase::Member { .. } => {
                     agent.phase = Phase::Dropped;
                     if was_held {
                         let reason = "the others hold this node for lost; check that the clocks \

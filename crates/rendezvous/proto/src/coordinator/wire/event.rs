@@ -98,6 +98,16 @@ pub enum Event {
         /// The agent is to be one of them.
         invites: bool,
     },
+    /// Turns the fence of a round on or off.
+    ///
+    /// Only for agents that [accept one](crate::FencePolicy::Auto). They answer an end of it with
+    /// [`Lifted`](super::Standing::Lifted).
+    Fence {
+        /// The round.
+        round: u64,
+        /// `true` if they have one.
+        acts: bool,
+    },
     /// The coordinator had a majority after the agent's question with this number had come, and keeps the agent.
     Backed {
         /// The agent's number of the question.
@@ -160,6 +170,7 @@ impl Event {
             Self::Backed { .. } => 13,
             Self::Undecided { .. } => 14,
             Self::Voters { .. } => 15,
+            Self::Fence { .. } => 16,
         }
     }
 
@@ -256,6 +267,10 @@ impl Event {
             }
             Self::AllSucceeded { round: number } | Self::Backed { number } => {
                 out.extend_from_slice(&number.to_le_bytes());
+            }
+            Self::Fence { round, acts } => {
+                out.extend_from_slice(&round.to_le_bytes());
+                out.push(u8::from(*acts));
             }
             Self::Undecided { address } => text(out, address),
             Self::Closed | Self::Left | Self::Alive(None) => {}
@@ -362,6 +377,10 @@ impl Event {
                     invites,
                 }
             }
+            16 => Self::Fence {
+                round: fields.u64("the round")?,
+                acts: fields.u8("whether it has a fence")? != 0,
+            },
             other => return Err(WireError::Unknown(other)),
         })
     }
@@ -524,6 +543,10 @@ mod tests {
             },
             Event::AllSucceeded { round: 7 },
             Event::Backed { number: 8 },
+            Event::Fence {
+                round: 7,
+                acts: true,
+            },
             Event::Undecided {
                 address: "10.0.0.1:29400".to_owned(),
             },

@@ -16,7 +16,9 @@
 //!                   program: name text, fingerprint u64, whether the run was given an id u8,
 //!                   then nothing or the number of the join: u32,
 //!                   then nothing or the agents that it replaces: u8 count of instance u64,
-//!                   then nothing or the time of its fence: ms u32
+//!                   then nothing or 0: u32 (earlier versions: the time of a fence in ms),
+//!                   node timeout ms u32, the agent's address text (empty: not said),
+//!                   its choice of a fence: u8 (1 off, 2 auto)
 //!   0x21 leave
 //!   0x22 close      run: text
 //!   0x23 heartbeat
@@ -28,7 +30,7 @@
 //!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
-//!   0x29 lease      number: u64
+//!   0x29 lease      number: u64, then nothing or u8 (1: it has one, 2: it needs none)
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |
@@ -51,6 +53,7 @@
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //!   13 backed       number: u64
+//!   16 fence        round: u64, on: u8
 //! ```
 //!
 //! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on for agents
@@ -63,7 +66,7 @@ mod fields;
 mod operation;
 
 pub use event::{Authority, Event, EventReader, MAX_EVENT_BYTES, Refusal};
-pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach};
+pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Standing};
 
 use thiserror::Error;
 

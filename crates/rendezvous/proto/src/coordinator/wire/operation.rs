@@ -6,13 +6,17 @@ use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
-use crate::{NodeDesc, Settings, silence};
+use crate::{FencePolicy, NodeDesc, Settings, silence};
 
 /// An agent that reattaches and has been in no round, holds one, or has left it; or that leaves the run.
 const NONE: u8 = 0;
 const HOLDS: u8 = 1;
 const LEFT: u8 = 2;
 const LEAVES: u8 = 3;
+
+/// Choices of a fence.
+const OFF: u8 = 1;
+const AUTO: u8 = 2;
 
 /// In place of a rank.
 const NOBODY: u32 = u32::MAX;
@@ -73,7 +77,20 @@ pub enum Operation {
     Lease {
         /// The agent's number of the question.
         number: u64,
+        /// The lease that the agent has already.
+        standing: Standing,
     },
+}
+
+/// An agent's lease when it sends [`Operation::Lease`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// None yet, or one that is over.
+    Asks,
+    /// A valid lease.
+    Holds,
+    /// None: the coordinator has turned the fence off. This is no question.
+    Lifted,
 }
 
 /// Where an agent stands that goes on over a new connection.
@@ -214,8 +231,14 @@ impl Operation {
             }
             Self::Reattach(reattach) => reattach.write(out),
             Self::Candidate { willing } => out.push(u8::from(*willing)),
-            Self::Succeeded { round: number } | Self::Lease { number } => {
+            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::Lease { number, standing } => {
                 out.extend_from_slice(&number.to_le_bytes());
+                match standing {
+                    Standing::Asks => {}
+                    Standing::Holds => out.push(1),
+                    Standing::Lifted => out.push(2),
+                }
             }
         }
     }
@@ -251,6 +274,11 @@ impl Operation {
             },
             opcode::LEASE => Self::Lease {
                 number: fields.u64("the number of the question")?,
+                standing: match fields.0 {
+                    [1, ..] => Standing::Holds,
+                    [2, ..] => Standing::Lifted,
+                    _ => Standing::Asks,
+                },
             },
             other => return Err(WireError::Unknown(other)),
         })
@@ -368,27 +396,29 @@ impl Join {
             if let Some(attempt) = attempt {
                 out.extend_from_slice(&attempt.to_le_bytes());
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
-                // A fence says it too.
-                let usual = settings.fence.unwrap_or(silence::NODE_TIMEOUT);
-                let is_usual = settings.node_timeout == usual && from.is_none();
-                if !replaces.is_empty() || settings.fence.is_some() || !is_usual {
+                let is_said = settings.fence != FencePolicy::Unsaid;
+                let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
+                let has_more = is_said || !is_usual || from.is_some();
+                if !replaces.is_empty() || has_more {
                     out.push(replaces.len() as u8);
                 }
                 for instance in replaces {
                     out.extend_from_slice(&instance.to_le_bytes());
                 }
-                let short = |time: Duration| {
-                    let time = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-                    time.to_le_bytes()
-                };
-                if settings.fence.is_some() || !is_usual {
-                    out.extend_from_slice(&short(settings.fence.unwrap_or_default()));
+                if has_more {
+                    let timeout = settings.node_timeout.as_millis();
+                    let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
+                    // The time of a fence that agents of earlier versions always had.
+                    out.extend_from_slice(&0_u32.to_le_bytes());
+                    out.extend_from_slice(&timeout.to_le_bytes());
                 }
-                if !is_usual {
-                    out.extend_from_slice(&short(settings.node_timeout));
+                if from.is_some() || is_said {
+                    text(out, from.as_deref().unwrap_or_default());
                 }
-                if let Some(from) = from {
-                    text(out, from);
+                match settings.fence {
+                    FencePolicy::Unsaid => {}
+                    FencePolicy::Off => out.push(OFF),
+                    FencePolicy::Auto => out.push(AUTO),
                 }
             }
         }
@@ -445,15 +475,22 @@ impl Join {
         let milliseconds = |number| Duration::from_millis(u64::from(number));
         if !fields.0.is_empty() {
             let fence = milliseconds(fields.u32("the fence")?);
-            join.settings.fence = (!fence.is_zero()).then_some(fence);
-            join.settings.node_timeout = join.settings.fence.unwrap_or(silence::NODE_TIMEOUT);
+            if !fence.is_zero() {
+                join.settings.node_timeout = fence;
+            }
         }
         if !fields.0.is_empty() {
             join.settings.node_timeout = milliseconds(fields.u32("the node timeout")?);
         }
         if !fields.0.is_empty() {
-            join.from = Some(fields.host("the address of the agent")?);
+            let from = fields.host("the address of the agent")?;
+            join.from = (!from.is_empty()).then_some(from);
         }
+        join.settings.fence = match fields.0 {
+            [OFF, ..] => FencePolicy::Off,
+            [AUTO, ..] => FencePolicy::Auto,
+            _ => FencePolicy::Unsaid,
+        };
         Ok(join)
     }
 }
@@ -498,7 +535,10 @@ mod tests {
             },
             Operation::Status { run },
             Operation::Succeeded { round: 9 },
-            Operation::Lease { number: 3 },
+            Operation::Lease {
+                number: 3,
+                standing: Standing::Asks,
+            },
             Operation::Candidate { willing: true },
         ]
     }
@@ -553,7 +593,7 @@ mod tests {
         let fenced = Join {
             settings: Settings {
                 node_timeout: Duration::from_millis(800),
-                fence: Some(Duration::from_millis(800)),
+                fence: FencePolicy::Auto,
                 ..join.settings
             },
             replaces: Vec::new(),

@@ -1,0 +1,203 @@
+//! The fence of a round: when it is on, and which participants have a lease.
+//!
+//! A lease needs a majority that no single node takes with it, so a round has a fence while the
+//! coordinator has three voters or more. All participants have it, or none:
+//!
+//! | event | recorded before | the participants receive |
+//! |---|---|---|
+//! | a round forms with three voters | the lease | `Fence`, on; then `Formed` |
+//! | a round holds, and there are three voters | – | `Fence`, on |
+//! | each participant reports a lease | the lease | – |
+//! | there are fewer than three voters | no lease | `Fence`, off |
+//! | an agent reattaches | – | `Fence`, as recorded |
+//!
+//! A recorded lease says that the workers of each silent participant are suspended in time: the
+//! next coordinator relies on that. A participant that may have a lease is not lost before the end
+//! of that, whatever the record says; it has none after it has sent `Lifted`.
+
+use std::time::Duration;
+
+use super::round::Round;
+use super::{Effect, Phase, Run};
+use crate::coordinator::wire::{Event, Standing};
+use crate::{FencePolicy, NodeDesc, fence};
+use rdzv_core::machine::Outbox;
+
+/// Fewest voters of which a majority remains when any node is lost.
+const LEAST_VOTERS: u32 = 3;
+
+/// The lease of a participant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AgentLease {
+    /// No lease: its workers run without a limit.
+    None,
+    /// Granted, and not reported yet.
+    Granted,
+    /// Reported by the agent.
+    Held,
+}
+
+impl Run {
+    /// `true` if the round can have a fence.
+    fn can_have_fence(&self) -> bool {
+        let accepts = |node| {
+            let agent = self.agents.get(node);
+            agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
+        };
+        let participants = &self.nodes.participants;
+        self.voters >= LEAST_VOTERS && self.is_recoverable() && participants.keys().all(accepts)
+    }
+
+    /// The length of the leases of the round.
+    fn lease(&self) -> Duration {
+        let size = self.nodes.participants.len() as u32;
+        fence::lease(self.settings.node_timeout, size)
+    }
+
+    /// Chooses if a round has a fence that is about to be announced.
+    pub(super) fn choose_fence(&mut self) {
+        if self.can_have_fence() {
+            self.record.lease = self.lease();
+        }
+    }
+
+    /// Time after which a silent participant is lost if the record has a lease.
+    ///
+    /// Before, its workers may run.
+    pub(in crate::coordinator) fn fence(&self) -> Duration {
+        if self.record.lease.is_zero() {
+            Duration::ZERO
+        } else {
+            fence::lost_after(self.record.lease, self.context.rules)
+        }
+    }
+
+    /// The same for one agent, whatever the record says.
+    ///
+    /// Zero if it is not in the round, or has no lease.
+    pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
+        match self.agents.get(node).map(|agent| agent.phase) {
+            Some(Phase::Member {
+                lease: AgentLease::None,
+            }) => self.fence(),
+            Some(Phase::Member { .. }) => {
+                let lease = self.lease().max(self.record.lease);
+                fence::lost_after(lease, self.context.rules)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Takes the number of voters behind the coordinator over.
+    pub(in crate::coordinator) fn count_voters(&mut self, voters: u32, out: &mut Outbox<Effect>) {
+        self.voters = voters;
+        self.review_fence(out);
+    }
+
+    /// Turns the fence of the round on or off, if that is due.
+    pub(super) fn review_fence(&mut self, out: &mut Outbox<Effect>) {
+        let is_held = match self.round {
+            Round::Held(_) => true,
+            Round::Over(_) => false,
+            _ => return,
+        };
+        if self.can_have_fence() {
+            if is_held && self.record.lease.is_zero() {
+                self.grant_all(out);
+                self.record_fence(out);
+            }
+            return;
+        }
+        if !self.record.lease.is_zero() {
+            self.record.lease = Duration::ZERO;
+            out.push(Effect::Note(self.record.clone()));
+        }
+        for (node, agent) in &self.agents {
+            if let Phase::Member { lease } = agent.phase
+                && lease != AgentLease::None
+            {
+                self.announce_fence(node, false, out);
+            }
+        }
+    }
+
+    /// Turns the fence on, so that participants ask for a lease.
+    fn grant_all(&mut self, out: &mut Outbox<Effect>) {
+        let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
+        for node in participants {
+            self.grant(&node);
+            self.announce_fence(&node, true, out);
+        }
+    }
+
+    /// Records that the round has a fence if each participant has reported a lease.
+    fn record_fence(&mut self, out: &mut Outbox<Effect>) {
+        let lease = AgentLease::Held;
+        let holds = |node| {
+            let agent = self.agents.get(node);
+            agent.is_some_and(|agent| agent.phase == Phase::Member { lease })
+        };
+        if matches!(self.round, Round::Held(_))
+            && self.record.lease.is_zero()
+            && self.nodes.participants.keys().all(holds)
+            && self.can_have_fence()
+        {
+            self.record.lease = self.lease();
+            out.push(Effect::Note(self.record.clone()));
+        }
+    }
+
+    /// Notifies a participant that reattaches, and need not have received the last event.
+    pub(super) fn repeat_fence(&self, node: &NodeDesc, out: &mut Outbox<Effect>) {
+        let agent = self.agents.get(node);
+        let is_granted = agent.is_some_and(|agent| match agent.phase {
+            Phase::Member { lease } => lease != AgentLease::None,
+            _ => false,
+        });
+        let is_recorded = !self.record.lease.is_zero();
+        let acts = is_recorded || is_granted && self.voters >= LEAST_VOTERS;
+        self.announce_fence(node, acts, out);
+    }
+
+    /// Notifies a participant whether its round has a fence.
+    pub(super) fn announce_fence(&self, node: &NodeDesc, acts: bool, out: &mut Outbox<Effect>) {
+        let agent = self.agents.get(node);
+        if agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto) {
+            let round = self.round.number();
+            let event = Event::Fence { round, acts };
+            out.push(Effect::Notify(node.clone(), event));
+        }
+    }
+
+    /// An agent may have a lease from here on.
+    pub(in crate::coordinator) fn grant(&mut self, node: &NodeDesc) {
+        let agent = self.agents.get_mut(node);
+        if let Some(Phase::Member { lease }) = agent.map(|agent| &mut agent.phase)
+            && *lease == AgentLease::None
+        {
+            *lease = AgentLease::Granted;
+        }
+    }
+
+    /// An agent reports whether it has a lease.
+    pub(in crate::coordinator) fn reports_lease(
+        &mut self,
+        node: &NodeDesc,
+        standing: Standing,
+        out: &mut Outbox<Effect>,
+    ) {
+        let agent = self.agents.get_mut(node);
+        let Some(Phase::Member { lease }) = agent.map(|agent| &mut agent.phase) else {
+            return;
+        };
+        let reported = match standing {
+            Standing::Asks => return,
+            Standing::Holds => AgentLease::Held,
+            Standing::Lifted => AgentLease::None,
+        };
+        let was = std::mem::replace(lease, reported);
+        if was != reported && reported == AgentLease::Held {
+            self.record_fence(out);
+        }
+    }
+}
