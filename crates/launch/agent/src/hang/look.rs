@@ -158,14 +158,14 @@ mod tests {
     fn a_sleeping_process_is_seen_where_it_sleeps() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id();
-        let place = loop {
+        loop {
             let place = kernel_place(pid);
             // It may be on its way into the call, and runs then.
             if place.syscall.as_deref() == Some("clock_nanosleep") && place.state == Some('S') {
-                break place;
+                break;
             }
             std::thread::yield_now();
-        };
+        }
         assert!(usage(pid).unwrap().cpu < Duration::from_secs(1));
         let us = std::process::id();
         assert_eq!(worker_of(pid, &[us]), Some(us));
