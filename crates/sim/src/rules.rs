@@ -59,7 +59,8 @@ pub const OPEN: [Rule; 8] = [
 ];
 
 /// Rules of the fence and of its users.
-pub const FENCE: [Rule; 5] = [
+pub const FENCE: [Rule; 6] = [
+    Rule::LeasesAreAwaited,
     Rule::ClocksDrift,
     Rule::VotersConfirm,
     Rule::AnswersContinue,

@@ -17,6 +17,7 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 #[test]
 fn seeds_0_to_300_break_no_invariant() {
     let (mut stops, mut continued, mut kills, mut rounds, mut ended) = (0, 0, 0, 0, 0);
+    let mut lifted = 0;
     for seed in 0..300 {
         let report = run(Plan::of_seed(seed), seed)
             .unwrap_or_else(|violation| panic!("seed {seed}: {}", violation.0));
@@ -25,9 +26,10 @@ fn seeds_0_to_300_break_no_invariant() {
         kills += report.kills;
         rounds += report.rounds;
         ended += report.ended;
+        lifted += report.lifted;
     }
     // Whatever can happen does.
-    let counts = [stops, continued, kills, rounds, ended];
+    let counts = [stops, continued, kills, rounds, ended, lifted];
     assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
 }
 

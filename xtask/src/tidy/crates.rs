@@ -217,7 +217,14 @@ fn names(sources: &[Source], folder: &str, library: &str) -> bool {
 
 /// `true` if the crate is behind the fence of [`FENCE`].
 fn is_pure(name: &str) -> bool {
-    ["rdzv-console", "rdzv-consensus", "rdzv-core", "rdzv-voters"].contains(&name)
+    [
+        "rdzv-console",
+        "rdzv-consensus",
+        "rdzv-core",
+        "rdzv-pickle",
+        "rdzv-voters",
+    ]
+    .contains(&name)
         || name.ends_with("-proto")
 }
 

@@ -11,7 +11,7 @@
 //! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
 //! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
 //!   [`native_client`]: the side of such an agent.
-//! * [`codec`]: the state as all agents write it, Python's among them; [`pickle`] is Python's format.
+//! * [`codec`]: the state as all agents write it, Python's among them, as a pickle (`rdzv-pickle`).
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
 //!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
 //! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
@@ -39,7 +39,6 @@ pub mod group;
 pub mod last_call;
 pub mod native_client;
 pub mod participant;
-pub mod pickle;
 pub mod ranks;
 pub mod recovering;
 mod rule;

@@ -31,6 +31,8 @@ pub enum Rule {
     OthersMayCoordinate,
     /// The coordinator allows for clocks that drift.
     ClocksDrift,
+    /// An agent that may have a lease is not lost before its end, even without a recorded fence.
+    LeasesAreAwaited,
     /// The coordinator answers a lease after it has asked the other voters.
     VotersConfirm,
     /// Suspended workers continue only after an answer.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::pickle::Value;
 use rdzv_core::escape::escape;
 use rdzv_core::time::Wall;
+use rdzv_pickle::Value;
 
 /// A node as the others know it. Nodes are ordered by address (by code point), process id and local
 /// id, and their ranks follow that order.

@@ -1,6 +1,7 @@
 //! Nodes with fences: three machines, each with a voter and an agent, which are cut off from one another.
 //!
-//! **INV-F1**: no worker of an older round runs when a newer one is announced. Each machine has its own clock; two clocks
+//! **INV-F1**: no worker of an older round runs when a newer one is announced, unless its node has no fence: with one endpoint, the
+//! fence is on while there are three voters. Each machine has its own clock; two clocks
 //! differ by up to 5 %. Signals take up to [`SIGNALS_TAKE`](world::SIGNALS_TAKE). In the end, without faults, all nodes
 //! are in one round and their workers run.
 
@@ -38,6 +39,8 @@ pub struct Plan {
     pub end: Duration,
     /// The rules that the machines keep.
     pub rules: Rules<Rule>,
+    /// `true` if there is one endpoint, so that voters come and go, and the fence turns on and off.
+    pub is_open: bool,
 }
 
 impl Plan {
@@ -48,6 +51,7 @@ impl Plan {
             acts: Vec::new(),
             end: Duration::from_secs(60),
             rules: Rules::default(),
+            is_open: false,
         }
     }
 
@@ -77,6 +81,7 @@ impl Plan {
             acts,
             end,
             rules: Rules::default(),
+            is_open: seed % 4 == 3,
         }
     }
 }

@@ -10,11 +10,11 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::Event as Told;
-use rdzv_rendezvous_proto::coordinator::{self, Input as Request};
+use rdzv_rendezvous_proto::coordinator::{self, Input as Request, Note, Origin};
 use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, NativeClient};
 use rdzv_voters as voter;
-use rdzv_voters::Voter;
+use rdzv_voters::{Open, Start, Voter};
 
 use super::{Act, Plan};
 use crate::Violation;
@@ -86,6 +86,8 @@ struct Link {
 struct Machine {
     clock: (u64, f64),
     voter: Voter,
+    /// The machine at each of its voter's places.
+    calls: BTreeMap<usize, usize>,
     greeting: Vec<u8>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Keys that the coordinator wants to read.
@@ -117,6 +119,8 @@ pub struct Report {
     pub kills: u64,
     /// Agents that were killed while workers ran.
     pub ended: u64,
+    /// Times that the coordinator turned the fence of an agent off.
+    pub lifted: u64,
 }
 
 /// The world of one seed.
@@ -136,38 +140,63 @@ impl World {
     /// A world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         let mut time = Scheduler::new(seed, trace);
-        let places: Vec<String> = (0..MACHINES).map(|it| format!("n{it}:1")).collect();
-        let machines = (0..MACHINES).map(|own| Machine {
-            clock: (
-                time.random.u64(0..1_000_000_000_000),
-                [0.976, 1.0, 1.024][time.random.usize(0..3)],
-            ),
-            voter: Voter::new(voter::Settings {
-                open: None,
-                places: places.clone(),
-                own,
-                // In half of the runs one of them takes every other one's place as coordinator.
-                is_store: own == 0 && seed.is_multiple_of(2),
-                // The first agent of the machine, beside a store in a process of its own.
-                agent: (own != 0 || !seed.is_multiple_of(2)).then_some(own as u64 + 1),
-                seed: time.random.u64(1..),
-                timeout: Duration::from_secs(120),
-                node_timeout: plan.node_timeout,
-                rules: plan.rules,
-            }),
-            greeting: Vec::new(),
-            keys: BTreeMap::new(),
-            reads: VecDeque::new(),
-            stalled_until: 0,
-            slow: 0,
-            client: None,
-            life: 0,
-            connection: None,
-            fence: Fence::new(Duration::from_secs(60), plan.rules),
-            workers: None,
-            starts: 0,
-            signalled: 0,
-            wake: None,
+        let endpoint = |it: usize| format!("n{it}:1");
+        let machines = (0..MACHINES).map(|own| {
+            let places: Vec<usize> = match (plan.is_open, own) {
+                (false, _) => (0..MACHINES).collect(),
+                (true, 0) => vec![0],
+                (true, own) => vec![0, own],
+            };
+            let open = plan.is_open.then(|| Open {
+                run: "run".to_owned(),
+                most: MACHINES,
+                start: match own {
+                    0 => Start::Alone {
+                        note: Box::new(Note::new(7, Duration::from_secs(120))),
+                        origin: Origin {
+                            agent: Some(1),
+                            addresses: [endpoint(0)].into(),
+                            rules: plan.rules,
+                            ..Origin::default()
+                        },
+                    },
+                    _ => Start::Invited,
+                },
+            });
+            let own_place = places.iter().position(|it| *it == own).unwrap_or(0);
+            Machine {
+                clock: (
+                    time.random.u64(0..1_000_000_000_000),
+                    [0.976, 1.0, 1.024][time.random.usize(0..3)],
+                ),
+                voter: Voter::new(voter::Settings {
+                    open,
+                    places: places.iter().map(|it| endpoint(*it)).collect(),
+                    own: own_place,
+                    // In half of the runs one of them takes every other one's place as coordinator.
+                    is_store: own == 0 && seed.is_multiple_of(2),
+                    // The first agent of the machine, beside a store in a process of its own.
+                    agent: (own != 0 || !seed.is_multiple_of(2)).then_some(own as u64 + 1),
+                    seed: time.random.u64(1..),
+                    timeout: Duration::from_secs(120),
+                    node_timeout: plan.node_timeout,
+                    rules: plan.rules,
+                }),
+                calls: places.iter().copied().enumerate().collect(),
+                greeting: Vec::new(),
+                keys: BTreeMap::new(),
+                reads: VecDeque::new(),
+                stalled_until: 0,
+                slow: 0,
+                client: None,
+                life: 0,
+                connection: None,
+                fence: Fence::new(Duration::from_secs(60), plan.rules),
+                workers: None,
+                starts: 0,
+                signalled: 0,
+                wake: None,
+            }
         });
         let machines = machines.collect();
         Self {
@@ -195,6 +224,7 @@ impl World {
         }
         for it in 0..MACHINES {
             self.drain_voter(it)?;
+            self.schedule(it);
             self.time.at(1000 * MS, Event::Begin(it));
         }
         self.time.at(0, Event::Connect);
@@ -430,9 +460,10 @@ impl World {
             match output {
                 voter::Output::Coordinator(output) => self.coordinator(it, output)?,
                 voter::Output::ToPeer { place, frame } => {
+                    let to = self.machines[it].calls.get(&place).copied();
                     let mut links = self.links.iter();
                     let link = links
-                        .find(|(_, link)| !link.is_agent && (link.from, link.to) == (it, place));
+                        .find(|(_, link)| !link.is_agent && (link.from, Some(link.to)) == (it, to));
                     if let Some(id) = link.map(|(id, _)| *id) {
                         self.send(id, frame);
                     }
@@ -456,10 +487,13 @@ impl World {
                         return Err(Violation("a group whose voters all live gives up".into()));
                     }
                 }
-                voter::Output::Reply(..)
-                | voter::Output::Retire
-                | voter::Output::Call { .. }
-                | voter::Output::Note(_) => {}
+                voter::Output::Call { place, address } => {
+                    let calls = &mut self.machines[it].calls;
+                    calls.remove(&place);
+                    let number = address.and_then(|it| it[1..2].parse().ok());
+                    calls.extend(number.map(|number| (place, number)));
+                }
+                voter::Output::Reply(..) | voter::Output::Retire | voter::Output::Note(_) => {}
             }
         }
         if let Some(key) = self.machines[it].reads.pop_front() {
@@ -476,6 +510,7 @@ impl World {
                 let to = self.links.get(&id).map(|link| link.from);
                 self.time
                     .log(format!("n{it}"), || format!("tells {to:?} {event:?}"));
+                self.report.lifted += u64::from(matches!(event, Told::Fence { acts: false, .. }));
                 if let Told::Formed { round, .. } = event {
                     self.announce(round)?;
                 }
@@ -514,8 +549,10 @@ impl World {
 
     fn check(&self) -> Result<(), Violation> {
         for (it, machine) in self.machines.iter().enumerate() {
+            let has_fence = !self.plan.is_open || machine.fence.lease_until().is_some();
             if let Some((round, _, false)) = machine.workers
                 && Some(round) < self.announced
+                && has_fence
             {
                 return Err(Violation(format!(
                     "INV-F1: workers of round {round} run at n{it} when round {:?} is announced",

@@ -60,21 +60,38 @@ pub(crate) struct RendezvousArgs {
 
     /// More rendezvous settings: key=value,key=value
     ///
-    /// Static rendezvous reads `timeout`, in seconds (900). The others read, in seconds:
-    /// `join_timeout` (600), `last_call_timeout` (30: how long a round that has MIN nodes waits for
-    /// more), `close_timeout` (30), `heartbeat_timeout` (5), `keep_alive_interval` (5), and
-    /// `keep_alive_max_attempt` (3 missed heartbeats: the node is lost). c10d: `is_host` (whether
-    /// this node hosts the endpoint; found out from its addresses), `voters` (1, 3 or 5; as many as the endpoint
-    /// lists, and with one endpoint up to 5 agents by themselves), `store_type` (`tcp` or `file`),
-    /// `read_timeout` (60), `coordinator_timeout` (60: how long agents wait for the rendezvous when its host is gone),
-    /// `recover` (false; `true` is your word that the host before this one, and all agents that are missing, have
-    /// ended), `fence` (`auto`: with three voters or more, a node that is cut off suspends its
-    /// workers before the other nodes continue without it; or `off`), `node_timeout` (3: limit for
-    /// the silence of a machine, and of coordinators that have a majority), `fence_kill` (60: kill
-    /// suspended workers after this time). Every agent that hosts
-    /// a store: `store_max_memory` (4GiB). etcd: `protocol` (`http` or `https`), `cert`, `key`, `cacert`,
-    /// `etcd_prefix`, `lease_ttl` (5: a node that is gone is noticed after it).
-    #[arg(long, value_name = "K=V,...", default_value = "")]
+    /// Times are in seconds.
+    ///
+    /// Static rendezvous:
+    ///   timeout=900               limit for the exchange of ranks
+    /// Dynamic rendezvous:
+    ///   join_timeout=600          limit for a join
+    ///   last_call_timeout=30      wait for more nodes once MIN have joined
+    ///   close_timeout=30          limit for the end of the run
+    ///   heartbeat_timeout=5       limit for one heartbeat
+    ///   keep_alive_interval=5     time between two heartbeats
+    ///   keep_alive_max_attempt=3  missed heartbeats after which a node is lost
+    ///   store_max_memory=4GiB     memory of each store that this agent hosts
+    /// c10d:
+    ///   is_host                   `true` if this node hosts the endpoint; by default,
+    ///                             its addresses decide
+    ///   store_type=tcp            `tcp` or `file`
+    ///   read_timeout=60           limit for a connection to the store
+    ///   coordinator_timeout=60    wait for a coordinator that has ended
+    ///   voters                    most voters: 1, 3 or 5; by default, as many as the
+    ///                             endpoint lists, or up to 5 agents
+    ///   node_timeout=3            limit for the silence of a machine
+    ///   fence=auto                `auto`: with three voters, a node that is cut off
+    ///                             suspends its workers; or `off`
+    ///   fence_kill=60             kill suspended workers after this time
+    ///   recover=false             `true` confirms that the previous host and all
+    ///                             missing agents have ended
+    /// etcd:
+    ///   protocol=http             `http` or `https`
+    ///   cert, key, cacert         files for `https`
+    ///   etcd_prefix               folder of the keys
+    ///   lease_ttl=5               time after which a silent node is lost
+    #[arg(long, value_name = "K=V,...", default_value = "", verbatim_doc_comment)]
     rdzv_conf: String,
 
     /// Run on this node alone, on a free port

@@ -16,7 +16,7 @@ mod write;
 use thiserror::Error;
 
 use super::RendezvousState;
-use crate::pickle::{PickleError, Problem};
+use rdzv_pickle::{PickleError, Problem};
 
 /// The value that means that there is no state yet.
 pub const SENTINEL: &[u8] = b"Y2FuaW1hZGFt";

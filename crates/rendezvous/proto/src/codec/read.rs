@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::pickle::decode::MAX_LENGTH;
-use crate::pickle::document::Pairs;
-use crate::pickle::{Budget, Class, Document, Item, Value};
 use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
+use rdzv_pickle::decode::MAX_LENGTH;
+use rdzv_pickle::document::Pairs;
+use rdzv_pickle::{Budget, Class, Document, Item, Value};
 
 use super::CodecError;
 use super::{node, state as names};

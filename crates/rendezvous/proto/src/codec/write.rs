@@ -1,8 +1,8 @@
 //! State to pickle, in the order and with the sharing of Python's own.
 
-use crate::pickle::{Class, Memo, Time, Value, Writer};
 use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
+use rdzv_pickle::{Class, Memo, Time, Value, Writer};
 
 use super::{node, state as names};
 

@@ -40,24 +40,16 @@ pub(super) enum Before {
 impl Hosted {
     pub(super) fn new(id: &str, coordinator: &Coordinator) -> Self {
         let authority = coordinator.authority;
-        let origin = &coordinator.origin;
-        let (rules, agent) = (origin.rules, origin.agent);
-        let context = Context {
-            is_restartable: authority.is_some(),
-            host: origin.host(),
-            began: coordinator.unnoted_since,
-            is_confirmed: origin.recover,
-            draw: coordinator.draw,
-            electors_heard: origin.electors_heard,
-            node_timeout: origin.node_timeout,
-            rules,
-        };
+        let origin = coordinator.origin.clone();
+        let (rules, agent, forgotten) = (origin.rules, origin.agent, origin.forgotten);
+        let began = coordinator.began;
+        let context = Context { began, origin };
         let mut run = Run::new(id, context, coordinator.voters);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }
-        if origin.forgotten > 0 {
-            run.had_coordinators(origin.forgotten);
+        if forgotten > 0 {
+            run.had_coordinators(forgotten);
         }
         Self {
             run,

@@ -194,9 +194,7 @@ pub struct Coordinator {
     authority: Option<Authority>,
     origin: Origin,
     /// When it began, if another one follows; what was before, it knows from the note alone.
-    unnoted_since: Option<Mono>,
-    /// Without a note, a number that no other coordinator has drawn: that of the cluster that it would begin.
-    draw: u64,
+    began: Option<Mono>,
     /// Whether any run stood in that.
     has_note: bool,
     /// It has taken over from a coordinator that has left no note.
@@ -303,8 +301,7 @@ impl Coordinator {
             authority: Some(note.authority),
             backing: Backing::of_epoch(note.authority.epoch),
             origin,
-            unnoted_since: Some(now.mono),
-            draw: note.authority.cluster,
+            began: Some(now.mono),
             has_note: !note.runs.is_empty(),
             has_taken_over: note.is_partial,
             noted: note.runs,
@@ -555,7 +552,7 @@ impl Coordinator {
     /// has certainly ended, because it listened where this one does. It then has the next number in its cluster.
     fn takes_over(&mut self, reattach: &Reattach) -> bool {
         let last = &reattach.last;
-        let (Some(ours), Some(_)) = (self.authority, self.unnoted_since) else {
+        let (Some(ours), Some(_)) = (self.authority, self.began) else {
             return false;
         };
         let is_same = last.cluster == ours.cluster;

@@ -1,9 +1,9 @@
 //! Pickles that no agent writes.
 
+use rdzv_pickle::decode::{MAX_LENGTH, MOST_ITEMS};
+use rdzv_pickle::{PickleError, Problem, opcode};
 use rdzv_rendezvous_proto::RendezvousState;
 use rdzv_rendezvous_proto::codec::{CodecError, decode, encode};
-use rdzv_rendezvous_proto::pickle::decode::{MAX_LENGTH, MOST_ITEMS};
-use rdzv_rendezvous_proto::pickle::{PickleError, Problem, opcode};
 
 fn text(text: &str) -> Vec<u8> {
     let mut bytes = vec![opcode::SHORT_BINUNICODE, text.len() as u8];

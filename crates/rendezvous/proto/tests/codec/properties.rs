@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 use rdzv_core::time::Wall;
+use rdzv_pickle::{Class, Time, Value};
 use rdzv_rendezvous_proto::codec::{decode, encode, from_value, to_value};
-use rdzv_rendezvous_proto::pickle::{Class, Time, Value};
 use rdzv_rendezvous_proto::{Dialect, NodeDesc, RendezvousState};
 
 /// The times that Python has, in microseconds after 1970.

@@ -120,12 +120,7 @@ impl World {
 
     /// The coordinator and its note are gone, and somebody has started another one.
     pub(crate) fn start_unnoted(&mut self, origin: Origin) {
-        self.start_unnoted_with(8, origin);
-    }
-
-    /// Without a note, with the number that it has drawn for a cluster of its own.
-    pub(crate) fn start_unnoted_with(&mut self, draw: u64, origin: Origin) {
-        let note = Note::new(draw, Duration::from_secs(60));
+        let note = Note::new(8, Duration::from_secs(60));
         self.coordinator = Coordinator::restartable(self.now, note.clone(), origin);
         self.note = Some(note);
         self.received.clear();

@@ -68,7 +68,8 @@ impl World {
                 let mut links = self.links.values();
                 let is_there =
                     links.any(|link| !link.is_agent && (link.from, link.to) == (from, to));
-                if !is_there && self.is_reachable(from, to) {
+                let calls = self.machines[from].calls.values().any(|it| *it == to);
+                if calls && !is_there && self.is_reachable(from, to) {
                     let id = self.new_link(from, to, false);
                     let greeting = self.machines[from].greeting.clone();
                     self.send(id, greeting);

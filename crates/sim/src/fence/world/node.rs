@@ -41,6 +41,7 @@ impl World {
         let instance = life * MACHINES as u64 + it as u64 + 1;
         let client = NativeClient::new(self.now(it), instance, "run", node, settings)
             .running(Some(Program::new("train.py", b"", true)))
+            .willing()
             .with_rules(self.plan.rules);
         let id = self.new_link(it, coordinator, true);
         let machine = &mut self.machines[it];

@@ -20,7 +20,7 @@
 //! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
 //! | `voters` | with a list of endpoints: 1, 3 or 5, as many as it has places; with one: up to 5 | how many of its places are voters, or how many agents at most |
 //! | `node_timeout` | 3 s | how long a machine may be silent, as its kernel shows it; see [`rdzv_rendezvous_proto::silence`] |
-//! | `fence`, `fence_kill` | off, 60 s | whether a node among voters stops its workers that has no majority, and how long they stand still |
+//! | `fence`, `fence_kill` | auto, 60 s | `auto`: a node without a majority of three voters suspends its workers, or `off`; the time after which suspended workers are killed |
 //! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
 //!
 //! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of

@@ -39,7 +39,9 @@ impl Run {
     pub(in crate::coordinator) fn may_be_of(&self, last: &LastCoordinator) -> bool {
         match self.elsewhere() {
             Some(known) => known.cluster == last.cluster,
-            None => self.knows_no_round() && self.context.rules.has(Rule::OthersMayCoordinate),
+            None => {
+                self.knows_no_round() && self.context.origin.rules.has(Rule::OthersMayCoordinate)
+            }
         }
     }
 
@@ -65,7 +67,7 @@ impl Run {
     ) {
         let Some(known) = known else {
             // Members need a moment to come.
-            return self.had_coordinators(last.epoch);
+            return self.had_coordinators(last.epoch.saturating_add(1));
         };
         let was_undecided = self.is_undecided();
         self.recover_unnoted(now, known, Some(last), out);

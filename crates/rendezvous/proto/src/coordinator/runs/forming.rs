@@ -160,19 +160,20 @@ impl Run {
         let is_full = count >= self.settings.max_nodes as usize;
         let is_called = self.last_call_ends().is_some_and(|end| end <= now.mono);
         let is_enough = count >= self.settings.min_nodes as usize && (is_everybody || is_called);
-        let waits_for_older =
-            self.may_have_older(is_full) && forming.older_ends.is_some_and(|at| now.mono < at);
+        // Numbers begin at 0 where there was no other coordinator.
+        let had_others = forming.last.is_none() && forming.number > 0;
+        let waits_for_older = (had_others || self.may_have_older(is_full))
+            && forming.older_ends.is_some_and(|at| now.mono < at);
         (is_full || is_enough) && !waits_for_older
     }
 
     /// `true` if members of an unknown older round may reattach.
     ///
-    /// Unless there was another coordinator, there cannot be an older round beside one of all
-    /// nodes, nor where more than half of them are needed.
+    /// Without an earlier coordinator, there cannot be an older round beside one of all nodes, nor
+    /// where more than half of them are needed.
     fn may_have_older(&self, is_full: bool) -> bool {
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
-        let could_be = u64::from(min) * 2 <= u64::from(max) && !is_full;
-        could_be || self.least_number.is_some()
+        u64::from(min) * 2 <= u64::from(max) && !is_full
     }
 
     /// The end of the last call.
@@ -221,12 +222,12 @@ impl Run {
         self.round = Round::Held(Formed {
             is_ours: true,
             awaited: self.former.clone(),
+            programs: self.programs_of(&self.former),
             ..Formed::new(number)
         });
-        if self.context.rules.has(Rule::RecordsBeforeNotice) {
+        if self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
-        self.programs = self.programs_of(&self.former);
         let infos = self.infos();
         let assignments = infos.as_ref().map(|infos| assign(infos));
         if let (Some(infos), Some(assignments)) = (&infos, &assignments) {
@@ -255,7 +256,7 @@ impl Run {
             };
             out.push(Effect::Notify(node.clone(), event));
         }
-        if !self.context.rules.has(Rule::RecordsBeforeNotice) {
+        if !self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
         self.seek_master(now);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::round::Round;
 use super::{Effect, Phase, Run};
 use crate::coordinator::wire::{Event, Standing};
-use crate::{FencePolicy, NodeDesc, fence};
+use crate::{FencePolicy, NodeDesc, Rule, fence};
 use rdzv_core::machine::Outbox;
 
 /// Fewest voters of which a majority remains when any node is lost.
@@ -68,7 +68,7 @@ impl Run {
         if self.record.lease.is_zero() {
             Duration::ZERO
         } else {
-            fence::lost_after(self.record.lease, self.context.rules)
+            fence::lost_after(self.record.lease, self.context.origin.rules)
         }
     }
 
@@ -76,14 +76,14 @@ impl Run {
     ///
     /// Zero if it is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
+        let rules = self.context.origin.rules;
         match self.agents.get(node).map(|agent| agent.phase) {
-            Some(Phase::Member {
-                lease: AgentLease::None,
-            }) => self.fence(),
-            Some(Phase::Member { .. }) => {
-                let lease = self.lease().max(self.record.lease);
-                fence::lost_after(lease, self.context.rules)
+            Some(Phase::Member { lease })
+                if lease != AgentLease::None && rules.has(Rule::LeasesAreAwaited) =>
+            {
+                fence::lost_after(self.lease().max(self.record.lease), rules)
             }
+            Some(Phase::Member { .. }) => self.fence(),
             _ => Duration::ZERO,
         }
     }

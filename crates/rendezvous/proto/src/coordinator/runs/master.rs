@@ -40,28 +40,20 @@ pub(super) enum Master {
     Known(String, u16),
 }
 
-/// The address as far as an agent of torchrun has stored it.
-#[derive(Debug, Default)]
-pub(super) struct Half {
-    addr: Option<String>,
-    port: Option<u16>,
-}
+/// Host and port as far as an agent of torchrun has stored them.
+pub(super) type Stored = (Option<String>, Option<u16>);
 
-impl Half {
-    fn take(&mut self, field: Field, value: Option<&[u8]>) {
-        let text = value
-            .filter(|value| value.len() <= LONGEST)
-            .and_then(|value| std::str::from_utf8(value).ok())
-            .filter(|text| is_plain(text));
-        match field {
-            Field::Addr => self.addr = text.map(str::to_owned),
-            Field::Port => self.port = text.and_then(|text| text.parse().ok()),
-        }
+/// Takes a stored value over; returns host and port if both are there.
+fn take(stored: &mut Stored, field: Field, value: Option<&[u8]>) -> Option<(String, u16)> {
+    let text = value
+        .filter(|value| value.len() <= LONGEST)
+        .and_then(|value| std::str::from_utf8(value).ok())
+        .filter(|text| is_plain(text));
+    match field {
+        Field::Addr => stored.0 = text.map(str::to_owned),
+        Field::Port => stored.1 = text.and_then(|text| text.parse().ok()),
     }
-
-    fn whole(&self) -> Option<(String, u16)> {
-        Some((self.addr.clone()?, self.port?))
-    }
+    Some((stored.0.clone()?, stored.1?))
 }
 
 impl Run {
@@ -147,9 +139,8 @@ impl Run {
         value: Option<&[u8]>,
         out: &mut Outbox<Effect>,
     ) {
-        let half = self.stored_masters.entry(round).or_default();
-        half.take(field, value);
-        let whole = half.whole();
+        let stored = self.stored_masters.entry(round).or_default();
+        let whole = take(stored, field, value);
         if let Some((addr, port)) = whole
             && matches!(self.master(), Some(Master::Awaited(_)))
             && self.round.announced() == Some(round)
@@ -207,9 +198,8 @@ impl Run {
         if !matches!(self.master(), Some(Master::Searched)) {
             return;
         }
-        let half = self.stored_masters.entry(round).or_default();
-        half.take(field, value);
-        if let Some((addr, port)) = half.whole()
+        let stored = self.stored_masters.entry(round).or_default();
+        if let Some((addr, port)) = take(stored, field, value)
             && field == Field::Port
             && self.first().is_some_and(|first| first.addr == addr)
         {

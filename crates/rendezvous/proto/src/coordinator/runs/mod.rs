@@ -37,9 +37,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::leases::AgentLease;
-use self::master::Half;
+use self::master::Stored;
 use self::round::{Closed, Forming, Round};
 use self::torchrun::TorchrunForm;
+use super::Origin;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
@@ -47,7 +48,6 @@ use crate::recovering::Recovering;
 use crate::waiting::Arrived;
 use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
-use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
 /// Longest time of any setting.
@@ -105,43 +105,19 @@ pub(super) struct Run {
     record: RunNote,
     /// Nodes of the last round, which come before others.
     former: BTreeSet<NodeDesc>,
-    /// Programs of the last round.
-    ///
-    /// Empty unless all participants have sent one.
-    programs: Vec<Program>,
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
-    stored_masters: BTreeMap<u64, Half>,
+    stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,
-    /// Least number that no earlier coordinator has given out.
-    ///
-    /// `None` if there was no earlier coordinator.
-    least_number: Option<u64>,
 }
 
 /// Knowledge of the coordinator that does not change.
 #[derive(Debug, Default)]
 pub(super) struct Context {
-    /// `true` if another coordinator follows this one.
-    ///
-    /// If not, nothing is left to it.
-    pub(super) is_restartable: bool,
-    /// Instance of the agent in whose process the coordinator is.
-    pub(super) host: Option<u64>,
     /// Time at which the coordinator began.
     ///
-    /// `None` if no other one follows it.
+    /// `None` if no other one follows it, so that nothing is left to the next one.
     pub(super) began: Option<Mono>,
-    /// `true` if the user has confirmed that missing processes have exited.
-    pub(super) is_confirmed: bool,
-    /// A number that no other coordinator has drawn.
-    pub(super) draw: u64,
-    /// If agents have leases.
-    ///
-    /// When one of the voters that elected this coordinator had last heard from an earlier one.
-    pub(super) electors_heard: Option<Mono>,
-    /// Longest time for which a machine may be silent, if it is known.
-    pub(super) node_timeout: Option<Duration>,
-    pub(super) rules: Rules<Rule>,
+    pub(super) origin: Origin,
 }
 
 /// The nodes of a run.
@@ -298,13 +274,19 @@ impl Run {
     /// If no agent in contact knows the number of the last round, the next one has a number that
     /// none of them has given out.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
+        if !self.context.origin.rules.has(Rule::NumbersJump) {
+            return;
+        }
         let least = u64::from(epoch) << ROUNDS_OF_EPOCH;
-        let least = self.least_number.unwrap_or(0).max(least);
-        self.least_number = Some(least);
-        if let Some(forming) = self.round.forming_mut()
-            && forming.last.is_none()
+        if let Some(forming) = self.round.forming_mut() {
+            if forming.last.is_none() {
+                forming.number = forming.number.max(least);
+            }
+        } else if let Some(recovery) = self.round.recovery()
+            && !recovery.is_recorded()
+            && let Some(formed) = self.round.formed_mut()
         {
-            forming.number = forming.number.max(least);
+            formed.next = formed.next.max(least);
         }
     }
 
@@ -520,18 +502,20 @@ impl Run {
         if self.is_closed() {
             return;
         }
-        self.round = Round::Closed(Closed {
+        let closed = Closed {
             number: self.round.number(),
             was_formed: self.round.is_formed(),
-        });
+        };
+        let last = std::mem::replace(&mut self.round, Round::Closed(closed));
+        let programs = last.formed().map_or(&[][..], |formed| &formed.programs[..]);
         self.torchrun.outdate();
-        self.record.closed = self.context.rules.has(Rule::EndIsRecorded);
+        self.record.closed = self.context.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
         out.push(Effect::Note(self.record.clone()));
         for (node, agent) in &mut self.agents {
             let event = match agent.phase {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
-                    Event::Refused(not_needed(&self.id, agent, &self.programs))
+                    Event::Refused(not_needed(&self.id, agent, programs))
                 }
                 Phase::Joining { .. } => Event::Refused(Refusal::Closed),
                 Phase::Member { .. } | Phase::Dropped => Event::Closed,

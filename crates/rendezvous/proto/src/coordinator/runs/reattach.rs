@@ -18,7 +18,7 @@ impl Run {
         successor: &NodeDesc,
         out: &mut Outbox<Effect>,
     ) {
-        if !self.context.rules.has(Rule::SuccessorsProve) {
+        if !self.context.origin.rules.has(Rule::SuccessorsProve) {
             return;
         }
         self.speaks(instance);
@@ -87,7 +87,7 @@ impl Run {
         if let Some(held) = &holds
             && held.succeeded
             && self.has_succeeded(held.round)
-            && self.context.rules.has(Rule::SuccessIsKept)
+            && self.context.origin.rules.has(Rule::SuccessIsKept)
         {
             let round = held.round;
             out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
@@ -127,7 +127,7 @@ impl Run {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
             let is_last = agent.attempt().is_some() && agent.attempt() == join.attempt;
-            self.context.is_restartable && is_last && agent.join.instance == join.instance
+            self.context.began.is_some() && is_last && agent.join.instance == join.instance
         })
     }
 
@@ -276,6 +276,6 @@ impl Run {
             return false;
         };
         let holds = !matches!(agent.phase, Phase::Member { .. }) || self.is_recoverable();
-        self.context.is_restartable && agent.attempt().is_some() && holds
+        self.context.began.is_some() && agent.attempt().is_some() && holds
     }
 }

@@ -11,16 +11,10 @@ use rdzv_core::machine::Outbox;
 /// Any more of them follow.
 pub(super) const HIGHEST: u64 = 1 << 48;
 
-/// Least distance from the last known round to the next, without a record.
-///
-/// A later round may have been announced that no agent in contact knows. The distance is less than
-/// twice this.
-const UNNOTED_STEP: u64 = 1000;
-
 impl Run {
     /// `true` if a coordinator that is started again can recover the last round.
     pub(super) fn is_recoverable(&self) -> bool {
-        self.context.is_restartable && !self.record.members.is_empty()
+        self.context.began.is_some() && !self.record.members.is_empty()
     }
 
     /// Records a round that is about to be announced.
@@ -59,7 +53,7 @@ impl Run {
 
     /// The rank of the participant in whose process this coordinator is.
     pub(super) fn host_rank(&self) -> Option<u32> {
-        let host = self.context.host.filter(|host| *host != 0)?;
+        let host = self.context.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();
         let rank = members.position(|member| *member == host)?;
         u32::try_from(rank).ok()
@@ -69,7 +63,7 @@ impl Run {
     ///
     /// The number of a round is never used twice, also where there is no record of it.
     pub(super) fn skip_numbers(&mut self, known: u64) {
-        let next = self.unnoted_number(known.min(HIGHEST));
+        let next = known.min(HIGHEST) + 1;
         if let Some(forming) = self.round.forming_mut() {
             if forming.number <= known {
                 forming.number = forming.number.max(next);
@@ -78,20 +72,6 @@ impl Run {
             && formed.number < known
         {
             formed.next = formed.next.max(next);
-        }
-    }
-
-    /// The number of the round after this one, for a coordinator without a record.
-    ///
-    /// Each coordinator has another one, higher than the numbers of the coordinators before it as
-    /// far as their count is known: of two that continue from the same round, the second need not
-    /// know of the first.
-    pub(super) fn unnoted_number(&self, known: u64) -> u64 {
-        if self.context.rules.has(Rule::NumbersJump) {
-            let known = known.max(self.least_number.unwrap_or(0));
-            known + UNNOTED_STEP + self.context.draw % UNNOTED_STEP
-        } else {
-            known + 1
         }
     }
 
@@ -126,7 +106,7 @@ impl Run {
         let is_known = self.round.announced().is_some() || self.is_closed() || last.is_some();
         is_known.then(|| RunNote {
             round: self.record.round.max(last.unwrap_or(0)),
-            closed: self.is_closed() && self.context.rules.has(Rule::EndIsRecorded),
+            closed: self.is_closed() && self.context.origin.rules.has(Rule::EndIsRecorded),
             ..RunNote::default()
         })
     }

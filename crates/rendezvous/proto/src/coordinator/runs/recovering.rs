@@ -92,7 +92,7 @@ impl Run {
             return;
         }
         let each = WINDOW_EACH * u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let window_ends = match self.context.electors_heard {
+        let window_ends = match self.context.origin.electors_heard {
             None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
@@ -104,7 +104,7 @@ impl Run {
             say_at: now.mono + reminder::FIRST,
             missing: members.filter(|(_, instance)| *instance != 0).collect(),
             over: Vec::new(),
-            is_confirmed: self.context.is_confirmed,
+            is_confirmed: self.context.origin.recover,
         };
         let recovery = Recovery {
             search,
@@ -121,15 +121,19 @@ impl Run {
     /// The last coordinator was heard from then: the agents have looked for another one since, and
     /// the workers of one that is cut off are suspended.
     fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
-        let heard = if self.context.rules.has(Rule::ElectorsCount) {
+        let heard = if self.context.origin.rules.has(Rule::ElectorsCount) {
             heard
         } else {
             Mono::ZERO
         };
         let members = u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let timeout = self.context.node_timeout.unwrap_or(silence::NODE_TIMEOUT);
+        let timeout = self
+            .context
+            .origin
+            .node_timeout
+            .unwrap_or(silence::NODE_TIMEOUT);
         let lease = fence::lease(timeout, members);
-        let lost_after = fence::lost_after(lease, self.context.rules);
+        let lost_after = fence::lost_after(lease, self.context.origin.rules);
         let silent = heard + lost_after.max(self.fence());
         // Where it took long to elect one, they come as soon as they find it.
         silent.max(now + lease / 2)
@@ -190,7 +194,7 @@ impl Run {
             say_at: now.mono + reminder::FIRST,
             missing: (0..known.size).map(|rank| (rank, 0)).collect(),
             over: Vec::new(),
-            is_confirmed: self.context.is_confirmed,
+            is_confirmed: self.context.origin.recover,
         };
         let recovery = Recovery {
             search,
@@ -313,12 +317,6 @@ impl Run {
         }
         if !is_recorded {
             out.push(Effect::Note(self.record.clone()));
-            // A number that was given out in between is never used twice.
-            let next = self.unnoted_number(self.round.number());
-            let jumps = self.context.rules.has(Rule::NumbersJump);
-            if let Some(formed) = self.round.formed_mut() {
-                formed.next = if jumps { formed.next.max(next) } else { next };
-            }
         }
         if let Some(ended) = ended {
             out.push(Effect::Recovering(ended));
@@ -356,7 +354,7 @@ impl Run {
 
     /// Time at which missing participants are lost; `None` if they will not be.
     fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
-        let rules = &self.context.rules;
+        let rules = &self.context.origin.rules;
         let search = &recovery.search;
         let Some(ends) = recovery.window_ends else {
             return if rules.has(Rule::MissingAreAwaited) {
@@ -371,7 +369,8 @@ impl Run {
         // Of voters, a majority has elected this coordinator: missing participants are cut off, or
         // have ended. If all are missing, their workers are suspended only where they have a fence.
         let is_fenced = !self.record.lease.is_zero();
-        let is_elected = self.context.electors_heard.is_some() && (missing < size || is_fenced);
+        let is_elected =
+            self.context.origin.electors_heard.is_some() && (missing < size || is_fenced);
         let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
         are_lost.then_some(if rules.has(Rule::WindowIsKept) {
             ends
@@ -449,7 +448,7 @@ impl Run {
             }
         };
         formed.awaited = participants.into_iter().collect();
-        self.programs = self.programs_of(&formed.awaited);
+        formed.programs = self.programs_of(&formed.awaited);
         self.round = if is_ended {
             Round::Over(formed)
         } else {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::master::Master;
 use crate::NodeDesc;
-use crate::coordinator::wire::LastCoordinator;
+use crate::coordinator::wire::{LastCoordinator, Program};
 use rdzv_core::time::{Mono, Wall};
 
 /// The state of the round that forms or was formed last. Exactly one holds.
@@ -83,6 +83,8 @@ pub(super) struct Formed {
     pub(super) is_ours: bool,
     /// The least number of the next round.
     pub(super) next: u64,
+    /// Programs of the participants; empty unless each has sent one.
+    pub(super) programs: Vec<Program>,
     pub(super) master: Master,
     /// Participants that may come back to the next round.
     pub(super) awaited: BTreeSet<NodeDesc>,

@@ -60,7 +60,7 @@ impl Run {
         self.is_recoverable()
             && !is_torn
             && self.record.lease.is_zero()
-            && self.context.rules.has(Rule::SilenceIsNoEnd)
+            && self.context.origin.rules.has(Rule::SilenceIsNoEnd)
     }
 
     /// A participant leaves the round, and its workers have ended.
@@ -160,7 +160,7 @@ impl Run {
     /// That holds for rounds of earlier coordinators.
     pub(super) fn is_confirmed(&self) -> bool {
         let is_ours = self.round.formed().is_some_and(|formed| formed.is_ours);
-        self.context.is_confirmed && !is_ours
+        self.context.origin.recover && !is_ours
     }
 
     /// Begins with a record that says it.

@@ -299,7 +299,7 @@ impl Run {
         // out.
         let mut left = old.participants.keys().filter(|node| {
             let is_out = !nodes.participants.contains_key(*node);
-            is_out && (self.context.is_restartable || !is_ours(node))
+            is_out && (self.context.began.is_some() || !is_ours(node))
         });
         let left = left.next();
         let reason = match (left, came) {

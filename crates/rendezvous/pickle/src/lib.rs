@@ -10,8 +10,8 @@
 //! * [`decode`]: the machine; bytes to a [`Document`]. [`document`]: what can be asked of that.
 //! * [`encode`]: the other way, as protocol 4, with the sharing that keeps Python's pickles small.
 //!
-//! Which attributes make a state is the business of
-//! [`rendezvous::codec`](crate::codec), not of this module.
+//! Which attributes make a state is the business of `rendezvous-proto::codec`, not of this crate.
+//! Its API follows the releases of `rdzv-rendezvous`.
 
 pub mod decode;
 pub mod document;
