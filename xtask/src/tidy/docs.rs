@@ -17,6 +17,9 @@ const IDS: [&str; 3] = ["EDGE-", "INV-", "SCN-"];
 /// The head of a table that has a verdict for each item.
 const VERDICTS: &str = "| item of PyTorch | verdict | shown by |";
 
+/// The head of a table of figures.
+const FIGURES: &str = "| | rdzv | PyTorch | times better |";
+
 /// The names of functions, each with the names of the files that it is in.
 type Functions<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
@@ -69,6 +72,20 @@ pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Find
             _ => "the row has not three cells".to_owned(),
         };
         findings.push(Finding::new(format!("{path}:{line}"), rule));
+    }
+    findings
+}
+
+/// Rows of figures that are not among the `measured` ones.
+pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_inside = false;
+    for (line, row) in (1..).zip(text.lines()) {
+        is_inside = row == FIGURES || is_inside && row.starts_with('|');
+        if is_inside && !measured.lines().any(|known| known == row) {
+            let place = format!("{path}:{line}");
+            findings.push(Finding::new(place, "docs/benchmarks.md has no such row"));
+        }
     }
     findings
 }
@@ -185,6 +202,15 @@ mod tests {
                 "there is no test it_works in c.rs"
             )]
         );
+    }
+
+    #[test]
+    fn a_figure_that_was_not_measured_is_found() {
+        let row = |name: &str| format!("{FIGURES}\n|---|---|---|---|\n| {name} | 1 | 2 | 2 |\n");
+        assert_eq!(figures("README.md", &row("a"), &row("a")), []);
+        let findings = figures("README.md", &row("b"), &row("a"));
+        let expected = Finding::new("README.md:3", "docs/benchmarks.md has no such row");
+        assert_eq!(findings, [expected]);
     }
 
     #[test]

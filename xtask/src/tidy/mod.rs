@@ -101,6 +101,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         findings.extend(docs::check(&document.path, &document.text, &functions));
         findings.extend(docs::verdicts(&document.path, &document.text, &documents));
     }
+    let text_of = |path: &str| {
+        let page = documents.iter().find(|document| document.path == path);
+        page.map_or("", |document| document.text.as_str())
+    };
+    let measured = text_of("docs/benchmarks.md");
+    findings.extend(docs::figures("README.md", text_of("README.md"), measured));
     findings.extend(docs::rules(&documents, &sources));
     let texts = [sources, documents].concat();
     findings.extend(style::check(&texts, lower)?);
