@@ -5,8 +5,8 @@
 //! | system calls of `rdzv run /bin/true`, in all its processes | strace |
 //! | instructions of a request to the store server | callgrind |
 //!
-//! Both are counted in the development build that the tests use. A launch is counted in system calls, since
-//! valgrind 3.19 has no `pidfd_open`, without which no agent runs.
+//! Both are counted in the development build that the tests use. A launch is counted in system
+//! calls, since valgrind 3.19 has no `pidfd_open`, without which no agent runs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -33,8 +33,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     check()?;
     tidy::run(&[])?;
-    // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error shows
-    // up again when the tests ask for them.
+    // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error
+    // shows up again when the tests ask for them.
     let arrival = thread::spawn(|| {
         let _ = install::python();
         let _ = etcd::server();

@@ -18,8 +18,8 @@ pub(crate) fn root() -> PathBuf {
 
 /// The cargo that started this task, or else the one on `PATH`.
 ///
-/// It does not get the variables that describe this package: build scripts that look at them would run
-/// again, and with them most of the build, at each change between `cargo` and `cargo xtask`.
+/// It does not get the variables that describe this package: build scripts that look at them would
+/// run again, and with them most of the build, at each change between `cargo` and `cargo xtask`.
 pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

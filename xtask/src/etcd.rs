@@ -1,8 +1,8 @@
 //! The etcd server that the tests of the etcd backends run against.
 //!
-//! It is taken out of Debian's package `etcd-server` into the cache folder (see [`crate::install`]),
-//! without being installed: that needs no root, and no service is started. Whoever has a server
-//! already, or no `apt-get`, names its program in `RDZV_ETCD`.
+//! It is taken out of Debian's package `etcd-server` into the cache folder (see
+//! [`crate::install`]), without being installed: that needs no root, and no service is started.
+//! Whoever has a server already, or no `apt-get`, names its program in `RDZV_ETCD`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

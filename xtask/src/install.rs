@@ -1,8 +1,8 @@
 //! Installing into the cache folder, which every clone shares.
 //!
-//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. An environment's
-//! folder is named after the hash of its requirements. A marker, written last, says that the folder is
-//! complete; a lock keeps two runs from making it at the same time.
+//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. An
+//! environment's folder is named after the hash of its requirements. A marker, written last, says
+//! that the folder is complete; a lock keeps two runs from making it at the same time.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! `cargo xtask lines`: the size of each crate, of this checkout or another one.
 //!
-//! Tests are what only tests compile: code under `#[cfg(test)]`, the folders `tests`, `examples` and
-//! `benches`, and packages for tests. A file's size counts comments and blanks, but no tests.
+//! Tests are what only tests compile: code under `#[cfg(test)]`, the folders `tests`, `examples`
+//! and `benches`, and packages for tests. A file's size counts comments and blanks, but no tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: every test there is, with one command, on a machine that has cargo and Python.
 //!
-//! nextest runs the tests of Rust, pytest those of `interop/` (PyTorch against the binaries just built),
-//! of the Python package ([`crate::python`]) and of the manifests in `examples/kubernetes`. Tests that need an
-//! etcd server, or gigabytes of memory, are ignored by a plain `cargo test`, and run here. PyTorch or
-//! etcd missing is a failure, never a skip.
+//! nextest runs the tests of Rust, pytest those of `interop/` (PyTorch against the binaries just
+//! built), of the Python package ([`crate::python`]) and of the manifests in `examples/kubernetes`.
+//! Tests that need an etcd server, or gigabytes of memory, are ignored by a plain `cargo test`, and
+//! run here. PyTorch or etcd missing is a failure, never a skip.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

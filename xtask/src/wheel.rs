@@ -1,7 +1,7 @@
 //! `cargo xtask wheel`: the Python package, with the launcher in it.
 //!
-//! The build backend of the package itself does it (`python/build/build_backend.py`), so that this wheel is
-//! the one that `pip install .` makes.
+//! The build backend of the package itself does it (`python/build/build_backend.py`), so that this
+//! wheel is the one that `pip install .` makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@
 //!   looks for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
 //! ```
 //!
-//! The agent has a thread of its own, so that the calling one looks for signals at least every 100 ms, also
-//! during a rendezvous. It never attaches to the interpreter.
+//! The agent has a thread of its own, so that the calling one looks for signals at least every 100
+//! ms, also during a rendezvous. It never attaches to the interpreter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

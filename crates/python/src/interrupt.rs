@@ -1,10 +1,11 @@
 //! Calls that wait: without the interpreter, and with an end that Ctrl-C or the end of the interpreter can
 //! bring.
 //!
-//! A thread that wants the interpreter while that ends is unwound by Python (up to 3.13), from wherever it is, and
-//! frames of Rust abort the process then. So once the end has begun no thread but the one that ends it comes back: it
-//! gives the interpreter away and stays where it is ([`stay`]), and the end waits until no other thread runs code of
-//! Python's below code of ours ([`below`]).
+//! A thread that wants the interpreter while that ends is unwound by Python (up to 3.13), from
+//! wherever it is, and frames of Rust abort the process then. So once the end has begun no thread
+//! but the one that ends it comes back: it gives the interpreter away and stays where it is
+//! ([`stay`]), and the end waits until no other thread runs code of Python's below code of ours
+//! ([`below`]).
 
 mod approach;
 
@@ -132,8 +133,8 @@ pub(crate) fn is_to_end() -> bool {
     let error = match ENDING.load(Ordering::SeqCst) {
         true => Some(ended()),
         false => Python::try_attach(|py| {
-            // The end may have begun meanwhile. This thread may hold locks that the end waits for, so it does not stay here
-            // but ends its call, and stays after that.
+            // The end may have begun meanwhile. This thread may hold locks that the end waits for,
+            // so it does not stay here but ends its call, and stays after that.
             let Some(_entered) = Below::enter() else {
                 return Some(ended());
             };
@@ -154,9 +155,9 @@ pub(crate) fn is_to_end() -> bool {
 
 /// Waits in slices until `step` gives a value or `timeout` is over.
 ///
-/// `step` gets the longest time that it may wait, runs detached from the interpreter, and gives `None` if
-/// nothing has happened in that time. `None` as the result means that the timeout is over. An exception of a
-/// signal handler ends the wait.
+/// `step` gets the longest time that it may wait, runs detached from the interpreter, and gives
+/// `None` if nothing has happened in that time. `None` as the result means that the timeout is
+/// over. An exception of a signal handler ends the wait.
 pub(crate) fn wait_in_slices<T: Send>(
     py: Python<'_>,
     timeout: Duration,
@@ -204,7 +205,8 @@ pub(crate) fn end_all(py: Python<'_>) {
     let others = has_other_threads(py).unwrap_or(true);
     py.detach(|| {
         let start = Instant::now();
-        // A thread says so while it has the interpreter, which it then uses further: there is no event to wait for.
+        // A thread says so while it has the interpreter, which it then uses further: there is no
+        // event to wait for.
         while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
             thread::sleep(Duration::from_millis(1));
         }
@@ -229,8 +231,8 @@ pub(crate) fn forget_other_threads() {
 /// The interpreter waits for its other threads as soon as the main one is over, before `atexit`. A program
 /// with one thread has not loaded `threading`.
 ///
-/// An error is the exception of a signal handler: a signal that arrives here runs it in the Python code of
-/// `threading`.
+/// An error is the exception of a signal handler: a signal that arrives here runs it in the Python
+/// code of `threading`.
 fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
     static THREADING: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let threading = THREADING.get_or_try_init(py, || -> PyResult<_> {

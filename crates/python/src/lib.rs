@@ -1,15 +1,15 @@
 //! The native half of the Python package `rdzv`.
 //!
-//! Rust does the input and output, the waiting and the bytes; `python/rdzv` has the names, the pickles and
-//! the policy. Rules of this crate:
+//! Rust does the input and output, the waiting and the bytes; `python/rdzv` has the names, the
+//! pickles and the policy. Rules of this crate:
 //!
-//! - A call that can wait detaches from the interpreter, and looks for signals at least every 100 ms
-//!   (`interrupt`).
+//! - A call that can wait detaches from the interpreter, and looks for signals at least every 100
+//!   ms (`interrupt`).
 //! - Numbers, keys, values and timeouts are checked where they cross (`argument`, `timeout`).
-//! - What Python objects own is in a `handle`, which knows of `close()`, of forks and of the end of the
-//!   interpreter. No other state outlives a call.
-//! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and be
-//!   pickled (`errors`).
+//! - What Python objects own is in a `handle`, which knows of `close()`, of forks and of the end of
+//!   the interpreter. No other state outlives a call.
+//! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and
+//!   be pickled (`errors`).
 
 mod agent;
 mod argument;

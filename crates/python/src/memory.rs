@@ -1,7 +1,7 @@
 //! Memory of Python objects: numpy arrays, JAX host arrays, torch tensors, `bytearray` and the like.
 //!
-//! The one place of this crate with `unsafe`: an address that an object vouches for becomes a slice. An object is
-//! asked in one of three ways:
+//! The one place of this crate with `unsafe`: an address that an object vouches for becomes a
+//! slice. An object is asked in one of three ways:
 //!
 //! | way | objects |
 //! |---|---|
@@ -11,14 +11,19 @@
 //!
 //! Invariants of every [`Memory`]:
 //!
-//! - M1: `start` is the address of `bytes` bytes that stay where they are while `owner` lives: the object has
-//!   promised that (an exported buffer cannot be resized, a managed tensor lives until its deleter is called, a tensor that is referenced
-//!   keeps its storage). Without bytes, the address is never used.
-//! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size; both are checked here.
-//! - M3: every bit pattern is a value of every [`Element`], so that bytes of anybody can be read as elements.
-//! - M4: only memory that the object gives for writing is written. While an operation has it, the program must not
-//!   touch it, as with every library that works on arrays without the interpreter's lock.
-//! - M5: memory that has come with a call is written by Python only if nobody else has it (see [`Received`]).
+//! - M1: `start` is the address of `bytes` bytes that stay where they are while `owner` lives: the
+//!   object has promised that (an exported buffer cannot be resized, a managed tensor lives until
+//!   its deleter is called, a tensor that is referenced keeps its storage). Without bytes, the
+//!   address is never used.
+//! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size; both are
+//!   checked here.
+//! - M3: every bit pattern is a value of every [`Element`], so that bytes of anybody can be read as
+//!   elements.
+//! - M4: only memory that the object gives for writing is written. While an operation has it, the
+//!   program must not touch it, as with every library that works on arrays without the
+//!   interpreter's lock.
+//! - M5: memory that has come with a call is written by Python only if nobody else has it (see
+//!   [`Received`]).
 
 #![allow(unsafe_code)]
 
@@ -232,8 +237,9 @@ pub(crate) struct Memory {
     _owner: Owner,
 }
 
-// SAFETY: M1 says that the memory stays for any thread. The owners give their reference back from any thread:
-// pyo3 defers that until somebody is attached, and the deleters of DLPack may be called by every thread.
+// SAFETY: M1 says that the memory stays for any thread. The owners give their reference back from
+// any thread: pyo3 defers that until somebody is attached, and the deleters of DLPack may be called
+// by every thread.
 unsafe impl Send for Memory {}
 // SAFETY: a shared `Memory` only gives shared slices of values without interior mutability.
 unsafe impl Sync for Memory {}
@@ -243,8 +249,9 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `TypeError` if it is no array, or of a type that a group does not carry; `ValueError` if it is not contiguous,
-    /// not aligned, read-only though it is to be written, or not in the memory of this host.
+    /// `TypeError` if it is no array, or of a type that a group does not carry; `ValueError` if it
+    /// is not contiguous, not aligned, read-only though it is to be written, or not in the memory
+    /// of this host.
     pub(crate) fn of(
         object: Object<'_>,
         operation: &'static str,
@@ -632,7 +639,8 @@ impl Shared {
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: M1, M3. M4: `rdzv.rpc` tells its users to leave the memory unchanged until the call is over.
+        // SAFETY: M1, M3. M4: `rdzv.rpc` tells its users to leave the memory unchanged until the
+        // call is over.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
@@ -755,8 +763,9 @@ impl ArenaBlock {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by the process that made
-        // the arena, which is this one; that it is not written while it is lent is the promise of its owner.
+        // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by
+        // the process that made the arena, which is this one; that it is not written while it is
+        // lent is the promise of its owner.
         unsafe { fill(&slf, view, flags, &slf.get().0, false) }
     }
 }
@@ -765,7 +774,8 @@ impl ArenaBlock {
 ///
 /// # Safety
 ///
-/// The view can be written, and the memory is there as long as the owner; written, if it is not read-only.
+/// The view can be written, and the memory is there as long as the owner; written, if it is not
+/// read-only.
 unsafe fn fill(
     owner: &Bound<'_, impl PyClass>,
     view: *mut ffi::Py_buffer,

@@ -86,7 +86,8 @@ impl Rendezvous {
         backend.set_observer(Box::new(move |change| match change {
             Change::Membership { round, .. } => observed.lock().changed = Some(round),
             Change::Closed => observed.lock().closed = true,
-            // Its workers, or the calls of the next round, say so. There are no workers here to stand still.
+            // Its workers, or the calls of the next round, say so. There are no workers here to
+            // stand still.
             Change::PeerFailed { .. } | Change::Lost(_) | Change::Lease { .. } => {}
         }));
         let inner = Arc::new_cyclic(|inner| Inner {

@@ -10,14 +10,14 @@ use crate::history::key::{Answer, Call};
 pub const KEYS: usize = 4;
 const NUMBERS: usize = 2;
 
-/// An operation that was asked for.
+/// A requested operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyOperation {
     /// The key.
     pub key: usize,
     /// The operation.
     pub call: Call,
-    /// When it was asked for.
+    /// Time of the request.
     pub called: u64,
 }
 

@@ -25,10 +25,11 @@
 //! | [`key_operation`] | operations whose order is looked for |
 //! | [`ledger`] | what must be true of all answers together |
 //!
-//! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is satisfied is
-//! answered, and exactly once. **INV-S3** replies come in the order of requests. **INV-S4** memory stays
-//! within the limit. **INV-S5** a multi-set is seen whole or not at all. **INV-S6** an entry of a queue is
-//! taken once, and in order. **INV-L1** what clients of a key saw, and the agents of a run, is linearizable.
+//! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is
+//! satisfied is answered, and exactly once. **INV-S3** replies come in the order of requests.
+//! **INV-S4** memory stays within the limit. **INV-S5** a multi-set is seen whole or not at all.
+//! **INV-S6** an entry of a queue is taken once, and in order. **INV-L1** what clients of a key
+//! saw, and the agents of a run, is linearizable.
 
 pub mod agents;
 pub mod client;

@@ -57,7 +57,7 @@ impl<E> Scheduler<E> {
         self.events.insert((time.max(self.now), number), event);
     }
 
-    /// Schedules an event for now, before the others of this time.
+    /// Schedules an event for now, before other events of this time.
     pub fn at_once(&mut self, event: E) {
         self.urgent += 1;
         self.events.insert((self.now, self.urgent), event);

@@ -5,10 +5,11 @@
 //! collective_worker <store host:port> <rank> <world size> <name of the group>
 //! ```
 //!
-//! With a name it measures, for `cargo xtask bench collective`: rank 0 prints one line of JSON, the median seconds
-//! of one `all_reduce` by size in bytes, and with two ranks, of a message to the other one and back, as `message`
-//! and the size. Without a name it does what a test tells it, line by line. It says `ready` when it is in the group,
-//! and answers every line of its input with one line: `ok`, or the error.
+//! With a name it measures, for `cargo xtask bench collective`: rank 0 prints one line of JSON, the
+//! median seconds of one `all_reduce` by size in bytes, and with two ranks, of a message to the
+//! other one and back, as `message` and the size. Without a name it does what a test tells it, line
+//! by line. It says `ready` when it is in the group, and answers every line of its input with one
+//! line: `ok`, or the error.
 //!
 //! | line | does |
 //! |---|---|

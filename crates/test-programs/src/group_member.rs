@@ -6,12 +6,12 @@
 //! group_member form HOST:PORT NAME RANK WORLD_SIZE DEADLINE_MS [DIE_BEFORE]
 //! ```
 //!
-//! The store at `HOST:PORT` is any TCP store, e.g. that of `rdzv store`. With `DIE_BEFORE` the process
-//! kills itself before its request to the store with that number, counted from 0. It prints `in` when
-//! it is in the group, `view NAME …` for each state of the group, `detached TEXT` when it is told
-//! nothing more, and `failed KIND TEXT`. It leaves when its standard input says `leave`, waits for the
-//! others when that says `shutdown MS`, and prints `left`; it ends without a word when its standard
-//! input does.
+//! The store at `HOST:PORT` is any TCP store, e.g. that of `rdzv store`. With `DIE_BEFORE` the
+//! process kills itself before its request to the store with that number, counted from 0. It prints
+//! `in` when it is in the group, `view NAME …` for each state of the group, `detached TEXT` when it
+//! is told nothing more, and `failed KIND TEXT`. It leaves when its standard input says `leave`,
+//! waits for the others when that says `shutdown MS`, and prints `left`; it ends without a word
+//! when its standard input does.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};

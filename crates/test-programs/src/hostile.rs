@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Prints one line of JSON: how many requests the client had answered, and the median and the 99th
-//! percentile of the time that an answer took, in seconds. The client's connection is never made again.
+//! percentile of the time that an answer took, in seconds. The client's connection is never made
+//! again.
 
 use std::net::SocketAddr;
 use std::thread;

@@ -1,8 +1,9 @@
 //! Programs that tests and benchmarks start: workers, clients and load generators.
 //!
-//! All of them are this one binary, because each binary would be linked with everything. The name under
-//! which it is started says which program it is. Under its own name it makes the names: hard links in
-//! the folder `programs` beside it, because programs start themselves by the path of their process.
+//! All of them are this one binary, because each binary would be linked with everything. The name
+//! under which it is started says which program it is. Under its own name it makes the names: hard
+//! links in the folder `programs` beside it, because programs start themselves by the path of their
+//! process.
 
 mod collective_worker;
 mod crowd;

@@ -5,8 +5,8 @@
 //! placement / 0-63 exclusive 8
 //! ```
 //!
-//! `ROOT` has the machine's `proc` and `sys`; `AFFINITY` is what the agent may use there. Prints one
-//! list of processors per worker, or `error:` and the reason.
+//! `ROOT` has the machine's `proc` and `sys`; `AFFINITY` is what the agent may use there. Prints
+//! one list of processors per worker, or `error:` and the reason.
 
 use rdzv_agent::topology::Hardware;
 use rdzv_agent_proto::topology::{BindingMode, CpuList, VisibleLists};

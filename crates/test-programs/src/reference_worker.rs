@@ -6,8 +6,8 @@
 //! reference_worker HOST:PORT NAME RANK idle      does nothing by itself
 //! ```
 //!
-//! In the store: `operations` counts what was done, `violations` says what was wrong; at `stop` everything
-//! is dropped, and `reports` gets a line when nothing is left, or too long after.
+//! In the store: `operations` counts what was done, `violations` says what was wrong; at `stop`
+//! everything is dropped, and `reports` gets a line when nothing is left, or too long after.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -9,9 +9,9 @@
 //! | `again VALUE` | the value that is written back for one that was read |
 //!
 //! A description has `round`, `complete`, `closed`, `deadline`, `participants`, `wait_list`,
-//! `redundancy_list` and `last_heartbeats`. A node is `[addr, pid, local_id]`; participants are pairs
-//! of node and rank, heartbeats pairs of node and time. Times are microseconds after 1970, in UTC.
-//! What cannot be read is answered by `error ` and why.
+//! `redundancy_list` and `last_heartbeats`. A node is `[addr, pid, local_id]`; participants are
+//! pairs of node and rank, heartbeats pairs of node and time. Times are microseconds after 1970, in
+//! UTC. What cannot be read is answered by `error ` and why.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

@@ -38,8 +38,8 @@
 //! store is closed and the exit code is 0. If the store cannot be opened, `error ` and the text are
 //! printed instead of `ready` and the exit code is 1.
 //!
-//! `rendezvous` prints `joined RANK WORLD_SIZE`, or `error ` and the text; then the same for the next
-//! round of the same rendezvous.
+//! `rendezvous` prints `joined RANK WORLD_SIZE`, or `error ` and the text; then the same for the
+//! next round of the same rendezvous.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

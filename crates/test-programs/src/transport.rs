@@ -4,8 +4,8 @@
 //! transport CONTACT [CERTIFICATE KEY AUTHORITY]
 //! ```
 //!
-//! The contact is the JSON that a [`PeerAddress`] makes. With certificates, TCP is encrypted. It greets the
-//! worker, and ends when that closes.
+//! The contact is the JSON that a [`PeerAddress`] makes. With certificates, TCP is encrypted. It
+//! greets the worker, and ends when that closes.
 
 use std::env;
 use std::io::{self, IoSlice};

@@ -1,7 +1,8 @@
 //! `cargo xtask bench group`: `torch.distributed` with the backend rdzv beside gloo, on loopback: `all_reduce`, and a step of
 //! DDP with its communication.
 //!
-//! Both backends are in the same processes and are measured in turns. The figure of a run is the median at rank 0.
+//! Both backends are in the same processes and are measured in turns. The figure of a run is the
+//! median at rank 0.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask bench hostile`: an honest client of `rdzv store` beside each attack of the hostile suite.
 //!
-//! The server is a new one for each attack. The client (the program `hostile` of the test programs) writes
-//! and reads as fast as it is answered, while the attack goes on and for a second at least. A connection
-//! that the server ends is a failure.
+//! The server is a new one for each attack. The client (the program `hostile` of the test programs)
+//! writes and reads as fast as it is answered, while the attack goes on and for a second at least.
+//! A connection that the server ends is a failure.
 
 use std::process::Command;
 

@@ -1,8 +1,9 @@
 //! `cargo xtask bench`: rdzv and PyTorch side by side, alternating, on the same machine.
 //!
-//! One side is never measured alone: runs alternate, so that a busy minute of the machine hits both,
-//! and what is printed are medians and their ratio. [`measure`] and [`worker`] are this program in
-//! its other parts: it starts itself as the parent that measures and as the worker that is started.
+//! One side is never measured alone: runs alternate, so that a busy minute of the machine hits
+//! both, and what is printed are medians and their ratio. [`measure`] and [`worker`] are this
+//! program in its other parts: it starts itself as the parent that measures and as the worker that
+//! is started.
 
 mod agent;
 mod arguments;

@@ -1,8 +1,9 @@
 //! `cargo xtask bench rendezvous reattach`: 10,000 agents hold a round, and their coordinator is killed.
 //!
-//! All agents are in one process with a connection each over loopback. The coordinator is the process of
-//! `rdzv store` that serves, which is the only voter or one of three. After each kill the agents reattach to the next
-//! coordinator, and then one agent joins again, which leads all of them to the next round.
+//! All agents are in one process with a connection each over loopback. The coordinator is the
+//! process of `rdzv store` that serves, which is the only voter or one of three. After each kill
+//! the agents reattach to the next coordinator, and then one agent joins again, which leads all of
+//! them to the next round.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

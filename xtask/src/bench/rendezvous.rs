@@ -1,11 +1,12 @@
 //! `cargo xtask bench rendezvous`: how long it takes until all agents of a round hold their rank,
 //! and what that costs the store.
 //!
-//! Both sides are one process with all agents in it, each with a connection of its own over loopback.
-//! PyTorch's are threads, and so are ours up to 128; from 1,000 on ours alone are measured, as machines
-//! over one thread's sockets. The server is in PyTorch's process, and a process of its own on our
-//! side. PyTorch's agents are given up after a minute; their figures are lower bounds then, and said
-//! to be. Agents are connected before the clock starts, except where both times are given.
+//! Both sides are one process with all agents in it, each with a connection of its own over
+//! loopback. PyTorch's are threads, and so are ours up to 128; from 1,000 on ours alone are
+//! measured, as machines over one thread's sockets. The server is in PyTorch's process, and a
+//! process of its own on our side. PyTorch's agents are given up after a minute; their figures are
+//! lower bounds then, and said to be. Agents are connected before the clock starts, except where
+//! both times are given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! `cargo xtask bench store`: the TCP store server against PyTorch's libuv server.
 //!
-//! Both servers stay up and are asked in turns by the same native load generator (the program `load`
-//! of the test programs) and by PyTorch's own client. Both listen on all addresses and are
+//! Both servers stay up and are asked in turns by the same native load generator (the program
+//! `load` of the test programs) and by PyTorch's own client. Both listen on all addresses and are
 //! reached by a numeric one.
 //!
 //! | quantity | what |

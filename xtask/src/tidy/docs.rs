@@ -1,10 +1,11 @@
 //! Citations: each test that the documents in `docs/` name is there, and so is each rule that
 //! anything names.
 //!
-//! Tables that say what rdzv has for each item of PyTorch name a verdict and what shows it in every row.
+//! Tables that say what rdzv has for each item of PyTorch name a verdict and what shows it in every
+//! row.
 //!
-//! A test is named as `file::test` between backquotes, with a file of Rust or Python. A rule is a row
-//! of a document (`| INV-A9 |`), or stands in bold where the code explains it.
+//! A test is named as `file::test` between backquotes, with a file of Rust or Python. A rule is a
+//! row of a document (`| INV-A9 |`), or stands in bold where the code explains it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

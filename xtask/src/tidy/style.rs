@@ -1,7 +1,8 @@
 //! Words and forms that texts and names must not have, each with a limit that only falls.
 //!
-//! `xtask/style.txt` is the table: `LIMIT SCOPE PATTERN -> ADVICE` on each line, with a regular expression.
-//! More matches than the limit are a finding, and so are fewer: `cargo xtask tidy --lower` writes the new limit.
+//! `xtask/style.txt` is the table: `LIMIT SCOPE PATTERN -> ADVICE` on each line, with a regular
+//! expression. More matches than the limit are a finding, and so are fewer: `cargo xtask tidy
+//! --lower` writes the new limit.
 
 use std::fs;
 use std::process::Command;

@@ -12,8 +12,8 @@
 //! The machines themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
 //! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
-//! The fence around these crates is `crates/base/core/clippy.toml`, which forbids clocks, sockets, files,
-//! threads, the environment and randomly ordered maps, and a short list of dependencies that
+//! The fence around these crates is `crates/base/core/clippy.toml`, which forbids clocks, sockets,
+//! files, threads, the environment and randomly ordered maps, and a short list of dependencies that
 //! `cargo xtask tidy` compares with the manifests.
 
 pub mod endpoint;

@@ -12,10 +12,10 @@
 //! 3. `handle` never fails: a bad input produces an output that says so, never a panic and never a
 //!    lost error.
 //! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run is a text.
-//! 5. A machine has one owner; other threads send it messages. The exception is a machine that every
-//!    thread of a process enters with typed calls (remote references): it stands behind one lock, and
-//!    each call takes the lock, calls the machine, drains its outputs and releases the lock before it
-//!    applies them. Nothing waits and no user code runs under that lock.
+//! 5. A machine has one owner; other threads send it messages. The exception is a machine that
+//!    every thread of a process enters with typed calls (remote references): it stands behind one
+//!    lock, and each call takes the lock, calls the machine, drains its outputs and releases the
+//!    lock before it applies them. Nothing waits and no user code runs under that lock.
 //! 6. Randomness is an input, or a seed in the configuration.
 
 use std::collections::VecDeque;

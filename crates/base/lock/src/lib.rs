@@ -1,8 +1,8 @@
 //! Locks that do not remember panics: nothing here panics half-way while it holds one.
 //!
-//! Their whole state is in the lock itself, as that of the standard library's is. Locks that keep waiting threads in a
-//! table of the process would leave that table to a forked child, with threads in it that the child has not, and whose
-//! memory it uses anew.
+//! Their whole state is in the lock itself, as that of the standard library's is. Locks that keep
+//! waiting threads in a table of the process would leave that table to a forked child, with threads
+//! in it that the child has not, and whose memory it uses anew.
 //!
 //! | type | what |
 //! |---|---|

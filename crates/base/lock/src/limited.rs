@@ -60,7 +60,8 @@ impl<T> LimitedMutex<T> {
             return Some(self.lock());
         };
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // A thread that gives the value back from here on sees that another one waits, or has given it back before this look.
+        // A thread that gives the value back from here on sees that another one waits, or has given
+        // it back before this look.
         fence(Ordering::SeqCst);
         let mut gate = self.gate.lock();
         let guard = loop {

@@ -8,9 +8,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// A free port at which nobody listens.
 ///
-/// The port stays bound on all addresses until the test program ends, so that a request for a free port
-/// does not return it again. A program that sets `SO_REUSEADDR`, as stores and most servers do, can
-/// listen at it.
+/// The port stays bound on all addresses until the test program ends, so that a request for a free
+/// port does not return it again. A program that sets `SO_REUSEADDR`, as stores and most servers
+/// do, can listen at it.
 pub fn free_port() -> u16 {
     static HELD: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
     let socket =

@@ -18,7 +18,8 @@ pub fn program(name: &str) -> PathBuf {
     let all = binary(ALL);
     let path = profile().join("programs").join(name);
     let _naming = NAMING.lock().unwrap();
-    // The names are links, and one that was made before the last build is a link to what was built then.
+    // The names are links, and one that was made before the last build is a link to what was built
+    // then.
     if inode(&path) != inode(&all) {
         let status = Command::new(&all).status();
         assert!(status.unwrap().success(), "{}", all.display());
@@ -64,8 +65,8 @@ fn build(program: &Path, what: &[&str]) {
             other => other,
         };
         let mut command = Command::new(cargo);
-        // Variables of the package under test would have dependencies built again whose build scripts
-        // read them.
+        // Variables of the package under test would have dependencies built again whose build
+        // scripts read them.
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
             if ["CARGO_PKG_", "CARGO_MANIFEST_"]

@@ -135,8 +135,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of the stream. After [`io::ErrorKind::WouldBlock`], the next call has to begin with the same
-    /// bytes.
+    /// Those of the stream. After [`io::ErrorKind::WouldBlock`], the next call has to begin with
+    /// the same bytes.
     pub fn write_parts(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_vectored(parts),

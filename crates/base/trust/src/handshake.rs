@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A proof is the HMAC of both hellos with the token (see [`Token::prove`]), so it holds for this
-//! connection, this side and this job only. A peer that is refused is sent one line of text, which begins
-//! with [`REFUSAL`], in place of the answer; programs that know no handshake show that line, because it
-//! is not what they expect.
+//! connection, this side and this job only. A peer that is refused is sent one line of text, which
+//! begins with [`REFUSAL`], in place of the answer; programs that know no handshake show that line,
+//! because it is not what they expect.
 
 use crate::token::{NONCE_LENGTH, Role, Token};
 

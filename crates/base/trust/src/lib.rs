@@ -8,8 +8,8 @@
 //! which certificates it accepts. Both sides show a certificate that the authority of the job has
 //! signed. The subject alternative name says which worker it is for: `DNS:NAME`, or `URI:rdzv:NAME`
 //! for names that no host can have. Addresses are not compared, because workers move and have names
-//! of their own; the caller compares the name with [`Session::certified`] once the peer has said who
-//! it is.
+//! of their own; the caller compares the name with [`Session::certified`] once the peer has said
+//! who it is.
 //!
 //! No other crate uses `ring` or `rustls` directly.
 

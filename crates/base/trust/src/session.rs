@@ -136,8 +136,8 @@ impl<S: Read + Write> Session<S> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            // What the protocol itself has to answer goes out here. If it cannot, the peer may have said
-            // why before it closed.
+            // What the protocol itself has to answer goes out here. If it cannot, the peer may have
+            // said why before it closed.
             let _ = self.flush();
             self.pull()?;
         }

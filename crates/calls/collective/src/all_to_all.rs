@@ -11,8 +11,8 @@ impl ProcessGroup {
     /// Sends the `n`-th part of `source` to rank `n`, and receives the part for this rank from each
     /// rank `n` into the `n`-th part of `target`.
     ///
-    /// Both have to have the same length on all ranks, a multiple of the world size. The part for this
-    /// rank itself is copied.
+    /// Both have to have the same length on all ranks, a multiple of the world size. The part for
+    /// this rank itself is copied.
     pub fn all_to_all<T: Element>(
         &mut self,
         source: &[T],

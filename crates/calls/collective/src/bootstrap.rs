@@ -5,11 +5,12 @@
 //!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <name> <host>", written by each rank
 //! ```
 //!
-//! The first port is that of the collectives, the second that of messages. The host is what two processes on it, and no
-//! others, call it, and the name is that of this rank's Unix sockets; see `socket`. Both may be missing.
+//! The first port is that of the collectives, the second that of messages. The host is what two
+//! processes on it, and no others, call it, and the name is that of this rank's Unix sockets; see
+//! `socket`. Both may be missing.
 //!
-//! The group id admits to the group, and stands nowhere but in the store. The names of sockets, which every user of the
-//! host can read, are drawn apart from it.
+//! The group id admits to the group, and stands nowhere but in the store. The names of sockets,
+//! which every user of the host can read, are drawn apart from it.
 //!
 //! The store is needed for this only. Connections are made when they are first used.
 

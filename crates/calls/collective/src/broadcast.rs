@@ -14,9 +14,9 @@ impl ProcessGroup {
     /// Copies the values of the rank `root` to all ranks.
     ///
     /// Along a binomial tree, or, with much data and more than two ranks, in parts that go around a
-    /// ring. The number of values must be the same on all ranks; where it is not known, broadcast it
-    /// first. Returns on a rank as soon as that rank has the values and has passed them on, which
-    /// may be before others have them. After an error the values are unspecified.
+    /// ring. The number of values must be the same on all ranks; where it is not known, broadcast
+    /// it first. Returns on a rank as soon as that rank has the values and has passed them on,
+    /// which may be before others have them. After an error the values are unspecified.
     pub fn broadcast<T: Element>(
         &mut self,
         values: &mut [T],

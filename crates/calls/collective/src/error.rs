@@ -14,8 +14,8 @@ use crate::wire::{Cause, Refusal};
 
 /// Why a group could not be made, or an operation failed.
 ///
-/// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the group
-/// is broken: what has arrived where is not known any more. Make the next one with
+/// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the
+/// group is broken: what has arrived where is not known any more. Make the next one with
 /// [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group of another name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {

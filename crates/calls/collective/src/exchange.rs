@@ -1,9 +1,9 @@
 //! Runs a schedule on buffers.
 //!
 //! Parts are taken in pieces, the whole schedule on each, so that no message is longer than
-//! [`Mesh::longest`] and data flow through long chains of ranks like through a pipe. Sending is only
-//! queued: a rank goes on to receive while its own data are on their way, and waits for them only
-//! when more than a message is behind. With INV-C1 of the schedules that cannot deadlock.
+//! [`Mesh::longest`] and data flow through long chains of ranks like through a pipe. Sending is
+//! only queued: a rank goes on to receive while its own data are on their way, and waits for them
+//! only when more than a message is behind. With INV-C1 of the schedules that cannot deadlock.
 
 use std::ops::Range;
 

@@ -23,18 +23,18 @@
 //!
 //! - `schedule` decides: for each algorithm, what one rank sends to and receives from whom in each
 //!   step. Pure functions; a new collective is mostly a new schedule.
-//! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces large
-//!   buffers without one, where all ranks are on one host and can read what each has.
+//! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces
+//!   large buffers without one, where all ranks are on one host and can read what each has.
 //! - `mesh` owns the connections of one rank and the one place that waits. A group without
 //!   a queue and without messages has no threads, and uses no CPU outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
-//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP otherwise) and the
-//!   bytes on them; `shared` is the memory that carries data instead on one host; `bootstrap` is how the
-//!   ranks find one another through a store.
-//! - `messages` are those between two ranks, on connections and a thread of their own; `matching` decides which
-//!   one goes to which receive, and is pure.
-//! - `queue` runs operations asynchronously, on a thread of its own; `work` is the handle of what goes on by
-//!   itself; `interrupt` is how another thread ends it.
+//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP
+//!   otherwise) and the bytes on them; `shared` is the memory that carries data instead on one
+//!   host; `bootstrap` is how the ranks find one another through a store.
+//! - `messages` are those between two ranks, on connections and a thread of their own; `matching`
+//!   decides which one goes to which receive, and is pure.
+//! - `queue` runs operations asynchronously, on a thread of its own; `work` is the handle of what
+//!   goes on by itself; `interrupt` is how another thread ends it.
 //!
 //! Guarantees of every collective operation; those of messages are at [`PointToPoint`]:
 //!

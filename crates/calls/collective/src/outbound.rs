@@ -252,8 +252,8 @@ impl Outbound {
         } else {
             self.send();
             if let Some(socket) = &self.socket {
-                // The socket carries nothing else, so it has room; if the peer is gone there is nobody
-                // to tell.
+                // The socket carries nothing else, so it has room; if the peer is gone there is
+                // nobody to tell.
                 let _ = socket.write(&[IoSlice::new(&frame)]);
             }
         }

@@ -10,10 +10,11 @@ impl ProcessGroup {
     /// Sends values to a rank, which has to call [`receive`](Self::receive) for as many of them, of the same type,
     /// with the same tag.
     ///
-    /// Returns when the values are on their way to a rank that is there; with more than 64 KiB, when it receives
-    /// them. The rules are those of [`PointToPoint`](crate::PointToPoint), which does the same without waiting, and without a copy of
-    /// the values. Two ranks that both send much before they receive wait for one another: one of them
-    /// had better receive first, or use [`all_to_all`](Self::all_to_all).
+    /// Returns when the values are on their way to a rank that is there; with more than 64 KiB,
+    /// when it receives them. The rules are those of [`PointToPoint`](crate::PointToPoint), which
+    /// does the same without waiting, and without a copy of the values. Two ranks that both send
+    /// much before they receive wait for one another: one of them had better receive first, or use
+    /// [`all_to_all`](Self::all_to_all).
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<(), CollectiveError> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)

@@ -1,7 +1,7 @@
 //! Asynchronous operations: a thread that runs the calls of one group in their order.
 //!
-//! The group itself moves between the caller and the thread, so synchronous calls need no lock: they run on
-//! the caller's thread, once the queue is empty.
+//! The group itself moves between the caller and the thread, so synchronous calls need no lock:
+//! they run on the caller's thread, once the queue is empty.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -145,7 +145,8 @@ impl GroupQueue {
             drop(place);
             completer.complete(outcome);
         })))?;
-        // The thread may have been woken on this processor, and would wait for the whole slice of this one.
+        // The thread may have been woken on this processor, and would wait for the whole slice of
+        // this one.
         thread::yield_now();
         Ok(work)
     }
@@ -228,7 +229,8 @@ impl QueueThread {
     /// Ends the thread after the messages that were sent.
     fn end(self) {
         drop(self.messages);
-        // A function that is called when an operation has ended may drop the queue, on this very thread.
+        // A function that is called when an operation has ended may drop the queue, on this very
+        // thread.
         if self.handle.thread().id() == thread::current().id() {
             return;
         }

@@ -16,10 +16,11 @@ const SMALL: usize = 16 * 1024;
 impl ProcessGroup {
     /// Combines the values of all ranks, element by element; all get the result.
     ///
-    /// Up to 16 KiB by recursive doubling (few steps). Above that each rank combines one part: up to 16
-    /// ranks of one host read from one another's memory, others pass the parts around a ring (few
-    /// bytes). The order of combination depends on ranks, sizes and hosts only, so that the result is the
-    /// same to the last bit on all ranks and in every run. After an error the values are unspecified.
+    /// Up to 16 KiB by recursive doubling (few steps). Above that each rank combines one part: up
+    /// to 16 ranks of one host read from one another's memory, others pass the parts around a ring
+    /// (few bytes). The order of combination depends on ranks, sizes and hosts only, so that the
+    /// result is the same to the last bit on all ranks and in every run. After an error the values
+    /// are unspecified.
     pub fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],

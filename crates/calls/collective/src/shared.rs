@@ -1,8 +1,9 @@
 //! Memory that ranks of one host share: a ring for each direction between two of them, and a shared buffer of
 //! each rank that all others can read.
 //!
-//! The rank that dials offers a ring and its shared buffer together with its hello, over the Unix socket. It holds
-//! its data back until the accept frame says whether they are taken; if they are not, data go over the socket.
+//! The rank that dials offers a ring and its shared buffer together with its hello, over the Unix
+//! socket. It holds its data back until the accept frame says whether they are taken; if they are
+//! not, data go over the socket.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};

@@ -8,14 +8,14 @@
 //!   4. take               reads part p from the shared buffer of rank p                          for each p ≠ r
 //! ```
 //!
-//! Every value is written once and read once by whoever needs it, in two rounds, where around a ring it
-//! is written and read `2 (world size - 1)` times one after the other. To tell is to send a message
-//! without a payload; a peer that does not share memory gets the values in it.
+//! Every value is written once and read once by whoever needs it, in two rounds, where around a
+//! ring it is written and read `2 (world size - 1)` times one after the other. To tell is to send a
+//! message without a payload; a peer that does not share memory gets the values in it.
 //!
-//! A shared buffer is used in two halves, one for each piece in turns, over all operations of the group. B1: who
-//! writes into a half has heard from every rank that it has read all it needs of the piece before the last,
-//! which lay there. For every rank tells every other one of the last piece (in 1) after that, and this rank
-//! has waited for it (in 2).
+//! A shared buffer is used in two halves, one for each piece in turns, over all operations of the
+//! group. B1: who writes into a half has heard from every rank that it has read all it needs of the
+//! piece before the last, which lay there. For every rank tells every other one of the last piece
+//! (in 1) after that, and this rank has waited for it (in 2).
 
 use zerocopy::IntoBytes;
 

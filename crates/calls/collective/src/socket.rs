@@ -1,10 +1,11 @@
 //! The sockets between ranks: Unix sockets between processes of one host, TCP otherwise. They never
 //! block. Where a ring in shared memory can be had (`ring`), a Unix socket carries no data.
 //!
-//! A Unix socket carries half as much again as TCP over loopback, since nothing is cut into segments
-//! and acknowledged. Its name is an abstract one, and random, so there is no file to clear away, and nobody
-//! can take it first. Whether a rank is local is told by what its host and the network
-//! namespace of its process call themselves; where the Unix socket cannot be had, TCP is used.
+//! A Unix socket carries half as much again as TCP over loopback, since nothing is cut into
+//! segments and acknowledged. Its name is an abstract one, and random, so there is no file to clear
+//! away, and nobody can take it first. Whether a rank is local is told by what its host and the
+//! network namespace of its process call themselves; where the Unix socket cannot be had, TCP is
+//! used.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};

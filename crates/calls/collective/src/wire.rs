@@ -1,9 +1,9 @@
 //! The bytes between two ranks.
 //!
-//! Each direction of a pair has its own connection, dialled by the sender; messages from one rank to another
-//! have two more, at a listener of their own. All numbers are
-//! little-endian, except for the version, which is in the order of the sender's memory as the values
-//! are: so ranks of another order refuse one another.
+//! Each direction of a pair has its own connection, dialled by the sender; messages from one rank
+//! to another have two more, at a listener of their own. All numbers are little-endian, except for
+//! the version, which is in the order of the sender's memory as the values are: so ranks of another
+//! order refuse one another.
 //!
 //! ```text
 //!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
@@ -20,9 +20,10 @@
 //!                                           24 elements (u64)
 //! ```
 //!
-//! The one flag of a hello says that an offer of shared memory follows: a ring, with its descriptors and
-//! that of the shared buffer of the dialler. If the accept frame takes it, data frames go through the ring, and the
-//! socket carries no more than an abort. Where the values are in the shared buffer, the payload is empty.
+//! The one flag of a hello says that an offer of shared memory follows: a ring, with its
+//! descriptors and that of the shared buffer of the dialler. If the accept frame takes it, data
+//! frames go through the ring, and the socket carries no more than an abort. Where the values are
+//! in the shared buffer, the payload is empty.
 //!
 //! Frames on the connections of messages, beside accept, refuse and abort:
 //!

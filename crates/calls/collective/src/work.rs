@@ -62,7 +62,8 @@ impl<R> Work<R> {
     ///
     /// # Errors
     ///
-    /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take) before.
+    /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take)
+    /// before.
     pub fn wait(self) -> Result<R, CollectiveError> {
         let mut state = self.0.state.lock();
         loop {

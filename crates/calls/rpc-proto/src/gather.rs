@@ -1,7 +1,7 @@
 //! Gathers: which members have reported, and which are missing. Knows neither time nor connections.
 //!
-//! The leader of a gather collects one value from each member and answers all at once: with all values,
-//! or with an error that names who is missing.
+//! The leader of a gather collects one value from each member and answers all at once: with all
+//! values, or with an error that names who is missing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

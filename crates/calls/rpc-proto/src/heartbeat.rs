@@ -1,12 +1,12 @@
 //! Whether the host at the other end of a connection is still there.
 //!
-//! What counts are the acknowledgements of the peer's system, which come whatever the peer's process
-//! does: a worker that is busy, stopped or in a debugger is not dead. A host without power, or behind
-//! a cut link, acknowledges nothing, and says nothing else either.
+//! What counts are the acknowledgements of the peer's system, which come whatever the peer's
+//! process does: a worker that is busy, stopped or in a debugger is not dead. A host without power,
+//! or behind a cut link, acknowledges nothing, and says nothing else either.
 //!
-//! The system sends *probes*, if nothing else is in flight, and this counts what comes of them and of
-//! everything else that was sent. A verdict needs that something was sent, that it was unanswered at
-//! more than one look, and that nothing was heard for the whole limit.
+//! The system sends *probes*, if nothing else is in flight, and this counts what comes of them and
+//! of everything else that was sent. A verdict needs that something was sent, that it was
+//! unanswered at more than one look, and that nothing was heard for the whole limit.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 //! rdzv run --standalone --nproc-per-node 2 --no-python target/debug/examples/dynamic_group
 //! ```
 //!
-//! Rank 0 and rank 1 are started by `rdzv run`. Rank 0 starts the third worker itself, and kills it, which
-//! concerns nobody else: calls to it fail and say so, and the others go on.
+//! Rank 0 and rank 1 are started by `rdzv run`. Rank 0 starts the third worker itself, and kills
+//! it, which concerns nobody else: calls to it fail and say so, and the others go on.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -34,7 +34,8 @@ const TEST_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> anyhow::Result<()> {
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
-    // The worker that is started later has an argument, and the environment of the one that starts it.
+    // The worker that is started later has an argument, and the environment of the one that starts
+    // it.
     let (name, rank) = match std::env::args().nth(1) {
         Some(late) => (late, 2),
         None => (format!("worker-{}", met.rank), met.rank.0),

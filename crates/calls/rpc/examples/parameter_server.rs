@@ -5,9 +5,9 @@
 //! rdzv run --standalone --nproc-per-node 4 --no-python target/debug/examples/parameter_server
 //! ```
 //!
-//! Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights that
-//! all gradients of the step led to. The function that answers is async: while it waits for the other
-//! trainers it takes no thread, however many they are.
+//! Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights
+//! that all gradients of the step led to. The function that answers is async: while it waits for
+//! the other trainers it takes no thread, however many they are.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

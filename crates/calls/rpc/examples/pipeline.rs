@@ -5,9 +5,9 @@
 //! rdzv run --standalone --nproc-per-node 2 --no-python target/debug/examples/pipeline
 //! ```
 //!
-//! Rank 0 has the first layer, rank 1 the second. While rank 1 works on one micro-batch, rank 0 works on
-//! the next: nobody waits until the last one is on its way. Micro-batches are views of one tensor, and
-//! what a view covers is all that travels.
+//! Rank 0 has the first layer, rank 1 the second. While rank 1 works on one micro-batch, rank 0
+//! works on the next: nobody waits until the last one is on its way. Micro-batches are views of one
+//! tensor, and what a view covers is all that travels.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,8 +35,8 @@ pub struct OpenedStore {
 /// # Errors
 ///
 /// `InvalidArgument`, before any network work, for a world size of 0, a rank that is not below it,
-/// and whatever is wrong with the URL, in the words of the reference; `Store` if the store cannot be
-/// reached or hosted.
+/// and whatever is wrong with the URL, in the words of the reference; `Store` if the store cannot
+/// be reached or hosted.
 pub fn open_store(
     url: &str,
     rank: Option<u32>,

@@ -4,8 +4,8 @@
 //! registered functions on one another, hold references to remote values, and pass tensors without
 //! copying them about. Nothing that a peer sends can name code that was not registered.
 //!
-//! Functions run on a tokio runtime of the agent: async ones on one thread of it, those that block on threads
-//! of its blocking pool. An application that uses no tokio itself needs none.
+//! Functions run on a tokio runtime of the agent: async ones on one thread of it, those that block
+//! on threads of its blocking pool. An application that uses no tokio itself needs none.
 //!
 //! | for | begin with |
 //! |---|---|
@@ -17,7 +17,8 @@
 //! | values as messages | [`message::encode`], [`message::decode`] |
 //! | tensors of other libraries | [`dlpack`] |
 //!
-//! The types that public signatures name are all reexported here, or in the module that has the signature.
+//! The types that public signatures name are all reexported here, or in the module that has the
+//! signature.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

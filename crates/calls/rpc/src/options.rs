@@ -40,8 +40,8 @@ pub type Keywords = Map<String, Value>;
 /// The options of an agent. [`check`](Self::check), which [`connect`](crate::RpcAgentBuilder::connect) calls
 /// first, refuses values that cannot be honoured.
 ///
-/// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device is a
-/// number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
+/// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device
+/// is a number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcOptions {

@@ -1,8 +1,8 @@
 //! Memory that one process writes and its peers read: for bytes that many of them need, or that are not
 //! read in the order in which they were written.
 //!
-//! Nothing in it says what is there. Who reads has to be told by other means, a ring for example, and who
-//! writes has to know when nobody reads any more.
+//! Nothing in it says what is there. Who reads has to be told by other means, a ring for example,
+//! and who writes has to know when nobody reads any more.
 #![expect(
     unsafe_code,
     reason = "bytes that another process reads or writes can only be reached by raw pointers"
@@ -67,9 +67,9 @@ impl SharedBuffer {
             "a shared buffer is reserved before it is written"
         );
         let to = within(&self.memory, offset, bytes.len());
-        // SAFETY: `within` has compared the end with that of the mapping, which is writable and lives as
-        // long as `self`. Nothing has a reference into it, so the two do not overlap. Peers that read
-        // meanwhile, against the protocol, get wrong bytes and nothing else.
+        // SAFETY: `within` has compared the end with that of the mapping, which is writable and
+        // lives as long as `self`. Nothing has a reference into it, so the two do not overlap.
+        // Peers that read meanwhile, against the protocol, get wrong bytes and nothing else.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 }
@@ -95,10 +95,10 @@ impl PeerBuffer {
     /// If they go beyond the end.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = within(&self.0, offset, into.len());
-        // SAFETY: `within` has compared the end with that of the mapping, which lives as long as `self`
-        // and cannot shrink. Nothing has a reference into it, so the two do not overlap. If the peer
-        // writes there against the protocol, the copied bytes are wrong, and all values of bytes are
-        // valid.
+        // SAFETY: `within` has compared the end with that of the mapping, which lives as long as
+        // `self` and cannot shrink. Nothing has a reference into it, so the two do not overlap. If
+        // the peer writes there against the protocol, the copied bytes are wrong, and all values of
+        // bytes are valid.
         unsafe { copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 }

@@ -18,16 +18,16 @@
 //!
 //! What holds everywhere:
 //!
-//! - **A peer can write anything into shared memory at any time.** So nothing that is read from it is
-//!   trusted: positions are compared with the capacity that this side has chosen or checked, bytes are
-//!   copied out before anybody looks at them, and no reference is ever made to bytes that the peer can
-//!   write. A peer that breaks the protocol is an error ([`ShmError::Broken`]), never a panic and never
-//!   an access outside of the memory.
-//! - **A peer can take nothing away.** Descriptors are mapped only if they are sealed against shrinking, so
-//!   that an access cannot end in SIGBUS.
+//! - **A peer can write anything into shared memory at any time.** So nothing that is read from it
+//!   is trusted: positions are compared with the capacity that this side has chosen or checked,
+//!   bytes are copied out before anybody looks at them, and no reference is ever made to bytes that
+//!   the peer can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]), never
+//!   a panic and never an access outside of the memory.
+//! - **A peer can take nothing away.** Descriptors are mapped only if they are sealed against
+//!   shrinking, so that an access cannot end in SIGBUS.
 //! - **An idle side sleeps**, on a descriptor that fits into `poll` and `epoll` beside sockets.
-//! - A peer that *ends* is not noticed here: nothing in shared memory says so. The Unix socket over which
-//!   the descriptors came says it, by its end of file, so keep it open.
+//! - A peer that *ends* is not noticed here: nothing in shared memory says so. The Unix socket over
+//!   which the descriptors came says it, by its end of file, so keep it open.
 //!
 //! The only place of remote calls and process groups where code is `unsafe`; each use says which
 //! invariant makes it sound.

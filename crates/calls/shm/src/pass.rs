@@ -22,7 +22,8 @@ pub const MOST: usize = 8;
 /// # Errors
 ///
 /// Those of the socket, [`io::ErrorKind::WouldBlock`] among them, and
-/// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors: nothing was sent.
+/// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors: nothing was
+/// sent.
 pub fn send(
     socket: impl AsFd,
     bytes: &[IoSlice<'_>],
@@ -54,7 +55,8 @@ pub fn send(
 /// # Errors
 ///
 /// Those of the socket, [`io::ErrorKind::WouldBlock`] among them, and
-/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors came: all of them are closed then.
+/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors came: all of them are closed
+/// then.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

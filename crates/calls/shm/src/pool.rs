@@ -1,12 +1,13 @@
 //! Buffers to receive into, used again and again.
 //!
-//! The first touch of fresh memory costs more than copying into it: the system clears every page and maps
-//! it, one at a time. So large buffers go back to the pool when the last reader has dropped them, and those
-//! that are new get all their pages in one call, large ones where the system has them.
+//! The first touch of fresh memory costs more than copying into it: the system clears every page
+//! and maps it, one at a time. So large buffers go back to the pool when the last reader has
+//! dropped them, and those that are new get all their pages in one call, large ones where the
+//! system has them.
 //!
-//! Bytes of a peer may never come as they were announced: their buffer has the addresses for all of them from
-//! the beginning, but its memory [grows](PooledBuffer::grow) with what has come, unless there is a large one that
-//! is used again.
+//! Bytes of a peer may never come as they were announced: their buffer has the addresses for all of
+//! them from the beginning, but its memory [grows](PooledBuffer::grow) with what has come, unless
+//! there is a large one that is used again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -129,8 +130,8 @@ impl Shared {
     fn map(&self, capacity: usize, populated: usize) -> Option<MmapMut> {
         let mut options = MmapOptions::new();
         let map = options.len(capacity).no_reserve_swap().map_anon().ok()?;
-        // The advice only makes it faster: without it pages come one by one. A large page would be all there
-        // with its first byte, so that the beginning of memory that grows has small ones.
+        // The advice only makes it faster: without it pages come one by one. A large page would be
+        // all there with its first byte, so that the beginning of memory that grows has small ones.
         let small = if populated < capacity { HUGE } else { 0 };
         if self.options.huge_pages && capacity > small.max(HUGE - 1) {
             let _ = map.advise_range(Advice::HugePage, small, capacity - small);

@@ -1,12 +1,12 @@
 //! Reading the memory of another process: one copy instead of two, where it is allowed.
 //!
-//! Whether it is depends on the user, on namespaces and on the security modules of the system, so it is
-//! tried: a process shows a peer a [`Witness`], and the peer reads it. Who reads takes the number of the
-//! process from the socket ([`pass::peer`](crate::pass::peer)), never from a message, so that a peer can
-//! show nothing but its own memory.
+//! Whether it is depends on the user, on namespaces and on the security modules of the system, so
+//! it is tried: a process shows a peer a [`Witness`], and the peer reads it. Who reads takes the
+//! number of the process from the socket ([`pass::peer`](crate::pass::peer)), never from a message,
+//! so that a peer can show nothing but its own memory.
 //!
-//! A process that has ended may have left its number to another one: look after a read whether the socket
-//! is still open, before the bytes are used.
+//! A process that has ended may have left its number to another one: look after a read whether the
+//! socket is still open, before the bytes are used.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};

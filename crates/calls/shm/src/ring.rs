@@ -8,11 +8,12 @@
 //!   4096  the bytes; byte n of the stream is at n modulo the capacity
 //! ```
 //!
-//! Each side owns one position: it keeps the true one to itself and only publishes it, so what the peer
-//! writes over it does no harm. The position of the other side is compared with it at every look: what
-//! lies between them can never be more than the capacity.
+//! Each side owns one position: it keeps the true one to itself and only publishes it, so what the
+//! peer writes over it does no harm. The position of the other side is compared with it at every
+//! look: what lies between them can never be more than the capacity.
 //!
-//! A producer that finds the ring full and sleeps is woken up when half of it is free, not for each byte.
+//! A producer that finds the ring full and sleeps is woken up when half of it is free, not for each
+//! byte.
 #![expect(
     unsafe_code,
     reason = "bytes that another process writes can only be reached by raw pointers"
@@ -72,14 +73,14 @@ impl RingLayout {
 
     fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= Self::length(self.capacity));
-        // SAFETY: `new` has compared the end of the ring with the end of the mapping, which lives as
-        // long as `self`, and no caller asks for more than that end.
+        // SAFETY: `new` has compared the end of the ring with the end of the mapping, which lives
+        // as long as `self`, and no caller asks for more than that end.
         unsafe { self.memory.start().add(self.offset + offset) }
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: mapped for as long as `self` lives, aligned since mappings and rings begin at pages and
-        // the offsets are multiples of 128, and accessed by atomics only, on both sides.
+        // SAFETY: mapped for as long as `self` lives, aligned since mappings and rings begin at
+        // pages and the offsets are multiples of 128, and accessed by atomics only, on both sides.
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 
@@ -182,7 +183,8 @@ impl Producer {
     /// Says that this side is going to sleep until there is space in at least half of the ring. False: it
     /// need not sleep, or must not, since the peer broke the ring and the next write says so.
     ///
-    /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`] then.
+    /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`]
+    /// then.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let layout = &self.layout;
         self.announced = true;
@@ -233,9 +235,9 @@ impl Producer {
     fn copy(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (to, length) = self.layout.piece(self.written, bytes.len());
-            // SAFETY: the piece has `length` bytes within the ring, the source at least as many. They do
-            // not overlap: nothing has a reference into the ring. If the peer reads or writes there
-            // against the protocol, bytes are wrong and nothing else is.
+            // SAFETY: the piece has `length` bytes within the ring, the source at least as many.
+            // They do not overlap: nothing has a reference into the ring. If the peer reads or
+            // writes there against the protocol, bytes are wrong and nothing else is.
             unsafe { copy_nonoverlapping(bytes.as_ptr(), to, length) };
             self.written = self.written.wrapping_add(length as u64);
             bytes = &bytes[length..];
@@ -325,7 +327,8 @@ impl Consumer {
     /// Says that this side is going to sleep until there is something to read. False: there is already,
     /// or the peer broke the ring and the next read says so.
     ///
-    /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`] then.
+    /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`]
+    /// then.
     pub fn prepare_to_sleep(&mut self) -> bool {
         if std::mem::take(&mut self.rung) {
             self.data.clear();
@@ -366,9 +369,9 @@ impl Consumer {
     fn copy(&mut self, mut into: &mut [u8]) {
         while !into.is_empty() {
             let (from, length) = self.layout.piece(self.read, into.len());
-            // SAFETY: the piece has `length` bytes within the ring, the target at least as many. They do
-            // not overlap: nothing has a reference into the ring. If the peer writes there against
-            // the protocol, the copied bytes are wrong, and all values of bytes are valid.
+            // SAFETY: the piece has `length` bytes within the ring, the target at least as many.
+            // They do not overlap: nothing has a reference into the ring. If the peer writes there
+            // against the protocol, the copied bytes are wrong, and all values of bytes are valid.
             unsafe { copy_nonoverlapping(from, into.as_mut_ptr(), length) };
             self.read = self.read.wrapping_add(length as u64);
             into = &mut into[length..];

@@ -1,7 +1,7 @@
 //! Memory without a name, sealed before anybody else sees it, and its mappings.
 //!
-//! A file that can be made shorter is a trap: touching a mapped page behind its end is SIGBUS. The seals
-//! of a memfd exclude that for ever, and the receiver looks at them before it maps.
+//! A file that can be made shorter is a trap: touching a mapped page behind its end is SIGBUS. The
+//! seals of a memfd exclude that for ever, and the receiver looks at them before it maps.
 
 use std::os::fd::{AsFd, OwnedFd};
 

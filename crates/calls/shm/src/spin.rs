@@ -1,8 +1,8 @@
 //! Waiting awake, for at most a few microseconds.
 //!
-//! To be woken up costs tens of microseconds on a virtual machine; an answer that is on its way often
-//! takes one. So who waits for an *answer* polls for a moment before it sleeps. Who waits for whatever may
-//! come sleeps at once: nothing is ever watched for when nobody has been asked.
+//! To be woken up costs tens of microseconds on a virtual machine; an answer that is on its way
+//! often takes one. So who waits for an *answer* polls for a moment before it sleeps. Who waits for
+//! whatever may come sleeps at once: nothing is ever watched for when nobody has been asked.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -32,17 +32,19 @@ enum Offers {
 
 /// The spin budget of threads that wait again and again for the same peer, shared by them.
 ///
-/// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up shows that
-/// spinning would have paid. So two sides that have both begun to sleep, because of a moment without a
-/// processor, find back to spinning within a few waits. The budget has to be longer than two wake-ups for
-/// that, since each side's wait then has both in it.
+/// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up
+/// shows that spinning would have paid. So two sides that have both begun to sleep, because of a
+/// moment without a processor, find back to spinning within a few waits. The budget has to be
+/// longer than two wake-ups for that, since each side's wait then has both in it.
 ///
-/// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the first poll on: the
-/// peer that this thread waits for runs on it, and neither sleeps. Sleeping would cost more than its wake-up: on a
-/// virtual machine each makes the processor leave the guest, which comes back to cold caches and predictors.
+/// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the
+/// first poll on: the peer that this thread waits for runs on it, and neither sleeps. Sleeping
+/// would cost more than its wake-up: on a virtual machine each makes the processor leave the guest,
+/// which comes back to cold caches and predictors.
 ///
-/// A thread beside another one of its process that computes does neither ([`holding`](Self::holding)): the system would let
-/// that one go on for milliseconds, whatever the peers have sent meanwhile.
+/// A thread beside another one of its process that computes does neither
+/// ([`holding`](Self::holding)): the system would let that one go on for milliseconds, whatever the
+/// peers have sent meanwhile.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
@@ -129,8 +131,9 @@ impl SpinBudget {
 /// The polls of one wait of a thread that has other things to look at between them, and looks at the clock
 /// itself.
 ///
-/// If the wait before ended after others had run on this processor, the peer is probably one of them: the processor
-/// is offered from the first poll on. Otherwise it is kept for a few microseconds at first.
+/// If the wait before ended after others had run on this processor, the peer is probably one of
+/// them: the processor is offered from the first poll on. Otherwise it is kept for a few
+/// microseconds at first.
 #[derive(Debug)]
 pub struct Polls<'a> {
     of: &'a SpinBudget,

@@ -7,13 +7,13 @@
 //!          └─ worker-1
 //! ```
 //!
-//! Killing a group reaches everything at once: processes in sessions of their own, orphans, and those
-//! that fork faster than they can be listed. Without it (no such group, or not writable, as in most
-//! containers) process groups and the adoption of orphans do the same less directly; so nothing here
-//! is needed, nothing here fails, and what does not work is logged at level DEBUG.
+//! Killing a group reaches everything at once: processes in sessions of their own, orphans, and
+//! those that fork faster than they can be listed. Without it (no such group, or not writable, as
+//! in most containers) process groups and the adoption of orphans do the same less directly; so
+//! nothing here is needed, nothing here fails, and what does not work is logged at level DEBUG.
 //!
-//! A worker begins in its group, so that it has no child outside. The root group of a machine is not
-//! divided: it belongs to the system.
+//! A worker begins in its group, so that it has no child outside. The root group of a machine is
+//! not divided: it belongs to the system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

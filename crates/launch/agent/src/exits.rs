@@ -61,8 +61,9 @@ impl Exits {
     /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
         let poller = self.poller.get_ref();
-        // One event for each change: the descriptor of a process that has ended while a debugger holds it is readable,
-        // but it can only be collected after the debugger has let it go, which is the next change.
+        // One event for each change: the descriptor of a process that has ended while a debugger
+        // holds it is readable, but it can only be collected after the debugger has let it go,
+        // which is the next change.
         let changes = EventFlags::IN | EventFlags::ET;
         poller.add(&pidfd, u64::from(local_rank.0), changes)?;
         self.running.insert(local_rank, pidfd);

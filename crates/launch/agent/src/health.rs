@@ -1,8 +1,8 @@
 //! Whether the agent's own threads make progress.
 //!
-//! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each thread
-//! to answer, and the next check finds the ones that have not. Health costs nothing until it is
-//! asked for, and a thread that hangs is found by the second check at the latest.
+//! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each
+//! thread to answer, and the next check finds the ones that have not. Health costs nothing until it
+//! is asked for, and a thread that hangs is found by the second check at the latest.
 //!
 //! ```text
 //!   check ── ping ──► agent loop, rendezvous, store server

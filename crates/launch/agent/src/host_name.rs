@@ -7,8 +7,8 @@
 //!   name_so_far ───── does not wait                               events
 //! ```
 //!
-//! The resolver may take long (a name server that is away: tens of seconds), so it is asked once in a process, on a
-//! thread of its own, and nobody waits for it longer than 1 s.
+//! The resolver may take long (a name server that is away: tens of seconds), so it is asked once in
+//! a process, on a thread of its own, and nobody waits for it longer than 1 s.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -32,8 +32,8 @@ pub fn look_up() {
 /// The full name of this host: what the resolver says (the hosts file, DNS or whatever the machine uses), as
 /// `socket.getfqdn` in Python. Waits for it until 1 s after the lookup has begun.
 ///
-/// The host's own name, completed by the hosts file if that can be done, where the resolver does not answer in
-/// time, does not know the host, or calls it `localhost`.
+/// The host's own name, completed by the hosts file if that can be done, where the resolver does
+/// not answer in time, does not know the host, or calls it `localhost`.
 pub fn full_name() -> String {
     LOOKUP.within(LIMIT)
 }

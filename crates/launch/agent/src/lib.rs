@@ -14,9 +14,9 @@
 //! ```
 //!
 //! The decisions are made in `rdzv_agent_proto::group`; this crate applies them. Reading order:
-//! `run`, `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits` and
-//! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. What is made of the events is in
-//! [`observe`].
+//! `run`, `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits`
+//! and `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. What is made of the events
+//! is in [`observe`].
 
 mod agent_loop;
 pub mod api;

@@ -18,8 +18,8 @@ pub struct OutputRelay {
 impl OutputRelay {
     /// Starts it, if stdout and stderr of this process are one terminal.
     ///
-    /// To be called on the main thread, before there is another one; later, the relay is no process but a
-    /// thread, and workers wait for a process that stands still.
+    /// To be called on the main thread, before there is another one; later, the relay is no process
+    /// but a thread, and workers wait for a process that stands still.
     pub fn start() -> Option<Self> {
         if !is_on_terminal() {
             return None;

@@ -22,8 +22,9 @@ const COMMON: [&str; 4] = ["rdzv", "pip", "setuptools", "wheel"];
 /// active, as the real one would. One in a common directory such as `/usr/local/bin` belongs to
 /// none, so there the active environment comes first. `link` is the directory of such a link.
 ///
-/// The program itself may lie in an environment too, as with pipx and `uvx`. `own` is asked for that directory
-/// when no environment is active; it says none if the environment holds the program alone: see [`has_packages`].
+/// The program itself may lie in an environment too, as with pipx and `uvx`. `own` is asked for
+/// that directory when no environment is active; it says none if the environment holds the program
+/// alone: see [`has_packages`].
 pub fn interpreter(
     environment: &BTreeMap<OsString, OsString>,
     link: Option<&Path>,

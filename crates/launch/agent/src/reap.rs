@@ -2,9 +2,9 @@
 //!
 //! Only processes that cannot be anybody else's are ever touched:
 //!
-//! * only our own children, because no other process can collect them and so their process ids cannot
-//!   be given to another process meanwhile. Killing a child brings its children to us, and so on
-//!   until nothing is left;
+//! * only our own children, because no other process can collect them and so their process ids
+//!   cannot be given to another process meanwhile. Killing a child brings its children to us, and
+//!   so on until nothing is left;
 //! * none of those that were there before the run (a shell that replaced itself by us), and none
 //!   in our own session: workers and agents have sessions of their own, and a process cannot go
 //!   back into a session, so what is in ours does not come from them.
@@ -78,7 +78,8 @@ impl Leftovers {
                 let _ = kill_process(child, Signal::KILL);
                 match waitpid(Some(child), WaitOptions::NOHANG) {
                     Ok(None) => left = true,
-                    // Or another thread has done it, just when the list was read: the kernel leaves out others then.
+                    // Or another thread has done it, just when the list was read: the kernel leaves
+                    // out others then.
                     Ok(Some(_)) | Err(_) => collected = true,
                 }
             }
@@ -150,8 +151,8 @@ impl ProcessStat {
 
 /// Stops everything below a process, or continues it.
 ///
-/// A process is stopped before its children are looked for: it cannot start others then, nor collect
-/// these, so that their numbers cannot come to mean other processes.
+/// A process is stopped before its children are looked for: it cannot start others then, nor
+/// collect these, so that their numbers cannot come to mean other processes.
 pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     let (mut seen, mut next) = (HashSet::new(), children_of(parent));
     while let Some(process) = next.pop() {

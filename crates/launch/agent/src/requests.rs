@@ -184,8 +184,8 @@ async fn at(time: Option<Instant>) {
 
 /// Tells an agent to stop from another thread.
 ///
-/// It means what a signal to the process means: the first request grants the workers the whole grace,
-/// the second a quarter of it, any further one nothing.
+/// It means what a signal to the process means: the first request grants the workers the whole
+/// grace, the second a quarter of it, any further one nothing.
 #[derive(Debug, Clone, Default)]
 pub struct StopHandle(Arc<Mutex<StopRequests>>);
 

@@ -79,7 +79,8 @@ pub(crate) fn run_processes(
 fn outliving(mut config: AgentConfig) -> AgentConfig {
     let kept = kept();
     if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous.plan {
-        // An agent in a process that has other purposes shares its descriptors with what that forks.
+        // An agent in a process that has other purposes shares its descriptors with what that
+        // forks.
         parameters.ends_workers = kept.is_some();
     }
     if let Some(kept) = kept.filter(|_| config.rendezvous.agent_restarts > 0) {

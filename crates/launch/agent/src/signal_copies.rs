@@ -5,8 +5,8 @@
 //!             ── USR1 ─► keeper, guard, agent, and each worker                            (to every process)
 //! ```
 //!
-//! The guard passes it on as another signal, so that the agent can tell the two apart: if it gets both, its workers
-//! have theirs already. It waits a moment for the second one.
+//! The guard passes it on as another signal, so that the agent can tell the two apart: if it gets
+//! both, its workers have theirs already. It waits a moment for the second one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -8,16 +8,16 @@
 //!   SIGCONT ─► keeper ── SIGCONT ─► agent ── SIGCONT ─► workers' process groups
 //! ```
 //!
-//! * Workers get SIGSTOP, because the kernel ignores SIGTSTP in process groups like theirs, which no
-//!   shell looks after.
+//! * Workers get SIGSTOP, because the kernel ignores SIGTSTP in process groups like theirs, which
+//!   no shell looks after.
 //! * The agent's clock is suspended meanwhile, so that no grace, no limit and no heartbeat that it
 //!   waits for counts the time. Its threads go on: the store answers, and the heartbeats of the
 //!   rendezvous are sent, so that the other nodes keep this one. (Their workers wait for these ones
 //!   in collectives, whose own limits count on.) Without a keeper the agent stops itself, too: the
 //!   other nodes then lose it as soon as their heartbeats say so.
 //! * A signal that ends the run, or the loss of the keeper, ends the suspension.
-//! * SIGSTOP cannot be handled. Whoever sends it to the keeper or to a worker stops that process only;
-//!   nobody takes a stopped worker for one that has ended.
+//! * SIGSTOP cannot be handled. Whoever sends it to the keeper or to a worker stops that process
+//!   only; nobody takes a stopped worker for one that has ended.
 
 use std::future::poll_fn;
 use std::io;
@@ -78,8 +78,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Handles these signals from here on. To be called inside the runtime.
     ///
-    /// One that was being ignored stays ignored: that is how `nohup` asks for a run that outlives its
-    /// terminal, and a shell for one in the background that Ctrl-C does not end.
+    /// One that was being ignored stays ignored: that is how `nohup` asks for a run that outlives
+    /// its terminal, and a shell for one in the background that Ctrl-C does not end.
     pub(crate) fn new(numbers: impl IntoIterator<Item = i32>) -> io::Result<Self> {
         let mut streams: Vec<(i32, Signal)> = Vec::new();
         for number in numbers {
@@ -156,8 +156,8 @@ impl JobControl {
 
     /// Waits for the next request. May be dropped while waiting.
     ///
-    /// If both have come, they are taken for a suspension that is over: a job that is suspended where
-    /// nobody will continue it any more is worse than the contrary.
+    /// If both have come, they are taken for a suspension that is over: a job that is suspended
+    /// where nobody will continue it any more is worse than the contrary.
     pub(crate) async fn next(&mut self) -> JobRequest {
         let received = |stream: &mut Option<Signal>, context: &mut Context<'_>| {
             let stream = stream.as_mut();

@@ -1,8 +1,8 @@
 //! Checks the workers' state letters in `/proc`, if the environment asks for that.
 //!
-//! The kernel does not notify anybody when a process falls into the uninterruptible sleep, so this is
-//! polled: at a quarter of the limit, between 20 ms and 1 s, and only while the group is healthy.
-//! [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
+//! The kernel does not notify anybody when a process falls into the uninterruptible sleep, so this
+//! is polled: at a quarter of the limit, between 20 ms and 1 s, and only while the group is
+//! healthy. [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
 
 use std::future::pending;
 use std::path::PathBuf;

@@ -8,9 +8,9 @@
 //! | 77 | the check of this node (`--node-check`) failed, so it has left the others |
 //! | by signal | a signal came before workers were started, or one that is not handled |
 //!
-//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. As `torchrun`
-//! a value that is impossible ends with 1. With
-//! `--exit-code worker` a launch that got as far as reading its flags passes on more:
+//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. As
+//! `torchrun` a value that is impossible ends with 1. With `--exit-code worker` a launch that got
+//! as far as reading its flags passes on more:
 //!
 //! | code | when |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! `--explain`: values with their origins, in sections; as a table, or as JSON.
 //!
-//! A new flag needs nothing here: flags that no section mentions are listed at the end. For a better
-//! place, the `explain` function of its group in `launch` adds a line: [`Draft::flag`] for a flag as
-//! it was given, [`Draft::setting`] for the value derived from one, [`Draft::line`] for a value of
-//! another origin.
+//! A new flag needs nothing here: flags that no section mentions are listed at the end. For a
+//! better place, the `explain` function of its group in `launch` adds a line: [`Draft::flag`] for a
+//! flag as it was given, [`Draft::setting`] for the value derived from one, [`Draft::line`] for a
+//! value of another origin.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

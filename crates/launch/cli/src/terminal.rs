@@ -1,11 +1,11 @@
 //! Writing to stdout and stderr. A reader that went away is no reason to panic, and one that does
 //! not read is no reason to stop supervising.
 //!
-//! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and the
-//! next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`, which
-//! serves clients. Therefore from [`start_lines`] on a
-//! thread of its own writes the lines to stderr (metrics: to stdout), and callers only queue them. The agent writes the
-//! lines of the workers and these ones, so neither gets into the middle of the other.
+//! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and
+//! the next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`,
+//! which serves clients. Therefore from [`start_lines`] on a thread of its own writes the lines to
+//! stderr (metrics: to stdout), and callers only queue them. The agent writes the lines of the
+//! workers and these ones, so neither gets into the middle of the other.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write as _};

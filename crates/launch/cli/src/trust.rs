@@ -1,7 +1,8 @@
 //! The secret of the job: the token, the certificates, and who need not prove anything.
 //!
-//! The token is in a file. A token in a variable would stand in `/proc/PID/environ` of every process
-//! of the launch, so [`hide_variable`] puts it into a private file and starts the program again without it.
+//! The token is in a file. A token in a variable would stand in `/proc/PID/environ` of every
+//! process of the launch, so [`hide_variable`] puts it into a private file and starts the program
+//! again without it.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -37,23 +38,25 @@ const ANY_CLIENT: &str = "--torch-clients any: everybody who reaches the ports o
 pub(crate) struct TrustArgs {
     /// File with the job token, the same on all nodes
     ///
-    /// Agents, stores and clients of rdzv prove to one another that they have it, on every connection; it
-    /// is never sent. 16 bytes or more; `rdzv token` makes one. Not given, RDZV_JOB_TOKEN_FILE names the
-    /// file, or RDZV_JOB_TOKEN is the token. Workers get the path in RDZV_JOB_TOKEN_FILE.
+    /// Agents, stores and clients of rdzv prove to one another that they have it, on every
+    /// connection; it is never sent. 16 bytes or more; `rdzv token` makes one. Not given,
+    /// RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token. Workers get the path in
+    /// RDZV_JOB_TOKEN_FILE.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
     /// Clients of PyTorch's, which can prove nothing, that a job with a token admits: deny, job or any
     ///
-    /// `job` (the default): on loopback and on the addresses of the job's nodes, to the workers' store, never
-    /// to the rendezvous. `any` lets agents of torchrun take part, and everybody else who reaches a port.
+    /// `job` (the default): on loopback and on the addresses of the job's nodes, to the workers'
+    /// store, never to the rendezvous. `any` lets agents of torchrun take part, and everybody else
+    /// who reaches a port.
     #[arg(long, value_name = "WHO", value_parser = ["deny", "job", "any"])]
     torch_clients: Option<String>,
 
     /// Certificate of this node, in PEM: encrypts the connections of agents and stores (TLS 1.3)
     ///
-    /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed; names in
-    /// it are not compared. Clients of PyTorch's are not encrypted.
+    /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed;
+    /// names in it are not compared. Clients of PyTorch's are not encrypted.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 

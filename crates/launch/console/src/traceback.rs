@@ -25,7 +25,8 @@ pub struct Frame {
 /// others. None if the text is no traceback.
 pub fn frames(traceback: &str) -> Vec<Frame> {
     let lines: Vec<&str> = traceback.lines().map(unprefixed).collect();
-    // A second traceback ("During handling of the above exception") is the one that ended the program.
+    // A second traceback ("During handling of the above exception") is the one that ended the
+    // program.
     let start = lines
         .iter()
         .rposition(|line| line.trim().ends_with("Traceback (most recent call last):"));

@@ -126,8 +126,8 @@ impl WorkerServer {
 
     /// Answers `POST /handler/⟨name⟩` from now on; whoever had the name before has it no more.
     ///
-    /// The handler is called on a thread of its own, several times at once if asked so. A panic in it
-    /// is answered with 500 and its text.
+    /// The handler is called on a thread of its own, several times at once if asked so. A panic in
+    /// it is answered with 500 and its text.
     pub fn register(
         &mut self,
         name: &str,

@@ -2,8 +2,9 @@
 //!
 //! A thread cannot look at the stack of another one without stopping it, and a signal handler that
 //! walks a stack may hang for good. The name, the state, the kernel function and the system call
-//! that a thread waits in can be had from outside at any time, and tell a deadlock (all in a futex),
-//! a wait for a peer (in `recvfrom` or `poll`) and a computation (running) from one another.
+//! that a thread waits in can be had from outside at any time, and tell a deadlock (all in a
+//! futex), a wait for a peer (in `recvfrom` or `poll`) and a computation (running) from one
+//! another.
 
 use std::fmt::Write;
 use std::fs;

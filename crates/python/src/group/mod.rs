@@ -9,8 +9,8 @@
 //! | `signals.rs`, `callbacks.rs`, `life.rs` | Ctrl-C; functions that are called at the end of an operation; forks and the end of the interpreter |
 //! | `errors.rs` | errors as exceptions |
 //!
-//! A synchronous operation runs on the thread that calls it, detached from the interpreter, once the
-//! asynchronous ones before it have ended.
+//! A synchronous operation runs on the thread that calls it, detached from the interpreter, once
+//! the asynchronous ones before it have ended.
 
 mod arguments;
 mod callbacks;

@@ -228,7 +228,8 @@ impl NativeGroup {
         let mut memory = Memory::of(tensor, NAME, "tensor", access)?;
         self.start(mode, NAME, move |group| {
             typed!(memory.kind().element, T => if is_root {
-                // Nothing is written at the root; what is sent is read from a copy where the memory is read-only.
+                // Nothing is written at the root; what is sent is read from a copy where the memory
+                // is read-only.
                 group.broadcast(&mut memory.values::<T>().to_vec(), root)
             } else {
                 group.broadcast(memory.values_mut::<T>(), root)

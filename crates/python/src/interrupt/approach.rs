@@ -1,9 +1,10 @@
 //! The way back to the interpreter, for threads that call again and again.
 //!
-//! Between two calls a thread often has the interpreter for a few microseconds only. A thread that comes back
-//! meanwhile, on another processor, would go to sleep for it, and with dozens of threads most of the time would be theirs
-//! to fall asleep and to be woken up. So it waits awake for a moment, until the thread that came back before it has
-//! called again. Nothing depends on it: in the end every thread takes the interpreter's own lock.
+//! Between two calls a thread often has the interpreter for a few microseconds only. A thread that
+//! comes back meanwhile, on another processor, would go to sleep for it, and with dozens of threads
+//! most of the time would be theirs to fall asleep and to be woken up. So it waits awake for a
+//! moment, until the thread that came back before it has called again. Nothing depends on it: in
+//! the end every thread takes the interpreter's own lock.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;

@@ -1,7 +1,8 @@
 //! Calls between workers: the agent below `rdzv.rpc`.
 //!
-//! No thread of Rust's attaches to the interpreter. Calls that come, and futures that are done, go into queues, which
-//! threads of Python's take from: those survive the end of the interpreter, and Python knows them.
+//! No thread of Rust's attaches to the interpreter. Calls that come, and futures that are done, go
+//! into queues, which threads of Python's take from: those survive the end of the interpreter, and
+//! Python knows them.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! A look at a pickle before Python reads it: every name in it, and whether it is one that Python's own pickler writes.
 //!
-//! Only the operations of protocol 4 and 5 are known here. Old ones, which name things in ways that are hard to follow,
-//! and numbered places of the memo, which cost memory that was never sent, are refused. Nothing is built.
+//! Only the operations of protocol 4 and 5 are known here. Old ones, which name things in ways that
+//! are hard to follow, and numbered places of the memo, which cost memory that was never sent, are
+//! refused. Nothing is built.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -40,8 +41,8 @@ type Scanned<T> = Result<T, &'static str>;
 
 /// The names of all classes and functions in a pickle, as pairs of module and name.
 ///
-/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too deep, or if it
-/// wants another number of buffers.
+/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too
+/// deep, or if it wants another number of buffers.
 #[pyfunction]
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {

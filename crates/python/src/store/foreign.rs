@@ -1,7 +1,7 @@
 //! A store object of torch, or one that has its methods, as a store of ours.
 //!
-//! Its calls attach to the interpreter, and block it for as long as the object does. Waits are cut into
-//! slices, because torch's own cannot be interrupted.
+//! Its calls attach to the interpreter, and block it for as long as the object does. Waits are cut
+//! into slices, because torch's own cannot be interrupted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -318,7 +318,8 @@ impl Store for ForeignStore {
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         let start = Instant::now();
         loop {
-            // The question before it spares an exception in torch, which could swallow that of a signal.
+            // The question before it spares an exception in torch, which could swallow that of a
+            // signal.
             if !block || self.queue_len(key)? > 0 {
                 match self.ask("queue_pop", key, (key, false)).map(copied) {
                     // Somebody else was faster.
@@ -327,8 +328,8 @@ impl Store for ForeignStore {
                 }
             }
             let left = self.timeout().saturating_sub(start.elapsed());
-            // Over TCP a queue that is not empty counts as a key that is there; elsewhere it is looked at
-            // again after each slice.
+            // Over TCP a queue that is not empty counts as a key that is there; elsewhere it is
+            // looked at again after each slice.
             match self.wait_for("queue_pop", &[key], Some(left.min(IN_TORCH))) {
                 Err(StoreError::WaitTimeout { .. }) if left > IN_TORCH => {
                     if is_wanted() {

@@ -74,10 +74,10 @@ impl Kind {
 /// Keys and values that processes share, with waiting, counting and queues. Abstract: make a ``TCPStore``,
 /// ``FileStore``, ``HashStore`` or ``PrefixStore``.
 ///
-/// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and come back as ``bytes``. Timeouts are seconds
-/// or a ``timedelta``; ``None`` is the store's own, ``math.inf`` waits permanently. A store may be used by
-/// several threads; over TCP a wait in one of them keeps the others waiting, so give each a ``clone()``.
-/// Ctrl-C ends a wait within 200 ms, and the store can still be used.
+/// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and come back as ``bytes``. Timeouts
+/// are seconds or a ``timedelta``; ``None`` is the store's own, ``math.inf`` waits permanently. A
+/// store may be used by several threads; over TCP a wait in one of them keeps the others waiting,
+/// so give each a ``clone()``. Ctrl-C ends a wait within 200 ms, and the store can still be used.
 /// Every operation raises ``StoreError`` if the connection is lost.
 ///
 /// Example:
@@ -205,9 +205,8 @@ impl StoreObject {
     /// Raises:
     ///     StoreTimeout: the key did not come in time.
     ///
-    /// Example:
-    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
-    ///     b'ready'
+    /// Example: >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model",
+    /// timeout=1.0) b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
     fn get<'py>(
         &self,
@@ -229,10 +228,9 @@ impl StoreObject {
     /// Returns:
     ///     int: the sum.
     ///
-    /// Raises:
-    ///     ValueError: the value under the key is no number, in a ``FileStore`` or ``HashStore``.
-    ///     StoreError: the connection is lost. A server also ends it when the value is no number, because
-    ///         PyTorch's protocol has no answer for that: ``clone()`` connects anew.
+    /// Raises: ValueError: the value under the key is no number, in a ``FileStore`` or
+    /// ``HashStore``. StoreError: the connection is lost. A server also ends it when the value is
+    /// no number, because PyTorch's protocol has no answer for that: ``clone()`` connects anew.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().add("ready", 1)
@@ -260,8 +258,8 @@ impl StoreObject {
 
     /// Stores ``desired`` if the key holds ``expected``, or is absent and ``expected`` is empty.
     ///
-    /// For an absent key and an ``expected`` that is not empty nothing is stored, and ``expected`` is returned,
-    /// as in PyTorch.
+    /// For an absent key and an ``expected`` that is not empty nothing is stored, and ``expected``
+    /// is returned, as in PyTorch.
     ///
     /// Args:
     ///     key (str): the key.
@@ -377,9 +375,8 @@ impl StoreObject {
     /// Raises:
     ///     StoreTimeout: a key did not come within the store's timeout.
     ///
-    /// Example:
-    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
-    ///     [b'2', b'1']
+    /// Example: >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]);
+    /// store.multi_get(["b", "a"]) [b'2', b'1']
     fn multi_get<'py>(
         &self,
         py: Python<'py>,

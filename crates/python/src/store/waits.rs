@@ -1,7 +1,8 @@
 //! Waits of coroutines: one thread for all of them that are at servers.
 //!
-//! A wait at a server has a connection of its own, whose socket this thread polls beside the others. Other stores have
-//! only waits that block, so each wait in one of these has a thread, which ends with it.
+//! A wait at a server has a connection of its own, whose socket this thread polls beside the
+//! others. Other stores have only waits that block, so each wait in one of these has a thread,
+//! which ends with it.
 
 use std::cell::RefCell;
 use std::sync::Arc;

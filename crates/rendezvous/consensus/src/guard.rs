@@ -1,11 +1,12 @@
 //! The rules that a message of a peer must keep, against the log of this member, before the library sees it.
 //!
-//! The library ends the process when a message contradicts its log. An honest member never sends such a message; a
-//! foreign or broken one may. A lie that contradicts nothing passes: members are trusted, once they have proved to be
-//! members.
+//! The library ends the process when a message contradicts its log. An honest member never sends
+//! such a message; a foreign or broken one may. A lie that contradicts nothing passes: members are
+//! trusted, once they have proved to be members.
 //!
-//! The sender need not be in our configuration. It may be newer than ours, for as long as we were cut off, and Raft
-//! has members answer candidates and leaders whatever their own configuration says.
+//! The sender need not be in our configuration. It may be newer than ours, for as long as we were
+//! cut off, and Raft has members answer candidates and leaders whatever their own configuration
+//! says.
 
 use std::collections::BTreeSet;
 
@@ -98,7 +99,8 @@ fn acknowledgement(node: &RawNode<Log>, message: &Message) -> Option<&'static st
         return None;
     }
     let last = node.store().last();
-    // A rejection names the index that was asked for, which this member may have lost with an earlier term.
+    // A rejection names the index that was asked for, which this member may have lost with an
+    // earlier term.
     (!message.reject && message.index > last).then_some("it acknowledges more than was sent")
 }
 

@@ -170,7 +170,8 @@ impl Consensus {
             id: id.number(),
             election_tick: MAJORITY_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
-            // The library draws from this range, and what it draws is replaced before it is used (`await_leader`).
+            // The library draws from this range, and what it draws is replaced before it is used
+            // (`await_leader`).
             min_election_tick: ELECTION_TICKS,
             max_election_tick: TICKS_BOUND,
             applied: log.snapshot_index(),

@@ -7,9 +7,10 @@
 //! | 3, 4 | 3 |
 //! | 5, 6 | 5, and so on, up to the most that is allowed |
 //!
-//! Preferred are voters of now, then learners, then stores, nodes without workers, other machines, other networks, age.
-//! Newcomers learn first and vote when they have the log. A voter that is gone is replaced in one step by one that has the
-//! log; where no candidate is there to replace it within a second, the group shrinks.
+//! Preferred are voters of now, then learners, then stores, nodes without workers, other machines,
+//! other networks, age. Newcomers learn first and vote when they have the log. A voter that is gone
+//! is replaced in one step by one that has the log; where no candidate is there to replace it
+//! within a second, the group shrinks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -206,7 +207,8 @@ impl<'a> Group<'a> {
             live.filter(|it| wanted.iter().all(|other| other.id != it.id))
         };
         if !ready.is_empty() && (ready.len() == missing.len() || !gone.is_empty()) {
-            // As many as are gone, or all at once: an even number of voters is no better than one less.
+            // As many as are gone, or all at once: an even number of voters is no better than one
+            // less.
             let all = ready.len() == missing.len();
             let count = if all {
                 ready.len()

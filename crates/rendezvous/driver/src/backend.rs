@@ -15,7 +15,8 @@ use crate::event::Recorder;
 /// A rendezvous as an agent sees it.
 ///
 /// Used by one thread, except for what [`RendezvousBackend::interrupter`] returns. To be one's own
-/// backend, implement this and register a constructor in a [`BackendRegistry`](crate::BackendRegistry).
+/// backend, implement this and register a constructor in a
+/// [`BackendRegistry`](crate::BackendRegistry).
 pub trait RendezvousBackend: Send {
     /// The name that it is registered under.
     fn name(&self) -> &str;
@@ -151,8 +152,8 @@ pub enum Change {
     Closed,
     /// A lease of the workers of a round, which may run until its end.
     ///
-    /// They are to be suspended then, until another such change ([`fence`](crate::fence)). The first
-    /// comes before the join returns. Only from an agent that accepts a fence.
+    /// They are to be suspended then, until another such change ([`fence`](crate::fence)). The
+    /// first comes before the join returns. Only from an agent that accepts a fence.
     Lease {
         /// The round.
         round: u64,

@@ -6,8 +6,8 @@
 //!                       └── agent: its coordinator, what it waits for, its lease; written down when it changes
 //! ```
 //!
-//! A server is asked when somebody looks, so that an idle one does nothing for it. An agent may be about to connect
-//! for seconds just then, and writes down what it knows beforehand.
+//! A server is asked when somebody looks, so that an idle one does nothing for it. An agent may be
+//! about to connect for seconds just then, and writes down what it knows beforehand.
 
 use std::fmt;
 use std::sync::{Arc, mpsc};

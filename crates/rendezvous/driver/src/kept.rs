@@ -7,8 +7,8 @@
 //!            two slots: note of the agent
 //! ```
 //!
-//! A descriptor that lies in a socket pair is open, so the kernel goes on queueing connections while no agent
-//! runs. A process that reads it without taking it out gets a duplicate of it.
+//! A descriptor that lies in a socket pair is open, so the kernel goes on queueing connections
+//! while no agent runs. A process that reads it without taking it out gets a duplicate of it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

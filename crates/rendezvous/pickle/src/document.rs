@@ -1,9 +1,9 @@
 //! A pickle that was read, and taking things out of it.
 //!
 //! Compounds live in a list and are named by their number, since an instance is remembered before
-//! it has its attributes. So a few bytes can make a document that unfolds into more than any memory,
-//! or that contains itself: what is copied out of one is paid from a [`Budget`], and nests at most
-//! [`MAX_DEPTH`] deep.
+//! it has its attributes. So a few bytes can make a document that unfolds into more than any
+//! memory, or that contains itself: what is copied out of one is paid from a [`Budget`], and nests
+//! at most [`MAX_DEPTH`] deep.
 
 use super::Problem;
 use super::time::Time;

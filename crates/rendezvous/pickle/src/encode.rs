@@ -1,7 +1,7 @@
 //! Writing pickles: protocol 4, framed and shared in the way of Python's own.
 //!
-//! What is written twice by a caller that kept its [`Memo`] takes two to five bytes the second time.
-//! Classes and the time zone UTC are kept by the [`Writer`] itself.
+//! What is written twice by a caller that kept its [`Memo`] takes two to five bytes the second
+//! time. Classes and the time zone UTC are kept by the [`Writer`] itself.
 
 use super::opcode;
 use super::time::Time;

@@ -1,9 +1,9 @@
 //! Python's pickle, as far as the state of a rendezvous needs it.
 //!
 //! A pickle is a program for a small stack machine. Agents of PyTorch write the state that they
-//! share as one, with classes of theirs and of `datetime` in it. What runs here is that machine with
-//! nothing dangerous left in it: it builds plain data and instances of five known classes, calls
-//! nothing, and refuses every other name.
+//! share as one, with classes of theirs and of `datetime` in it. What runs here is that machine
+//! with nothing dangerous left in it: it builds plain data and instances of five known classes,
+//! calls nothing, and refuses every other name.
 //!
 //! * [`opcode`]: the instructions. [`value`]: what can be in a pickle, and the list of classes.
 //! * [`time`]: dates and times in Python's ten bytes.

@@ -89,8 +89,8 @@ fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
 
 /// Removes the nodes that are lost, and says which; `is_lost` is given a node and its last heartbeat.
 ///
-/// The heartbeats carry the clocks of their writers, so whether one is old is for the caller to say.
-/// We never remove ourselves (`me`): however old our own heartbeat is, we are there.
+/// The heartbeats carry the clocks of their writers, so whether one is old is for the caller to
+/// say. We never remove ourselves (`me`): however old our own heartbeat is, we are there.
 pub fn sanitise(
     state: &mut RendezvousState,
     me: &NodeDesc,

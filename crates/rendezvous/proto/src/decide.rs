@@ -1,8 +1,8 @@
 //! What one agent does next, given what it knows: one function for each thing an agent may want.
 //!
-//! Nothing here changes anything; [`apply`](super::apply) does. The first matching line wins, in the
-//! order of PyTorch's handler, because its agents may share the state with ours: who is let in, who
-//! is turned away and when a round is complete must come out the same.
+//! Nothing here changes anything; [`apply`](super::apply) does. The first matching line wins, in
+//! the order of PyTorch's handler, because its agents may share the state with ours: who is let in,
+//! who is turned away and when a round is complete must come out the same.
 //!
 //! Some lines are ours, and change nothing for the others:
 //!
@@ -11,8 +11,8 @@
 //! * a round after a change is complete as soon as [everybody who can be
 //!   expected](super::expected::Expected) is there, without a last call; to the others this looks
 //!   as if our last call had ended;
-//! * a last call lasts its time by the clock of the agent that sees it: the end that stands in the state is
-//!   a time of somebody else's clock;
+//! * a last call lasts its time by the clock of the agent that sees it: the end that stands in the
+//!   state is a time of somebody else's clock;
 //! * the last call is a little longer while nodes that waited for the round have not got in yet:
 //!   a round without them would end as soon as it began. To the others our clock seems slow;
 //! * who waited for a round that is full before it got in becomes surplus. Agents of torchrun go on

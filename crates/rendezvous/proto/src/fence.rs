@@ -9,15 +9,17 @@
 //!   agent    ◄── Backed ──────┘                                         end of the lease: SIGSTOP
 //! ```
 //!
-//! An agent in a round of voters asks its coordinator again and again. The coordinator asks the other voters, after the
-//! question has come, and answers if a majority takes it for the leader. An answer moves the end of the lease to L after the
-//! moment at which the question was *sent*. At the end of the lease the workers stand still ([`Fence`]), and go on when a
-//! later answer comes. The coordinator takes a silent agent for lost only when [`lost_after`] has passed since it heard
-//! from it; a new coordinator, since one of the voters that elected it had heard from any earlier leader. Clocks
-//! may drift by 5 % relative to one another, and a signal may take [`TAKES_EFFECT`].
+//! An agent in a round of voters asks its coordinator again and again. The coordinator asks the
+//! other voters, after the question has come, and answers if a majority takes it for the leader. An
+//! answer moves the end of the lease to L after the moment at which the question was *sent*. At the
+//! end of the lease the workers stand still ([`Fence`]), and go on when a later answer comes. The
+//! coordinator takes a silent agent for lost only when [`lost_after`] has passed since it heard
+//! from it; a new coordinator, since one of the voters that elected it had heard from any earlier
+//! leader. Clocks may drift by 5 % relative to one another, and a signal may take [`TAKES_EFFECT`].
 //!
-//! An answer that an agent has was confirmed by a majority after its question was sent. That moment is no later than the one
-//! from which the coordinator counts, so the lease is over before the coordinator has waited.
+//! An answer that an agent has was confirmed by a majority after its question was sent. That moment
+//! is no later than the one from which the coordinator counts, so the lease is over before the
+//! coordinator has waited.
 
 use std::time::Duration;
 
@@ -137,7 +139,8 @@ impl Fence {
 
     fn lease(&mut self, now: Mono, round: u64, until: Mono) {
         if self.stopped.is_none() && self.until.is_some_and(|until| until <= now) {
-            // This process was held up. Others may have stopped the workers in its place, and are to see them go on.
+            // This process was held up. Others may have stopped the workers in its place, and are
+            // to see them go on.
             self.tick(now);
         }
         if self.left.is_some_and(|left| round <= left) {

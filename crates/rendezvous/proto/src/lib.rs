@@ -8,12 +8,14 @@
 //!                     any time: closed, for ever
 //! ```
 //!
-//! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for what.
-//! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one writer;
-//!   [`native_client`]: the side of such an agent.
+//! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for
+//!   what.
+//! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one
+//!   writer; [`native_client`]: the side of such an agent.
 //! * [`codec`]: the state as all agents write it, Python's among them, as a pickle (`rdzv-pickle`).
 //! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
-//!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited for.
+//!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited
+//!   for.
 //! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
 //! * [`silence`]: how the loss of a machine is noticed that closes no connection.
 //! * [`group`]: a group of voters and its coordinator, for those who ask how things stand.
@@ -23,10 +25,10 @@
 //!
 //! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
 //!
-//! Invariants, cited by the tests: *INV-R1* at most one rank assignment per round; *INV-R2* two live
-//! participants never hold the same rank in the same round; *INV-R3* a complete round has between min
-//! and max nodes; *INV-R4* a closed rendezvous admits nobody; *INV-R5* without faults everybody joins before
-//! the join timeout.
+//! Invariants, cited by the tests: *INV-R1* at most one rank assignment per round; *INV-R2* two
+//! live participants never hold the same rank in the same round; *INV-R3* a complete round has
+//! between min and max nodes; *INV-R4* a closed rendezvous admits nobody; *INV-R5* without faults
+//! everybody joins before the join timeout.
 
 mod agent_note;
 pub mod apply;

@@ -6,16 +6,19 @@
 //!   kernel: it sends both again and again, and ends the connection if nothing is acknowledged for L/2
 //! ```
 //!
-//! An agent and the coordinator in its own process need none of that: the agent sends a heartbeat every `keep_alive_interval`.
+//! An agent and the coordinator in its own process need none of that: the agent sends a heartbeat
+//! every `keep_alive_interval`.
 //!
-//! Only the kernel says that a machine is silent: it has sent something, and the other kernel has acknowledged nothing for
-//! long. A process that is stopped, or gets no processor time, raises no alarm, because its kernel
-//! acknowledges for it; it is missed by its heartbeats, after `keep_alive_interval` times `keep_alive_max_attempt`.
+//! Only the kernel says that a machine is silent: it has sent something, and the other kernel has
+//! acknowledged nothing for long. A process that is stopped, or gets no processor time, raises no
+//! alarm, because its kernel acknowledges for it; it is missed by its heartbeats, after
+//! `keep_alive_interval` times `keep_alive_max_attempt`.
 //!
 //! The agent is lost when its connection was ended so, it has not come back within
-//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and was not heard of for L: Linux counts an outage that is over together
-//! with the next one. So a machine that is silent for less is never lost. Agents notice the silence of the coordinator
-//! sooner, so that they are back at another one before they could be missed there.
+//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and was not heard of for L: Linux
+//! counts an outage that is over together with the next one. So a machine that is silent for less
+//! is never lost. Agents notice the silence of the coordinator sooner, so that they are back at
+//! another one before they could be missed there.
 
 use std::time::Duration;
 

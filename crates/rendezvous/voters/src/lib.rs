@@ -6,28 +6,32 @@
 //!   frames of other voters ────┴───► Consensus ◄── note ┘ ──► frames for other voters
 //! ```
 //!
-//! The first 3 or 5 endpoints of a list are the *places* of the voters; the process that listens at one of them is the
-//! voter there. The voters replicate the coordinator's [note](rdzv_rendezvous_proto::coordinator::Note) with `rdzv-consensus`, in memory.
-//! The leader of the group has the coordinator, whose epoch is the term. It begins with the note and learns the rest
-//! from the agents that reattach, as a coordinator does that was started again. Nothing that follows from a note is
-//! sent before the note is committed, so a round that was announced is known to every later coordinator.
+//! The first 3 or 5 endpoints of a list are the *places* of the voters; the process that listens at
+//! one of them is the voter there. The voters replicate the coordinator's
+//! [note](rdzv_rendezvous_proto::coordinator::Note) with `rdzv-consensus`, in memory. The leader of
+//! the group has the coordinator, whose epoch is the term. It begins with the note and learns the
+//! rest from the agents that reattach, as a coordinator does that was started again. Nothing that
+//! follows from a note is sent before the note is committed, so a round that was announced is known
+//! to every later coordinator.
 //!
-//! **One group.** A process takes part in one group in its life, under an id that it has drawn at its start. The process
-//! at the first place founds a group when every other place has told it that it is in none. A group decides with more
-//! than half of its ids. So two groups that decide would need more than half of the places each, with a process
-//! that is in both. A process that comes back after its death has a new id and knows nothing; as long as one member
-//! of the old group is there, nobody founds another one.
+//! **One group.** A process takes part in one group in its life, under an id that it has drawn at
+//! its start. The process at the first place founds a group when every other place has told it that
+//! it is in none. A group decides with more than half of its ids. So two groups that decide would
+//! need more than half of the places each, with a process that is in both. A process that comes
+//! back after its death has a new id and knows nothing; as long as one member of the old group is
+//! there, nobody founds another one.
 //!
-//! **A place is taken again.** A new process at the place of a member proves that the one before has ended. The leader
-//! has it learn the log, and then vote in place of the old one.
+//! **A place is taken again.** A new process at the place of a member proves that the one before
+//! has ended. The leader has it learn the log, and then vote in place of the old one.
 //!
-//! **A group that is lost.** Where every place has a process in contact, and these are no majority of the group, the
-//! others of the group have ended and it can never decide again. Its members leave it, as if they had been started
-//! anew, and a new group is founded. That knows nothing of the rounds of the old one, so agents that hold one give
-//! it up and join anew.
+//! **A group that is lost.** Where every place has a process in contact, and these are no majority
+//! of the group, the others of the group have ended and it can never decide again. Its members
+//! leave it, as if they had been started anew, and a new group is founded. That knows nothing of
+//! the rounds of the old one, so agents that hold one give it up and join anew.
 //!
-//! **A store coordinates.** After a second in which nothing was decided, a coordinator beside an agent hands over to a voter
-//! that is a store, if there is one: the death of a machine then costs either a coordinator or workers.
+//! **A store coordinates.** After a second in which nothing was decided, a coordinator beside an
+//! agent hands over to a voter that is a store, if there is one: the death of a machine then costs
+//! either a coordinator or workers.
 //!
 //! **Without a list**, a group begins with one voter, and agents join it (`machine/open.rs`).
 //!

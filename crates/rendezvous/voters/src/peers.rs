@@ -254,8 +254,8 @@ impl Peers {
 
     /// Every process that is, or could be, a member of the group.
     ///
-    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if another process has its place, or
-    /// if it `is_gone`, for so long.
+    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if
+    /// another process has its place, or if it `is_gone`, for so long.
     pub(super) fn candidates(
         &self,
         group: u128,

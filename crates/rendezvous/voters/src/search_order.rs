@@ -12,9 +12,9 @@ const DOUBLINGS: u32 = 2;
 
 /// The places at which the coordinator may be.
 ///
-/// A voter that is not the coordinator says where that is, if it knows; that place is asked next. Else the places are
-/// asked in turn. After a coordinator that is gone, the next place comes first: its machine may be gone too, and
-/// then the attempt to connect to it would take long.
+/// A voter that is not the coordinator says where that is, if it knows; that place is asked next.
+/// Else the places are asked in turn. After a coordinator that is gone, the next place comes first:
+/// its machine may be gone too, and then the attempt to connect to it would take long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchOrder {
     places: Vec<String>,

@@ -21,7 +21,8 @@ impl World {
         let until = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
-            // It may have left, or been told that the run is over. One that was killed is started by its keeper.
+            // It may have left, or been told that the run is over. One that was killed is started
+            // by its keeper.
             Act::Start if !running && !self.agents[agent].wanted => {
                 self.crash(agent, false);
                 self.agents[agent].wanted = true;
@@ -76,7 +77,8 @@ impl World {
             }
             Act::Recover => {
                 self.recovers = true;
-                // Without a note, spares may fill a round before anybody of the last one is heard of.
+                // Without a note, spares may fill a round before anybody of the last one is heard
+                // of.
                 match self.plan.has_spares() {
                     true => self.kill_host(false),
                     false => self.lose_note()?,
@@ -170,7 +172,8 @@ impl World {
         if let Doing::Working(round) = self.agents[agent].doing
             && self.plan.place == Place::Restartable
         {
-            // A coordinator that recovers may have to wait for those who know what has become of the round.
+            // A coordinator that recovers may have to wait for those who know what has become of
+            // the round.
             for other in 0..self.agents.len() {
                 let at = self.time.now + self.time.random.u64(0..20_000_000_000);
                 let process = self.agents[other].process;

@@ -173,8 +173,8 @@ impl Plan {
         plan.settings = Settings::new(min as u32, max as u32);
         plan.settings.last_call_timeout = Duration::from_millis(random.u64(100..30_000));
         plan.faulty = random.u32(0..10) < 7;
-        // A value that all write in turn bears one write in a round trip, and every agent writes its
-        // heartbeat every five seconds.
+        // A value that all write in turn bears one write in a round trip, and every agent writes
+        // its heartbeat every five seconds.
         if random.u32(0..3) == 0 && agents <= 100 {
             plan.latency = (Duration::from_millis(1), Duration::from_millis(40));
         }
@@ -184,8 +184,8 @@ impl Plan {
                 for torchrun in &mut plan.torchrun {
                     *torchrun = mixed && random.u32(0..3) == 0;
                 }
-                // They write in turn, each after two ways at least. Rounds that are complete before the last of them has
-                // written are followed by others, again and again.
+                // They write in turn, each after two ways at least. Rounds that are complete before
+                // the last of them has written are followed by others, again and again.
                 let writers = plan.torchrun.iter().filter(|is| **is).count() as u32;
                 let all_write = plan.latency.1 * 4 * writers;
                 let settings = &mut plan.settings;
@@ -275,8 +275,9 @@ impl Plan {
         }
         let is_killed = |(_, _, act): &(_, _, Act)| *act == Act::Killed;
         self.faulty |= self.hosted || self.acts.iter().any(is_killed);
-        // That a run is over is lost with the note, if nobody is left who knows it; and where there are more agents
-        // than a round takes, those that wait may fill one before anybody of the last one is heard of.
+        // That a run is over is lost with the note, if nobody is left who knows it; and where there
+        // are more agents than a round takes, those that wait may fill one before anybody of the
+        // last one is heard of.
         let closes = self.acts.iter().any(|(_, _, act)| *act == Act::Close);
         if random.u32(0..3) == 0 && !closes && !self.has_spares() {
             self.faulty = true;
@@ -297,7 +298,8 @@ impl Plan {
             _ => false,
         };
         if self.acts.iter().any(|(_, _, act)| is_gone(act)) {
-            // Those who have ended while nobody could note it are waited for, until somebody says so.
+            // Those who have ended while nobody could note it are waited for, until somebody says
+            // so.
             self.end += Duration::from_secs(30);
             self.acts.push((self.end, 0, Act::Recover));
         }

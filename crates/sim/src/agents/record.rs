@@ -72,7 +72,8 @@ impl World {
         }
         let now = self.time.now;
         let it = &self.agents[agent];
-        // Each process is an agent of its own. What happens to the machine happens to the next one too.
+        // Each process is an agent of its own. What happens to the machine happens to the next one
+        // too.
         let number: run::Agent = it.process << 32 | agent as u64;
         let is_silent = it.stalled_until > now || it.cut_until > now;
         if event == Event::Joins && (history.all_may_be_lost || is_silent) {

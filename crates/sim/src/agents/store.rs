@@ -135,7 +135,8 @@ impl World {
                     && self.ledger.highest() >= Some(note.round)
                     && !self.is_known()
                 {
-                    // Nobody can have told this coordinator of an earlier round: this is another run.
+                    // Nobody can have told this coordinator of an earlier round: this is another
+                    // run.
                     self.ledger.forget();
                     self.end_history()?;
                 }
@@ -169,8 +170,9 @@ impl World {
                     if let Announcement::AllSucceeded { round } = event
                         && self.ledger.ends_of_rounds.contains(&round)
                     {
-                        // Those that were told before the last one's word that the round is over leave, as they have
-                        // succeeded; the others are told that all have. No order of both is right.
+                        // Those that were told before the last one's word that the round is over
+                        // leave, as they have succeeded; the others are told that all have. No
+                        // order of both is right.
                         self.end_history()?;
                     }
                     self.is_most_of_it(&event)?;

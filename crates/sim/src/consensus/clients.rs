@@ -24,8 +24,9 @@ impl World {
         let client = &mut self.clients[number];
         let current = match client.current {
             Some(current) => {
-                // In turn: by chance, one that alone leads might not be asked for very long. A member that was removed names
-                // a leader of before for ever, so its word does not count for the turn.
+                // In turn: by chance, one that alone leads might not be asked for very long. A
+                // member that was removed names a leader of before for ever, so its word does not
+                // count for the turn.
                 client.turn = (client.turn + 1) % slots;
                 client.slot = client.turn;
                 current

@@ -6,11 +6,12 @@
 //!                                the next step of the group, by its leader
 //! ```
 //!
-//! Processes are killed (between any two outputs, and with or without their machine) and start again as other
-//! members, stand still, end in order; connections are reset; networks are cut one way, in halves, into chains and
-//! around a hub; frames are lost, doubled and overtake one another; clocks differ by 5 %. A
-//! majority of voters is left alive, because nothing is kept beyond a majority. In the second half all faults
-//! end, and the group has to come to rest. Then the leader is killed once more, and the others have to go on at once.
+//! Processes are killed (between any two outputs, and with or without their machine) and start
+//! again as other members, stand still, end in order; connections are reset; networks are cut one
+//! way, in halves, into chains and around a hub; frames are lost, doubled and overtake one another;
+//! clocks differ by 5 %. A majority of voters is left alive, because nothing is kept beyond a
+//! majority. In the second half all faults end, and the group has to come to rest. Then the leader
+//! is killed once more, and the others have to go on at once.
 //!
 //! | file | contents |
 //! |---|---|
@@ -24,7 +25,8 @@
 //! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
 //! | [`hostile`] | members that lie |
 //!
-//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`; whether what clients saw is linearizable decides [`history`](crate::history).
+//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`; whether what clients saw is
+//! linearizable decides [`history`](crate::history).
 
 mod acts;
 mod client;

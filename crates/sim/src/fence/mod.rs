@@ -1,9 +1,10 @@
 //! Nodes with fences: three machines, each with a voter and an agent, which are cut off from one another.
 //!
-//! **INV-F1**: no worker of an older round runs when a newer one is announced, unless its node has no fence: with one endpoint, the
-//! fence is on while there are three voters. Each machine has its own clock; two clocks
-//! differ by up to 5 %. Signals take up to [`SIGNALS_TAKE`](world::SIGNALS_TAKE). In the end, without faults, all nodes
-//! are in one round and their workers run.
+//! **INV-F1**: no worker of an older round runs when a newer one is announced, unless its node has
+//! no fence: with one endpoint, the fence is on while there are three voters. Each machine has its
+//! own clock; two clocks differ by up to 5 %. Signals take up to
+//! [`SIGNALS_TAKE`](world::SIGNALS_TAKE). In the end, without faults, all nodes are in one round
+//! and their workers run.
 
 pub mod world;
 
@@ -16,7 +17,7 @@ use rdzv_rendezvous_proto::Rule;
 /// Something that happens to a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// It cannot reach any other machine, for so long.
+    /// It cannot reach any other machine for this time.
     Cut(usize, Duration),
     /// Messages from and to it take so much longer, for some seconds.
     Slow(usize, Duration),

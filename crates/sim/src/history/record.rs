@@ -103,8 +103,9 @@ impl Record {
                 }
             }
             Event::Succeeds(round) => {
-                // An agent that says it again has said it already: the answer to the first time is the answer to all of them.
-                // One that was told may hear that others have left, also if it says it once more.
+                // An agent that says it again has said it already: the answer to the first time is
+                // the answer to all of them. One that was told may hear that others have left, also
+                // if it says it once more.
                 let has_said = standing.said.is_some_and(|(_, _, of)| of == round);
                 if !has_said && standing.all_succeeded != Some(round) {
                     let said = self.call(at, agent, Effect::Succeed(round));

@@ -9,8 +9,9 @@
 //! | a leave is known | the agent is counted in no later round |
 //! | all have succeeded | all have said so, and nobody of them is told that the round is over |
 //!
-//! A join takes effect twice: when the agent gives up the round that it is in, and waits; and when it enters the next one. An
-//! agent that has ended, or may rightly be taken for lost, holds nobody up.
+//! A join takes effect twice: when the agent gives up the round that it is in, and waits; and when
+//! it enters the next one. An agent that has ended, or may rightly be taken for lost, holds nobody
+//! up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -247,7 +248,8 @@ mod tests {
 
     #[test]
     fn late_answers_are_accepted() {
-        // A round whose members hear of it when the run is closed, and one that is heard of when the next one is there.
+        // A round whose members hear of it when the run is closed, and one that is heard of when
+        // the next one is there.
         assert!(is_right(&[
             (1, Joins),
             (2, Joins),
@@ -352,7 +354,8 @@ mod tests {
         // An agent that was told may hear that others have left.
         let told = [(2, AllSucceeded(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &told].concat()));
-        // Also if it says it again; and it may be told once more when the others are in another round.
+        // Also if it says it again; and it may be told once more when the others are in another
+        // round.
         let again = [(2, AllSucceeded(0)), (2, Succeeds(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &again].concat()));
         let late = [

@@ -122,7 +122,8 @@ impl HashStore {
             data = match slept {
                 (data, false) => data,
                 (data, true) => {
-                    // The check may take locks of its own, so that of the data is given back for it.
+                    // The check may take locks of its own, so that of the data is given back for
+                    // it.
                     drop(data);
                     if interrupt::is_wanted() {
                         return Err(StoreError::Interrupted {

@@ -1,8 +1,8 @@
 //! Ending a call that blocks, by the thread that is in it.
 //!
-//! A language with signal handlers of its own has to look at them while a thread waits here. So a call may
-//! be given a check, which is asked about ten times a second while the call blocks. [`slice()`] and [`is_wanted`] are
-//! for stores of other crates.
+//! A language with signal handlers of its own has to look at them while a thread waits here. So a
+//! call may be given a check, which is asked about ten times a second while the call blocks.
+//! [`slice()`] and [`is_wanted`] are for stores of other crates.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ thread_local! {
 /// Calls `call`, and asks `check` at least every 100 ms while a store operation in it blocks. Once `check`
 /// says yes, the operation ends with [`StoreError::Interrupted`].
 ///
-/// A wait that is ended this way leaves the store as it was. An operation whose reply is due at once, and
-/// does not come, costs the connection, because nobody knows whether it was done.
+/// A wait that is ended this way leaves the store as it was. An operation whose reply is due at
+/// once, and does not come, costs the connection, because nobody knows whether it was done.
 pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     struct Restore(Option<fn() -> bool>);
     impl Drop for Restore {

@@ -17,8 +17,8 @@ pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 ///
 /// Every method may be called from several threads. Where nothing else is said, semantics are those
 /// of `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "check
-/// once", and a value too big for the clock means "permanently". A `Box<dyn Store>` is a `Box<dyn Any>`
-/// too, so that a caller can find out which store it is.
+/// once", and a value too big for the clock means "permanently". A `Box<dyn Store>` is a `Box<dyn
+/// Any>` too, so that a caller can find out which store it is.
 pub trait Store: Any + Send + Sync + Debug {
     /// Stores a value, and wakes the waiters of the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;

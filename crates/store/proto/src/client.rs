@@ -10,8 +10,9 @@
 //!    └──────────────────────────────┘      anything else, at any time: Dead
 //! ```
 //!
-//! A server of ours may answer a wait with the value itself (0x02): `Answering` begins then without another request. If our
-//! cancelling crosses it, the value comes first and 0x01 behind it (`Cancelled`).
+//! A server of ours may answer a wait with the value itself (0x02): `Answering` begins then without
+//! another request. If our cancelling crosses it, the value comes first and 0x01 behind it
+//! (`Cancelled`).
 //!
 //! The protocol has neither request ids nor error replies, so a connection on which anything went
 //! wrong cannot be used again: its later bytes would be ambiguous. Only a wait that timed out

@@ -2,7 +2,8 @@
 //!
 //! Keys and queues are two name spaces; the same name may stand in both. Small values lie in the
 //! map and are copied in and out; large ones are shared, so that neither storing nor answering
-//! copies them. Each key counts for the owner that stored its value last (see [`meter`](super::meter)).
+//! copies them. Each key counts for the owner that stored its value last (see
+//! [`meter`](super::meter)).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

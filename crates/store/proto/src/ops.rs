@@ -7,8 +7,8 @@
 //! | queue_push | the oldest waiter, one per entry (see [`Operations::release`]) |
 //! | get, check, delete_key, queue_pop … | nobody |
 //!
-//! Woken connections are collected in a list that the caller empties with [`Operations::woken`] after
-//! each operation.
+//! Woken connections are collected in a list that the caller empties with [`Operations::woken`]
+//! after each operation.
 
 use std::collections::BTreeMap;
 
@@ -251,8 +251,8 @@ impl Operations {
     /// The holder of a promise has come, for the entry or for something else, or is gone. If the
     /// entry is still there, the next waiter is woken for it.
     ///
-    /// Thus each entry of a queue wakes one waiter, and none is lost with a waiter that dies between
-    /// being woken and popping.
+    /// Thus each entry of a queue wakes one waiter, and none is lost with a waiter that dies
+    /// between being woken and popping.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;

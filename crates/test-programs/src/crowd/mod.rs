@@ -8,8 +8,9 @@
 //! crowd record <places> <file> <agents> <seed>   agents that join, leave, close and succeed in many runs, and write down what they see
 //! ```
 //!
-//! `hold` prints what happens to it. `threads` and `many` print one line of JSON: seconds until all were connected, and from then until all
-//! held their rank. Every run has a name of its own, so one server serves them all.
+//! `hold` prints what happens to it. `threads` and `many` print one line of JSON: seconds until all
+//! were connected, and from then until all held their rank. Every run has a name of its own, so one
+//! server serves them all.
 
 mod connected;
 mod deadlines;

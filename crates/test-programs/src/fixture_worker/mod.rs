@@ -38,10 +38,10 @@
 //! | `error-folder` | makes a folder of that name | |
 //! | `error:MESSAGE` | writes a structured error file, as torchelastic's recorder does | |
 //!
-//! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` do the step only
-//! for the worker with that `RANK`, `LOCAL_RANK` or `GROUP_RANK`, or in the round with that
-//! `RDZV_ROUND`, or in the attempt with that `TORCHELASTIC_RESTART_COUNT`; they nest. Steps that come
-//! to an end without an `exit` end it with 0. An unknown step ends it with 64.
+//! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` do the step
+//! only for the worker with that `RANK`, `LOCAL_RANK` or `GROUP_RANK`, or in the round with that
+//! `RDZV_ROUND`, or in the attempt with that `TORCHELASTIC_RESTART_COUNT`; they nest. Steps that
+//! come to an end without an `exit` end it with 0. An unknown step ends it with 64.
 
 mod ending;
 mod error_file;

@@ -1,8 +1,8 @@
 //! A worker that is told what to do: the processes of `tests/scenarios`.
 //!
-//! Each line of its input is a [`Command`] as JSON, and each is answered with one line: `{"ok": …}`, or
-//! `{"error": …}` with what an [`RpcError`] says. It ends when it is told to, and when its input ends,
-//! whatever it is doing then.
+//! Each line of its input is a [`Command`] as JSON, and each is answered with one line: `{"ok":
+//! …}`, or `{"error": …}` with what an [`RpcError`] says. It ends when it is told to, and when its
+//! input ends, whatever it is doing then.
 
 mod begin;
 mod calls;

@@ -1,10 +1,12 @@
 //! `cargo xtask bench rpc`: calls between workers, beside `torch.distributed.rpc`.
 //!
-//! Every worker is a process with the environment that an agent gives it, and a store of its own group
-//! to meet at. In each run a group of two is measured in all ways, and a group of four in how long it
-//! takes to come up and to go; each side in its turn. Both are measured twice: with what they choose on one
-//! host (shared memory, reading one another's memory), and through TCP alone, which PyTorch calls `uv` and
-//! `basic`. `bench rpc --alone --runs N` measures ours only, as it is by default. Tensors that lie in an arena and are lent are measured for the only side that has any.
+//! Every worker is a process with the environment that an agent gives it, and a store of its own
+//! group to meet at. In each run a group of two is measured in all ways, and a group of four in how
+//! long it takes to come up and to go; each side in its turn. Both are measured twice: with what
+//! they choose on one host (shared memory, reading one another's memory), and through TCP alone,
+//! which PyTorch calls `uv` and `basic`. `bench rpc --alone --runs N` measures ours only, as it is
+//! by default. Tensors that lie in an arena and are lent are measured for the only side that has
+//! any.
 
 mod figures;
 mod group;
@@ -140,8 +142,8 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
     );
     pair.end()?;
 
-    // By workers of their own: to free a large arena takes the system some time, in which others neither
-    // idle nor shut down.
+    // By workers of their own: to free a large arena takes the system some time, in which others
+    // neither idle nor shut down.
     if lends {
         let mut lenders = start(2)?;
         lenders.tell_all("init")?;

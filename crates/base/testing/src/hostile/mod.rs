@@ -1,8 +1,9 @@
 //! Attacks on a store server: by any peer over the network.
 //!
-//! Each attack is a bounded number of connections and bytes, and ends when the server has taken them,
-//! has refused them, or does not read them. Nothing is answered for by time. The caller of an
-//! attack asks the server as an honest client at the same time, and looks at its counters afterwards.
+//! Each attack is a bounded number of connections and bytes, and ends when the server has taken
+//! them, has refused them, or does not read them. Nothing is answered for by time. The caller of an
+//! attack asks the server as an honest client at the same time, and looks at its counters
+//! afterwards.
 //!
 //! | file | attacks on |
 //! |---|---|

@@ -1,15 +1,18 @@
 //! Which message goes to which receive: the part of one rank, for its messages to and from all others. Pure.
 //!
-//! - A receive that is posted takes the first message that has come with its tag from its sender (from any rank, if
-//!   it has none); a message that comes goes to the first receive that was posted for it. Both keep the order
-//!   of the calls, so two messages between the same ranks with the same tag never overtake one another.
-//! - A short message is *eager*: its values go with its envelope, as long as at most [`EAGER_WINDOW`] bytes of a
-//!   sender wait for a receive. Others are *announced*: their values come once a receive was found. The receiver
-//!   reports every match, so the sender knows how much of its window is free.
-//! - At most [`WINDOW`] messages of a sender wait for a receive. The next ones stay with the sender.
+//! - A receive that is posted takes the first message that has come with its tag from its sender
+//!   (from any rank, if it has none); a message that comes goes to the first receive that was
+//!   posted for it. Both keep the order of the calls, so two messages between the same ranks with
+//!   the same tag never overtake one another.
+//! - A short message is *eager*: its values go with its envelope, as long as at most
+//!   [`EAGER_WINDOW`] bytes of a sender wait for a receive. Others are *announced*: their values
+//!   come once a receive was found. The receiver reports every match, so the sender knows how much
+//!   of its window is free.
+//! - At most [`WINDOW`] messages of a sender wait for a receive. The next ones stay with the
+//!   sender.
 //!
-//! A rank therefore keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for each other rank, whatever
-//! that rank does: more is a [`Output::Violation`].
+//! A rank therefore keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for
+//! each other rank, whatever that rank does: more is a [`Output::Violation`].
 
 #[cfg(test)]
 mod tests;

@@ -74,7 +74,8 @@ impl Matching {
 
 #[test]
 fn receives_are_matched_in_the_order_of_the_calls() {
-    // Receives that are posted (sender, tag), messages that come (sender, tag), and the receive of each message.
+    // Receives that are posted (sender, tag), messages that come (sender, tag), and the receive of
+    // each message.
     type Row<'a> = (
         &'a [(Option<u32>, u32)],
         &'a [(u32, u32)],

@@ -14,7 +14,8 @@ impl Mesh {
         if self.all_connected {
             return Ok(());
         }
-        // First all are dialled, so that each waits for the slowest only, and not for one after the other.
+        // First all are dialled, so that each waits for the slowest only, and not for one after the
+        // other.
         for peer in self.others() {
             self.dialled(running, peer)?.send();
         }

@@ -9,8 +9,9 @@
 //!
 //! Which message goes to which receive is decided by `matching`.
 //!
-//! Messages have connections and a listener of their own, beside those of the collectives: so a message waits
-//! for no collective and no collective for it. A thread moves them; it starts with the first message of this rank.
+//! Messages have connections and a listener of their own, beside those of the collectives: so a
+//! message waits for no collective and no collective for it. A thread moves them; it starts with
+//! the first message of this rank.
 
 mod arriving;
 mod driver;
@@ -67,17 +68,19 @@ use crate::work::{Work, work};
 ///
 /// The rules:
 ///
-/// - A receive takes a message with its tag. Messages between the same ranks with the same tag are received
-///   in the order of the sends; receives take messages in the order in which they were posted, whether they name
-///   a rank or not.
-/// - A send has ended when its values are on their way to a rank that is there, and the buffer is free; that
-///   says nothing about the receive. A message of more than 64 KiB waits for its receive first, and so does a
-///   shorter one while 256 KiB of this rank wait at the other one. A rank keeps no more than this for each other
-///   one, and 1024 messages without values.
-/// - A failure is final for the group, as for collective operations: a lost rank that an operation waits for,
-///   a message of another length or type, the end of the time limit. All operations end then, here and at the other ranks.
-/// - A rank that leaves the group ends the operations that wait for it with [`CollectiveError::Lost`]. A receive
-///   from any rank ends when a rank is lost that did not leave in order, or when all have left.
+/// - A receive takes a message with its tag. Messages between the same ranks with the same tag are
+///   received in the order of the sends; receives take messages in the order in which they were
+///   posted, whether they name a rank or not.
+/// - A send has ended when its values are on their way to a rank that is there, and the buffer is
+///   free; that says nothing about the receive. A message of more than 64 KiB waits for its receive
+///   first, and so does a shorter one while 256 KiB of this rank wait at the other one. A rank
+///   keeps no more than this for each other one, and 1024 messages without values.
+/// - A failure is final for the group, as for collective operations: a lost rank that an operation
+///   waits for, a message of another length or type, the end of the time limit. All operations end
+///   then, here and at the other ranks.
+/// - A rank that leaves the group ends the operations that wait for it with
+///   [`CollectiveError::Lost`]. A receive from any rank ends when a rank is lost that did not leave
+///   in order, or when all have left.
 #[derive(Clone)]
 pub struct PointToPoint {
     inner: Arc<Inner>,
@@ -267,7 +270,8 @@ impl PointToPoint {
             Stage::Idle(setup) => setup.close(&self.inner.member, &Frame::Leave),
             Stage::Running { commands, thread } => {
                 drop(commands);
-                // A function that is called when an operation has ended may drop the group, on this very thread.
+                // A function that is called when an operation has ended may drop the group, on this
+                // very thread.
                 if thread.thread().id() != thread::current().id() {
                     // A panic was reported by the work that it ended.
                     let _ = thread.join();

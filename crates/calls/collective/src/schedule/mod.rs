@@ -11,9 +11,9 @@
 //! | `reduce.rs` | combining: recursive doubling, rings, a tree to one rank |
 //! | `parts.rs` | which elements a part has |
 //!
-//! **INV-C1**: what one rank sends in step `n`, the other receives in step `n`. Because of this no order of
-//! waiting can be circular: a rank that waits in step `n` waits for ranks that are in an earlier
-//! step, or in step `n` and have sent already.
+//! **INV-C1**: what one rank sends in step `n`, the other receives in step `n`. Because of this no
+//! order of waiting can be circular: a rank that waits in step `n` waits for ranks that are in an
+//! earlier step, or in step `n` and have sent already.
 
 mod gather;
 mod parts;

@@ -144,7 +144,8 @@ fn receives_take_messages_in_the_order_in_which_they_were_posted() {
         all.sort_unstable();
         assert_eq!(all, [10, 11, 20, 21], "{got:?}");
         assert_eq!((got[0].0, got[2].0), (1, 2));
-        // The first message of rank 1 goes to the first receive; that of rank 2 to the first one for it.
+        // The first message of rank 1 goes to the first receive; that of rank 2 to the first one
+        // for it.
         assert_eq!(got[0].1, 10, "{got:?}");
         let of_rank_2: Vec<u32> = got
             .iter()

@@ -21,8 +21,8 @@ impl Default for CreditLimits {
 /// What is in flight to one peer, and whether more may be.
 ///
 /// A message that alone is over the limit of bytes passes when nothing else is in flight, and
-/// nothing else passes until it has ended. Who waits in which order is up to the driver: as long as it
-/// asks for the first in its queue only, a large message is not overtaken for ever.
+/// nothing else passes until it has ended. Who waits in which order is up to the driver: as long as
+/// it asks for the first in its queue only, a large message is not overtaken for ever.
 #[derive(Debug, Clone, Default)]
 pub struct Credit {
     limits: CreditLimits,

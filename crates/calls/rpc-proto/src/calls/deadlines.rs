@@ -7,8 +7,8 @@ use rdzv_core::time::Mono;
 /// Deadlines of calls, ordered.
 ///
 /// The driver sleeps until what [`arm`](Self::arm) told it. Only a deadline before that is worth
-/// waking it for; when calls end, it is not woken at all and finds nothing to do once. So calls that
-/// follow one another and have the same time to end cost one wake in that time, not one each.
+/// waking it for; when calls end, it is not woken at all and finds nothing to do once. So calls
+/// that follow one another and have the same time to end cost one wake in that time, not one each.
 #[derive(Debug, Clone)]
 pub struct Deadlines<K> {
     ordered: BTreeSet<(Mono, K)>,

@@ -31,8 +31,9 @@ impl Default for WindowLimits {
 
 /// Calls of one caller that are open at the callee.
 ///
-/// A call is let in as long as what is open before it is within the limits, so a message of any length that
-/// is allowed passes: the caller keeps to its [`Credit`](super::Credit), which lets a large one pass alone.
+/// A call is let in as long as what is open before it is within the limits, so a message of any
+/// length that is allowed passes: the caller keeps to its [`Credit`](super::Credit), which lets a
+/// large one pass alone.
 #[derive(Debug, Clone, Default)]
 pub struct Window {
     limits: WindowLimits,

@@ -1,8 +1,8 @@
 //! Devices of workers, and which device of one worker is which of another.
 //!
-//! A worker says for each callee where tensors of its own devices shall appear there. Before a group
-//! works, all its members check the maps of all, by the same rules in the same order, so that each
-//! comes to the same verdict with the same words.
+//! A worker says for each callee where tensors of its own devices shall appear there. Before a
+//! group works, all its members check the maps of all, by the same rules in the same order, so that
+//! each comes to the same verdict with the same words.
 //!
 //! * [`spec`]: a device; [`map`]: a map between the devices of two workers.
 //! * [`mod@check`]: the rules V1 to V8, and the errors for a breach.

@@ -43,8 +43,8 @@ impl LeaseWatch {
     /// changed for the length of the lease. Who is not in the readings is forgotten.
     ///
     /// If there was no look for half a lease (this process was stopped, or the store was away), the
-    /// others may have been unable to renew too: all leases start again, each at most three times in a
-    /// row.
+    /// others may have been unable to renew too: all leases start again, each at most three times
+    /// in a row.
     pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
             .last_check

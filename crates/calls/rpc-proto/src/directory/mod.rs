@@ -6,9 +6,9 @@
 //! * [`membership`]: the record of a dynamic group, that its members change by compare-and-set.
 //! * [`lease`]: expiry: members that have been silent for too long.
 //!
-//! A change of a dynamic group is one new version of one record: whoever writes it first has decided.
-//! A worker is in the group exactly if it is in the record, so there is nothing to clean up if it
-//! dies on the way in or out.
+//! A change of a dynamic group is one new version of one record: whoever writes it first has
+//! decided. A worker is in the group exactly if it is in the record, so there is nothing to clean
+//! up if it dies on the way in or out.
 
 pub mod lease;
 pub mod member;

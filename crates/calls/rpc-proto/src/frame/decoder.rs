@@ -23,8 +23,8 @@ pub fn to_reserve(received: usize, length: usize) -> usize {
 
 /// Where the bytes of large bodies and inline parts are received.
 ///
-/// A part that is announced may never come, so a supply reserves no more than [`to_reserve`] says; memory that it
-/// has anyway may be larger.
+/// A part that is announced may never come, so a supply reserves no more than [`to_reserve`] says;
+/// memory that it has anyway may be larger.
 pub trait Supply {
     /// Memory to receive in. Its length is what can be received in it until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
@@ -70,8 +70,8 @@ impl Supply for FromHeap {
 ///
 /// Its owner reads into [`room`](Self::room), says with [`filled`](Self::filled) how much came, and
 /// calls [`next`](Self::next) until there is no frame any more. Bytes of large parts are so read
-/// straight to where they stay. At most one frame is in flight, and for that no more is reserved than
-/// [`to_reserve`] says, a part when its turn comes.
+/// straight to where they stay. At most one frame is in flight, and for that no more is reserved
+/// than [`to_reserve`] says, a part when its turn comes.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: Limits,

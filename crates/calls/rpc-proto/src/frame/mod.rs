@@ -7,9 +7,9 @@
 //! ```
 //!
 //! All numbers are little endian. The *body* is a serialised value. *Parts* are what it refers to
-//! by number and what is not worth copying together with it: the bytes of tensors. A part is inline,
-//! or it is somewhere that the receiver can reach, in memory that both share or in the memory of the
-//! sender; then the frame only says where.
+//! by number and what is not worth copying together with it: the bytes of tensors. A part is
+//! inline, or it is somewhere that the receiver can reach, in memory that both share or in the
+//! memory of the sender; then the frame only says where.
 //!
 //! The sections have one size, so the header alone tells how many bytes come before the parts.
 //!

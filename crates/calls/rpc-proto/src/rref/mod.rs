@@ -1,9 +1,9 @@
 //! Remote references: values that stay where they were made, and are kept alive from afar.
 //!
-//! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share that
-//! the owner knows by a [`ForkId`]. The owner keeps the value as long as it has a fork in its books or
-//! holds the value itself. [`References`] is the machine of one agent; it decides what is said to whom
-//! and when a value may go. Values, calls and bytes belong to the driver.
+//! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share
+//! that the owner knows by a [`ForkId`]. The owner keeps the value as long as it has a fork in its
+//! books or holds the value itself. [`References`] is the machine of one agent; it decides what is
+//! said to whom and when a value may go. Values, calls and bytes belong to the driver.
 //!
 //! | flow | situation | what is said |
 //! |---|---|---|
@@ -18,18 +18,19 @@
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
 //!
 //! The messages between two workers are numbered, acknowledged and sent again until they are
-//! ([`reliable`]), so each is seen exactly once and in order, whatever the network does. What may be lost
-//! is a *call* and the forks inside of it. Whoever made a fork therefore asks its receiver about it
-//! when it stays silent ([`Control::ForkAsk`]); a receiver that does not have it refuses it from then
-//! on, should it still come.
+//! ([`reliable`]), so each is seen exactly once and in order, whatever the network does. What may
+//! be lost is a *call* and the forks inside of it. Whoever made a fork therefore asks its receiver
+//! about it when it stays silent ([`Control::ForkAsk`]); a receiver that does not have it refuses
+//! it from then on, should it still come.
 //!
-//! A worker that is unreachable longer than the grace period, or has left, is **lost**: its forks are
-//! released, and references to its values fail. Whoever holds a fork, or a value, has a lease: if it is
-//! silent for long it is asked whether it is there ([`Control::Probe`]). A worker that was lost wrongly is told so. A worker
-//! that starts again is another [`Member`], and nothing of its former life is valid.
+//! A worker that is unreachable longer than the grace period, or has left, is **lost**: its forks
+//! are released, and references to its values fail. Whoever holds a fork, or a value, has a lease:
+//! if it is silent for long it is asked whether it is there ([`Control::Probe`]). A worker that was
+//! lost wrongly is told so. A worker that starts again is another [`Member`], and nothing of its
+//! former life is valid.
 //!
-//! **INV-P2**: a value is not freed before the last user of it is gone. Without live handles, everything
-//! drains to nothing.
+//! **INV-P2**: a value is not freed before the last user of it is gone. Without live handles,
+//! everything drains to nothing.
 //!
 //! | file | what |
 //! |---|---|

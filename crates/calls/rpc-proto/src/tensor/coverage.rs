@@ -28,8 +28,8 @@ impl Coverage {
     /// The bytes that a tensor covers, or none if it has no elements.
     ///
     /// Dimensions are taken by their strides, the narrowest first. As long as a stride is not wider
-    /// than the block so far, the block grows and has no gaps; the first wider one leaves a gap that
-    /// no later one fills, for those are wider still.
+    /// than the block so far, the block grows and has no gaps; the first wider one leaves a gap
+    /// that no later one fills, for those are wider still.
     pub fn of(meta: &TensorMeta) -> Option<Self> {
         if meta.is_empty() {
             return None;

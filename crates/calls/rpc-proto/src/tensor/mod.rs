@@ -1,8 +1,9 @@
 //! Tensors without their memory: what their elements are, where they lie, which bytes to send.
 //!
-//! Reading order: [`data_type`] (what an element is), [`meta`] (where the elements lie in a storage),
-//! [`coverage`] (which bytes of the storage that is), [`transfer`] (how the tensors of one message are
-//! turned into parts). No module here sees a byte except [`Part::write`], which copies them.
+//! Reading order: [`data_type`] (what an element is), [`meta`] (where the elements lie in a
+//! storage), [`coverage`] (which bytes of the storage that is), [`transfer`] (how the tensors of
+//! one message are turned into parts). No module here sees a byte except [`Part::write`], which
+//! copies them.
 
 pub mod coverage;
 pub mod data_type;

@@ -214,7 +214,8 @@ fn announcing_much_reserves_little_until_it_comes() {
     assert!(ledger.asked.borrow().is_empty());
     assert_eq!(read(&mut decoder, &[*last], &[1]), Ok(vec![]));
     assert_eq!(*ledger.asked.borrow(), [AHEAD]);
-    // Each part is read straight to where it stays, and there is never much more room than has come.
+    // Each part is read straight to where it stays, and there is never much more room than has
+    // come.
     let mut received = 0;
     while received < first {
         assert_eq!(

@@ -121,8 +121,8 @@ impl RpcAgentBuilder {
     /// Starts the agent and makes it a member of the group.
     ///
     /// In a static group this returns when all members are there; in a dynamic one when this worker
-    /// has joined. Wrong arguments are refused before anything is sent; what does not fit together in the
-    /// group is told to all its members.
+    /// has joined. Wrong arguments are refused before anything is sent; what does not fit together
+    /// in the group is told to all its members.
     ///
     /// A process may have several agents.
     ///
@@ -265,8 +265,8 @@ impl RpcAgent {
             .into_iter()
             .filter_map(|id| Some(core.members().get(&id)?.info.clone()))
             .collect();
-        // Until all members of a static group are here, functions of this one are called and use what it
-        // holds, whoever has it. One that leaves a dynamic group gives it back.
+        // Until all members of a static group are here, functions of this one are called and use
+        // what it holds, whoever has it. One that leaves a dynamic group gives it back.
         let stays = self.is_in_static_group();
         let at_rest = match stays {
             true => core.references.rest(core, until),

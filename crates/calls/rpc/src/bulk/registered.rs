@@ -1,8 +1,8 @@
 //! Parts in arenas: lent and borrowed without being copied, and given back.
 //!
-//! A part that was borrowed may be kept for long, beyond its call, and its last clone may be dropped
-//! anywhere, under any lock. So whoever drops it only notes that, and the driver tells the peer, of
-//! all parts at once that were noted meanwhile.
+//! A part that was borrowed may be kept for long, beyond its call, and its last clone may be
+//! dropped anywhere, under any lock. So whoever drops it only notes that, and the driver tells the
+//! peer, of all parts at once that were noted meanwhile.
 
 use std::sync::{Arc, Weak};
 

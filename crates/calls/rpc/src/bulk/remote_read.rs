@@ -1,8 +1,8 @@
 //! Large parts that the receiver reads out of the sender's memory, so that they are copied once.
 //!
-//! Whether one process can read another's memory is tried when they meet: each side names an address
-//! and the number that stands there (*ping*), and the other one says whether it could read it (*pong*).
-//! Where it cannot, large parts go through the connection like small ones.
+//! Whether one process can read another's memory is tried when they meet: each side names an
+//! address and the number that stands there (*ping*), and the other one says whether it could read
+//! it (*pong*). Where it cannot, large parts go through the connection like small ones.
 //!
 //! Parts that lie in an arena need not be read at all, see `arenas`.
 //!

@@ -36,9 +36,9 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
 /// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
-/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>` whose result need not be
-/// a type that can be sent. The value of a `ValueMethod` is shared with other calls: what changes in it
-/// needs a lock or an atomic.
+/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>` whose result need
+/// not be a type that can be sent. The value of a `ValueMethod` is shared with other calls: what
+/// changes in it needs a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"

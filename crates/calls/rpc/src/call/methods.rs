@@ -49,9 +49,9 @@ impl Methods {
     /// Offers a function as a [`Method`](crate::Method) or as a [`ValueMethod`](crate::ValueMethod).
     ///
     /// [`Handler`] says which functions can be given. An async function runs on threads that it shares
-    /// with the connections: it must not block, nor compute for long; [`blocking`](crate::blocking) is
-    /// for that. An async function that awaits something (calls to other workers included) takes no
-    /// thread.
+    /// with the connections: it must not block, nor compute for long; [`blocking`](crate::blocking)
+    /// is for that. An async function that awaits something (calls to other workers included) takes
+    /// no thread.
     ///
     /// # Panics
     ///

@@ -101,8 +101,8 @@ impl Calls {
 
     /// Notes what a call that was taken out leaves to be done.
     ///
-    /// What it has lent is kept at once, since the callee may say at any time that it has read it: whoever
-    /// kept it after that would keep it for good.
+    /// What it has lent is kept at once, since the callee may say at any time that it has read it:
+    /// whoever kept it after that would keep it for good.
     fn leave_behind(&mut self, id: u64, call: &mut Call) {
         if call.progress == Progress::Leaves {
             let credit = std::mem::take(&mut call.counted).then_some(call.size);
@@ -202,11 +202,13 @@ mod tests {
         let first = calls.give_up(0).unwrap();
         assert_eq!(first.progress, Progress::IsSent);
         assert!(calls.given_back(&first), "others wait");
-        // That makes room for one more. Cancelled while it is being sent, it is told by who sends it, once.
+        // That makes room for one more. Cancelled while it is being sent, it is told by who sends
+        // it, once.
         let next = calls.next_ready(&lending).unwrap();
         let leaving = calls.give_up(next.id).unwrap();
         assert_eq!(leaving.progress, Progress::Leaves);
-        // Until then nothing takes its place: the callee would see one more than may be on their way.
+        // Until then nothing takes its place: the callee would see one more than may be on their
+        // way.
         let in_flight = calls.credit.calls();
         calls.given_back(&leaving);
         assert_eq!(calls.credit.calls(), in_flight);

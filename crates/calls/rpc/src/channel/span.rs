@@ -11,10 +11,10 @@ use crate::payload::Answer;
 
 /// One end of a call, from its begin to its answer.
 ///
-/// Fields: `trace` (32 hexadecimal digits, the same in calls that functions make), `span` (the call's
-/// number, the same at both ends), `method`, `worker` (the one at the other end), `bytes_out`,
-/// `bytes_in`, `queue_micros` (waiting for room, or for a thread), `run_micros` (the function; at the
-/// caller, all the time until the answer).
+/// Fields: `trace` (32 hexadecimal digits, the same in calls that functions make), `span` (the
+/// call's number, the same at both ends), `method`, `worker` (the one at the other end),
+/// `bytes_out`, `bytes_in`, `queue_micros` (waiting for room, or for a thread), `run_micros` (the
+/// function; at the caller, all the time until the answer).
 #[derive(Debug, Clone)]
 pub(crate) struct CallSpan {
     span: Span,

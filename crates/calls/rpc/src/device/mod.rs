@@ -7,12 +7,12 @@
 //!
 //! In one file: a type for its memory (a [`DeviceMemory`]), a type for a point in a stream of its
 //! work (an [`Event`]), and a [`DeviceBackend`] that makes them. With CUDA, `alloc` is
-//! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that stream
-//! (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord` and its
-//! `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and copies into
-//! pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's options. No
-//! other file knows one backend from another; `testing` (feature of the same name) has a small
-//! complete one.
+//! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that
+//! stream (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord`
+//! and its `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and
+//! copies into pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's
+//! options. No other file knows one backend from another; `testing` (feature of the same name) has
+//! a small complete one.
 
 mod backend;
 mod cpu;

@@ -101,9 +101,10 @@ impl Tensor {
             .set_dtype(*data_type)
             .set_flags(DlpackFlags::READ_ONLY)
             .map_err(|error| refused(error.to_string()))?;
-        // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are copies
-        // within the allocation and, like those of every tensor, stay within the storage from `first`
-        // on; no elements, no pointer. The flag says that the memory is shared and must not change.
+        // SAFETY: the clone keeps the memory until the deleter drops it. Shape and strides are
+        // copies within the allocation and, like those of every tensor, stay within the storage
+        // from `first` on; no elements, no pointer. The flag says that the memory is shared and
+        // must not change.
         Ok(unsafe { exported.finish() })
     }
 
@@ -116,9 +117,9 @@ impl Tensor {
     ///
     /// # Safety
     ///
-    /// The memory that shape and strides describe must be readable, and nobody may write to it, until
-    /// the other library gets it back: that is, until every view of this tensor is dropped, and every
-    /// message with one is sent.
+    /// The memory that shape and strides describe must be readable, and nobody may write to it,
+    /// until the other library gets it back: that is, until every view of this tensor is dropped,
+    /// and every message with one is sent.
     pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(
         foreign: Managed<M>,
     ) -> Result<Self, RpcError> {
@@ -135,7 +136,8 @@ impl Tensor {
             (meta, first.map_err(|error| refused(error.to_string()))?)
         };
         // SAFETY: the caller promised that what the strides reach is readable and does not change
-        // before `foreign` is dropped. The slice is only lent by `Foreign`, which is dropped with it.
+        // before `foreign` is dropped. The slice is only lent by `Foreign`, which is dropped with
+        // it.
         let bytes = unsafe { std::slice::from_raw_parts(first, meta.reach().len()) };
         let owner = Foreign {
             bytes,

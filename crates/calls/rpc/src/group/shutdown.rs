@@ -1,8 +1,8 @@
 //! How a static group ends: nobody leaves before all have drained, or before the deadline.
 //!
 //! Every worker says that it has drained and waits for the verdict: complete, or who is missing.
-//! The last to drain says that it is complete; the first whose deadline is over says who is missing.
-//! There is one verdict, so that all workers tell the same.
+//! The last to drain says that it is complete; the first whose deadline is over says who is
+//! missing. There is one verdict, so that all workers tell the same.
 
 use std::time::Duration;
 

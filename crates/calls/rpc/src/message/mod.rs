@@ -8,15 +8,16 @@
 //! the table (postcard)    what travels with the value
 //! ```
 //!
-//! Serde knows no context, so a tensor cannot hand its bytes to the message that it is in. It leaves
-//! itself in a place of the thread instead, which exists only while [`encode`] or [`decode`] runs;
-//! anywhere else it refuses to be serialised. What is left there is dealt with when the value is
-//! done: devices are mapped, the bytes to send are planned ([`rdzv_rpc_proto::tensor::plan()`]), and
-//! references are forked, last of all, so that no fork is made for a message that is never sent.
+//! Serde knows no context, so a tensor cannot hand its bytes to the message that it is in. It
+//! leaves itself in a place of the thread instead, which exists only while [`encode`] or [`decode`]
+//! runs; anywhere else it refuses to be serialised. What is left there is dealt with when the value
+//! is done: devices are mapped, the bytes to send are planned ([`rdzv_rpc_proto::tensor::plan()`]),
+//! and references are forked, last of all, so that no fork is made for a message that is never
+//! sent.
 //!
-//! Reading order: `peer` (what both directions know of the other side), `table`, `target` (the device that a
-//! tensor is sent to), `outgoing`,
-//! `incoming`, `reader` (bodies of strangers), `context` (the place of the thread).
+//! Reading order: `peer` (what both directions know of the other side), `table`, `target` (the
+//! device that a tensor is sent to), `outgoing`, `incoming`, `reader` (bodies of strangers),
+//! `context` (the place of the thread).
 
 mod context;
 mod incoming;

@@ -20,8 +20,8 @@ use crate::{Payload, RpcError};
 ///
 /// # Errors
 ///
-/// Kind Serialization if the value refuses or is too large, kind DeviceMap if a tensor is on a device
-/// that the map of the destination does not have, and what [`ForkReferences`] says.
+/// Kind Serialization if the value refuses or is too large, kind DeviceMap if a tensor is on a
+/// device that the map of the destination does not have, and what [`ForkReferences`] says.
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(

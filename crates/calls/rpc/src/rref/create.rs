@@ -1,8 +1,8 @@
 //! Values that are made elsewhere, and copies of them.
 //!
 //! The call that has a value made is answered when the owner has entered it, not when its function
-//! ends: its body is the ids of the new value and of the caller's fork, the number of the method, and
-//! the argument as for any call of it.
+//! ends: its body is the ids of the new value and of the caller's fork, the number of the method,
+//! and the argument as for any call of it.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -228,7 +228,8 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         cancellation: Cancellation::until(None),
         ..context.clone()
     };
-    // What goes wrong with it is told by the value, to whoever asks for it: a question may be here already.
+    // What goes wrong with it is told by the value, to whoever asks for it: a question may be here
+    // already.
     drop(make(
         &context,
         head.rref,

@@ -6,15 +6,15 @@
 //!                            └──► values, waiters                    what is told about
 //! ```
 //!
-//! An [`RRef`] is a handle of a value on its owner; on the owner it leads to the value itself. Clones
-//! on one worker share one fork; the last one that is dropped gives it back. A reference can be part of
-//! the argument or the result of any call, and nowhere else be serialised. [`RpcAgent::remote`] lets
-//! another worker make a value; a [`ValueMethod`] is called on the value, wherever that is, in one
-//! round trip.
+//! An [`RRef`] is a handle of a value on its owner; on the owner it leads to the value itself.
+//! Clones on one worker share one fork; the last one that is dropped gives it back. A reference can
+//! be part of the argument or the result of any call, and nowhere else be serialised.
+//! [`RpcAgent::remote`] lets another worker make a value; a [`ValueMethod`] is called on the value,
+//! wherever that is, in one round trip.
 //!
 //! All decisions are those of the machine in [`rdzv_rpc_proto::rref`]. What a call carries is dealt
-//! with as it is encoded and decoded (`register::travel`); a function with references in its argument starts
-//! when their owners know of them.
+//! with as it is encoded and decoded (`register::travel`); a function with references in its
+//! argument starts when their owners know of them.
 //!
 //! | file | what |
 //! |---|---|

@@ -128,8 +128,8 @@ impl<T: Send + Sync + 'static> RRef<T> {
     /// # Errors
     ///
     /// The error of the function that should have made it, each time; [`RpcErrorKind::Deadline`],
-    /// [`RpcErrorKind::PeerLost`] if the owner is lost. [`RpcErrorKind::InvalidArgument`] in an async
-    /// function that was called: it has to await [`fetch`](Self::fetch).
+    /// [`RpcErrorKind::PeerLost`] if the owner is lost. [`RpcErrorKind::InvalidArgument`] in an
+    /// async function that was called: it has to await [`fetch`](Self::fetch).
     pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -249,8 +249,8 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// # Errors
     ///
-    /// What the call failed with, as for any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the
-    /// error of the function that should have made the value.
+    /// What the call failed with, as for any call; [`RpcErrorKind::PeerLost`] if the owner is lost;
+    /// the error of the function that should have made the value.
     pub fn rpc_sync<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,

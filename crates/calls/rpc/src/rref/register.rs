@@ -1,6 +1,7 @@
 //! The references of an agent: its machine under a lock, the values, and who waits for what.
 //!
-//! What the machine wants done is noted under the lock and done after it is released, see [`effects`].
+//! What the machine wants done is noted under the lock and done after it is released, see
+//! [`effects`].
 
 mod effects;
 mod held;

@@ -25,8 +25,9 @@ use crate::service::place::{Place, place};
 /// The result of a call, when it is there.
 ///
 /// The call is on its way already; nothing has to be done for it to go on. Wait for the result with
-/// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or `.await` it in
-/// async code. Dropping the future does not cancel the call: [`cancel`](Self::cancel) does.
+/// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or
+/// `.await` it in async code. Dropping the future does not cancel the call:
+/// [`cancel`](Self::cancel) does.
 #[must_use = "a call can only tell of its failure through its future"]
 pub struct RpcFuture<T> {
     state: State<T>,
@@ -137,8 +138,9 @@ impl<T: Send + 'static> RpcFuture<T> {
     ///
     /// # Errors
     ///
-    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result in this time: the call goes
-    /// on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for [`wait`](Self::wait).
+    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result in this time: the
+    /// call goes on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for
+    /// [`wait`](Self::wait).
     pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
     where
         T: Clone,

@@ -10,9 +10,9 @@
 //!                            └───────── reply ◄── tokio ◄───┘
 //! ```
 //!
-//! An agent has three threads: the *driver* (waits for all connections and takes the first step of async
-//! functions), one of tokio for async functions that wait, and one more of tokio's for each blocking
-//! function that runs, or large part that is read out of another process.
+//! An agent has three threads: the *driver* (waits for all connections and takes the first step of
+//! async functions), one of tokio for async functions that wait, and one more of tokio's for each
+//! blocking function that runs, or large part that is read out of another process.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,10 +1,11 @@
 //! Takes the driver to another processor than the one on which its callers spin.
 //!
-//! Two threads that spin for one another on one processor pay a change of threads for each step of a call,
-//! though another processor may be free. Linux leaves them there: neither sleeps for long, and in a virtual
-//! machine it takes a processor that is halted for one that the host has given to others, so it puts a thread
-//! that is woken on the processor of the thread that wakes it. The driver belongs to the agent, so it is the
-//! one that goes; the threads of the program stay where they are.
+//! Two threads that spin for one another on one processor pay a change of threads for each step of
+//! a call, though another processor may be free. Linux leaves them there: neither sleeps for long,
+//! and in a virtual machine it takes a processor that is halted for one that the host has given to
+//! others, so it puts a thread that is woken on the processor of the thread that wakes it. The
+//! driver belongs to the agent, so it is the one that goes; the threads of the program stay where
+//! they are.
 
 use std::time::{Duration, Instant};
 
@@ -80,8 +81,8 @@ fn leave_processor() {
     let mut others = allowed;
     others.unset(sched_getcpu());
     if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
-        // At once, since threads that this one starts may use the same processors. A failure would leave one
-        // processor out, which does no harm.
+        // At once, since threads that this one starts may use the same processors. A failure would
+        // leave one processor out, which does no harm.
         let _ = sched_setaffinity(None, &allowed);
     }
 }

@@ -1,8 +1,8 @@
 //! The threads that functions run on: async ones on one thread of a tokio runtime, those that block on
 //! threads of its blocking pool, up to a number at a time and the others in order.
 //!
-//! Threads that read large parts need no permit: a function that waits for a reply holds its thread until
-//! the reply has been read.
+//! Threads that read large parts need no permit: a function that waits for a reply holds its thread
+//! until the reply has been read.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -25,9 +25,9 @@ use crate::device::DeviceBackend;
 
 /// A typed, strided view of shared memory. Cloning and slicing never copy the memory.
 ///
-/// Within the arguments and results of calls it travels beside the serialised body: exactly the bytes
-/// that it covers, and views that overlap still do so when they arrive. It cannot be serialised
-/// anywhere else.
+/// Within the arguments and results of calls it travels beside the serialised body: exactly the
+/// bytes that it covers, and views that overlap still do so when they arrive. It cannot be
+/// serialised anywhere else.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Storage,

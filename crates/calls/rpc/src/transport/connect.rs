@@ -22,8 +22,8 @@ pub(super) const WELCOME: u8 = b'W';
 
 /// Connects to a worker, waiting for it, and says which way and why.
 ///
-/// Workers of one host use a Unix socket and exchange rings over it, unless the options say otherwise;
-/// if the socket cannot be reached, and for other hosts, TCP is used.
+/// Workers of one host use a Unix socket and exchange rings over it, unless the options say
+/// otherwise; if the socket cannot be reached, and for other hosts, TCP is used.
 ///
 /// # Errors
 ///

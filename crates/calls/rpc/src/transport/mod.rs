@@ -17,8 +17,8 @@
 //! kind `GoAway`, or by a TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
-//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]. The proof that
-//! two workers are of one job is in `rdzv-trust`.
+//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]. The proof
+//! that two workers are of one job is in `rdzv-trust`.
 
 use std::fmt;
 use std::io::{self, IoSlice};

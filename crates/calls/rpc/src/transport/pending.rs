@@ -1,7 +1,7 @@
 //! Peers that have connected and have not said who they are: so many in all and from one source.
 //!
-//! Nobody is kept out: one more pushes out the one that has been silent for longest, of its own source if that
-//! has many, else of the one that has most.
+//! Nobody is kept out: one more pushes out the one that has been silent for longest, of its own
+//! source if that has many, else of the one that has most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

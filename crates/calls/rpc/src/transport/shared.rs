@@ -1,7 +1,7 @@
 //! The two halves of a link through shared memory.
 //!
-//! The Unix socket that the rings were passed over stays open: its end tells that the peer has ended,
-//! which memory cannot. Arenas are passed over it, and nothing else.
+//! The Unix socket that the rings were passed over stays open: its end tells that the peer has
+//! ended, which memory cannot. Arenas are passed over it, and nothing else.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,10 +1,10 @@
 //! Unix sockets between workers of one host, and what is said over them before the first frame.
 //!
-//! They have abstract names, which are random. A file in a folder that only its owner may enter would
-//! keep others out by itself, but would stay behind whenever a worker is killed, and every process
-//! of the host can be seen through the other rule anyway: both sides ask the kernel for the user at the
-//! other end, and a foreign one is refused. Since the listener is asked too, nobody gains anything
-//! by taking a name first.
+//! They have abstract names, which are random. A file in a folder that only its owner may enter
+//! would keep others out by itself, but would stay behind whenever a worker is killed, and every
+//! process of the host can be seen through the other rule anyway: both sides ask the kernel for the
+//! user at the other end, and a foreign one is refused. Since the listener is asked too, nobody
+//! gains anything by taking a name first.
 //!
 //! ```text
 //!  connector                                   acceptor

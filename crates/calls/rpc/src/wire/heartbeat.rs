@@ -1,7 +1,8 @@
 //! Whether the other host is there, at a connection over TCP.
 //!
-//! The system of this host asks the other one by itself, and this looks at what came of it, once a beat
-//! for all connections of an agent together. See [`rdzv_rpc_proto::heartbeat`] for what is made of it.
+//! The system of this host asks the other one by itself, and this looks at what came of it, once a
+//! beat for all connections of an agent together. See [`rdzv_rpc_proto::heartbeat`] for what is
+//! made of it.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -167,7 +167,8 @@ impl Link {
     /// caller looks once more.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Ordering::Release);
-        // The thread that makes room has the lock: it has seen the flag above, or the caller sees the room.
+        // The thread that makes room has the lock: it has seen the flag above, or the caller sees
+        // the room.
         let writer = self.writer.lock();
         self.unsent.store(writer.unsent(), Ordering::Release);
     }
@@ -397,9 +398,9 @@ where
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
         if reader.prepare_to_sleep() {
-            // Armed when the reader lock is free: the driver, woken before that, would find it taken and
-            // leave the frames to who has it. Who takes it meanwhile arms again; once too often does
-            // no harm.
+            // Armed when the reader lock is free: the driver, woken before that, would find it
+            // taken and leave the frames to who has it. Who takes it meanwhile arms again; once too
+            // often does no harm.
             drop(reader);
             let link = endpoint.link();
             if link.ended().is_none()

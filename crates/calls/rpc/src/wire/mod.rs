@@ -1,8 +1,8 @@
 //! One connection: frames in, frames out, and the driver that waits for both.
 //!
-//! A connection has one direction: one side calls, the other answers. Two workers that call each other
-//! have two. That takes a descriptor more, and saves what a shared one would bring: two that are opened
-//! at once, and a thread that waits for its reply and meets a request instead.
+//! A connection has one direction: one side calls, the other answers. Two workers that call each
+//! other have two. That takes a descriptor more, and saves what a shared one would bring: two that
+//! are opened at once, and a thread that waits for its reply and meets a request instead.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The poller of the driver: one epoll instance for all connections of an agent.
 //!
-//! Descriptors are armed for one event at a time (`EPOLLONESHOT`). While somebody reads a connection
-//! it is not armed, so that the driver is not woken for what is being taken already.
+//! Descriptors are armed for one event at a time (`EPOLLONESHOT`). While somebody reads a
+//! connection it is not armed, so that the driver is not woken for what is being taken already.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Frames in.
 //!
-//! A connection is read by one thread at a time: the one that holds its *reader lock*, the lock around the
-//! [`Reader`]. That is the driver, or a thread that waits for a reply.
+//! A connection is read by one thread at a time: the one that holds its *reader lock*, the lock
+//! around the [`Reader`]. That is the driver, or a thread that waits for a reply.
 
 use std::io;
 

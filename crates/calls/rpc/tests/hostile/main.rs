@@ -2,8 +2,8 @@
 //! the same connection. What an attack takes of the worker's memory is bounded, and given back when the
 //! attackers have left.
 //!
-//! Attackers are workers of the job that keep to nothing (with its token, if it has one), or anybody who
-//! reaches the port.
+//! Attackers are workers of the job that keep to nothing (with its token, if it has one), or
+//! anybody who reaches the port.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

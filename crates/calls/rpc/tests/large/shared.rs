@@ -41,8 +41,8 @@ pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
     } else {
         let map = MmapOptions::new().len(length).map_anon();
         let mut map = map.expect("address space");
-        // A page fault for each 4 KiB takes minutes on some virtual machines. The advice only makes it
-        // faster: a system without large pages may refuse it.
+        // A page fault for each 4 KiB takes minutes on some virtual machines. The advice only makes
+        // it faster: a system without large pages may refuse it.
         let _ = map.advise(Advice::HugePage);
         mark(&mut map, marks);
         Bytes::from_owner(map)

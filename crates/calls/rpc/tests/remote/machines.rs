@@ -1,7 +1,7 @@
 //! Two machines with a cable between them: network namespaces, and the programs in them.
 //!
-//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails and
-//! says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
+//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails
+//! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

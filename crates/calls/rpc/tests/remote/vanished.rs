@@ -89,7 +89,8 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
         "{:?}",
         cut.elapsed()
     );
-    // The other one sees that nobody waits for its functions any more and that its own call is lost.
+    // The other one sees that nobody waits for its functions any more and that its own call is
+    // lost.
     cancelled(&far, CALLS);
     assert_eq!(far.loses("stall0").kind, RpcErrorKind::PeerLost);
     within(limit, cut);

@@ -63,8 +63,8 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     let process = std::process::id();
     let expected = format!("process {process} of user {ours} on this host is refused: {reason}");
     assert_eq!(text, expected);
-    // The other way round: whoever listens is looked at too, so a name that somebody else took is of
-    // no use to him.
+    // The other way round: whoever listens is looked at too, so a name that somebody else took is
+    // of no use to him.
     let listener = Listener::new(TransportOptions::default()).unwrap();
     let peer_address = listener.peer_address().unwrap();
     let error = connect(&peer_address, &foreign, Instant::now() + TEST_LIMIT).unwrap_err();

@@ -29,16 +29,17 @@ impl Block {
 
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the block lies in the mapping, which lives as long as `self`; until `self` is dropped
-        // nothing else is given the same place, no other process can write, and who writes in this
-        // process has `self` for itself.
+        // SAFETY: the block lies in the mapping, which lives as long as `self`; until `self` is
+        // dropped nothing else is given the same place, no other process can write, and who writes
+        // in this process has `self` for itself.
         unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
     }
 }
 
 impl AsMut<[u8]> for Block {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. Borrowers read only what was frozen, and nobody has `self` any more then.
+        // SAFETY: as above. Borrowers read only what was frozen, and nobody has `self` any more
+        // then.
         unsafe {
             slice::from_raw_parts_mut(self.arena.memory.start().add(self.offset), self.length)
         }

@@ -1,7 +1,7 @@
 //! The leases between two processes, over the Unix socket between them.
 //!
-//! The socket carries nothing else. A message has 16 bytes: what it is, the arena, its capacity. An arena
-//! comes with its descriptor, and the first one with an end of the *liveness socket* too.
+//! The socket carries nothing else. A message has 16 bytes: what it is, the arena, its capacity. An
+//! arena comes with its descriptor, and the first one with an end of the *liveness socket* too.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -153,7 +153,8 @@ impl Leases {
         let mut ours = self.ours.lock();
         let liveness = ours.liveness.take();
         let arenas = std::mem::take(&mut ours.arenas);
-        // Nothing is dropped while this is locked: the last handle of an arena would come back here.
+        // Nothing is dropped while this is locked: the last handle of an arena would come back
+        // here.
         drop(ours);
         if let Some(liveness) = liveness {
             for leased in arenas.into_values() {

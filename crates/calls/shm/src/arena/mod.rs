@@ -9,14 +9,15 @@
 //!   leases.released(location)          ◄── later ──  on_release, when the last clone is dropped
 //! ```
 //!
-//! A block is free again when the last clone of its bytes is dropped here, and every lease of it is over:
-//! because the peer has released it, or because it can have it no more. A connection that is lost
-//! does not end a lease, since the peer still has bytes that must not change; that it has let go of
-//! all of them, or has ended, shows at the other end of a pair of sockets (the *liveness socket*).
+//! A block is free again when the last clone of its bytes is dropped here, and every lease of it is
+//! over: because the peer has released it, or because it can have it no more. A connection that is
+//! lost does not end a lease, since the peer still has bytes that must not change; that it has let
+//! go of all of them, or has ended, shows at the other end of a pair of sockets (the *liveness
+//! socket*).
 //!
-//! Only the owner can write: the seals let nobody else map the memory for writing. That it does not write
-//! what it has leased is a promise between processes of one user, which no seal can enforce; a peer that
-//! does not trust the owner has to copy.
+//! Only the owner can write: the seals let nobody else map the memory for writing. That it does not
+//! write what it has leased is a promise between processes of one user, which no seal can enforce;
+//! a peer that does not trust the owner has to copy.
 
 mod block;
 mod blocks;

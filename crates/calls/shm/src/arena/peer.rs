@@ -130,9 +130,9 @@ struct Lease {
 
 impl AsRef<[u8]> for Lease {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as `self`, and
-        // cannot shrink. The owner has promised not to write what it has leased; if it breaks its word,
-        // these are other bytes, and all bytes are valid.
+        // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as
+        // `self`, and cannot shrink. The owner has promised not to write what it has leased; if it
+        // breaks its word, these are other bytes, and all bytes are valid.
         unsafe { slice::from_raw_parts(self.mapped.memory.start().add(self.offset), self.length) }
     }
 }

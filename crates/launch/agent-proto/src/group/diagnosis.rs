@@ -37,8 +37,8 @@ pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
             evidence: shown.clone(),
         };
     }
-    // A program that reports its end in words exits with a code, or aborts. Before any other signal it
-    // had no chance to, so its last lines are about something else: an error that it handled.
+    // A program that reports its end in words exits with a code, or aborts. Before any other signal
+    // it had no chance to, so its last lines are about something else: an error that it handled.
     if matches!(exit, Exit::Code(_) | Exit::Signal(ABORT))
         && let Some(cause) = stderr::last_words(&evidence.stderr_tail, exit)
     {

@@ -41,9 +41,9 @@ pub fn first_failure(failures: &mut [Failure]) -> usize {
 ///
 /// Failures that the agent did not cause come before those that it did, and an earlier exit before
 /// a later one. One thing beats the order of exits: a worker may fail long before its process ends
-/// (in a slow clean-up), and its peers fail meanwhile because of it. Therefore a worker whose error file
-/// says that it failed before another one exited comes before that one. Error files count whole
-/// seconds; where those leave a doubt, the order of exits decides.
+/// (in a slow clean-up), and its peers fail meanwhile because of it. Therefore a worker whose error
+/// file says that it failed before another one exited comes before that one. Error files count
+/// whole seconds; where those leave a doubt, the order of exits decides.
 fn earliest(failures: &[&Evidence]) -> usize {
     let first_exit = failures
         .iter()

@@ -5,7 +5,8 @@ use super::types::MembershipCause;
 /// The change according to the sentence of a backend. A sentence that is not known may be about a
 /// loss.
 pub fn cause(reason: &str) -> MembershipCause {
-    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes the run.
+    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes
+    // the run.
     if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
         MembershipCause::Restarted
     } else if [" waits to join", " wait to join"]

@@ -13,7 +13,8 @@
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
-//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`], in STOPPED.
+//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`], in
+//! STOPPED.
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
 //! joining, without using a restart; `machine::peers` has the other events of other nodes.
@@ -24,8 +25,8 @@
 //! * [`policy`] holds the restart budget and the effect of repeated signals on the grace.
 //! * [`exit`] is what the kernel says of the end of a process. [`Evidence`] is what else is known,
 //!   [`diagnosis`] makes a [`Cause`] of both, and [`Failure`] is cause and evidence: it can be
-//!   reported and sent. [`first_failure()`] finds the one that came first, [`Finality`] is the reason why
-//!   no restart follows.
+//!   reported and sent. [`first_failure()`] finds the one that came first, [`Finality`] is the
+//!   reason why no restart follows.
 //! * [`barrier`] names the store keys that agents share.
 //!
 //! Invariants, cited by the tests: *INV-G1* restarts never exceed the budget; *INV-G2* after

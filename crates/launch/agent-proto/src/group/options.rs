@@ -88,8 +88,8 @@ impl Default for StopOptions {
 
 /// Notice that the scheduler will take the nodes of the job away.
 ///
-/// It reaches one agent as a signal, and all agents of the round through the store of the round. Each
-/// agent writes the file, and sends the signal once to those of its workers that handle it. No
+/// It reaches one agent as a signal, and all agents of the round through the store of the round.
+/// Each agent writes the file, and sends the signal once to those of its workers that handle it. No
 /// restart follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptionPlan {

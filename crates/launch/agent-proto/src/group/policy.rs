@@ -101,7 +101,8 @@ impl StopRequests {
     /// Takes note of a signal; `None` if it repeats the last one at once, else how long the
     /// workers have from here on at most.
     ///
-    /// The first request grants the whole grace, the second a quarter of it, any further one nothing.
+    /// The first request grants the whole grace, the second a quarter of it, any further one
+    /// nothing.
     pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
         if let Some((last, at)) = self.last
             && last == signal

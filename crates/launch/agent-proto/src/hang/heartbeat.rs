@@ -9,8 +9,8 @@
 //! step 1201
 //! ```
 //!
-//! Until the next beat, the limit of that phase runs. Before its first beat a worker is in the phase
-//! `init`.
+//! Until the next beat, the limit of that phase runs. Before its first beat a worker is in the
+//! phase `init`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

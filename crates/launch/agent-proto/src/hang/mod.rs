@@ -12,8 +12,8 @@
 //!                    where each worker is, and which one is not where the others are
 //! ```
 //!
-//! * [`timers`] is PyTorch's file-based watchdog: the same lines on the pipe, and the same choice of the
-//!   expired timer.
+//! * [`timers`] is PyTorch's file-based watchdog: the same lines on the pipe, and the same choice
+//!   of the expired timer.
 //! * [`heartbeat`] is ours: beats that any language can send, with a limit per phase.
 //! * [`progress`] is ours: it needs no cooperation of the worker.
 //! * [`uninterruptible`] notices workers that stay in state D.

@@ -2,19 +2,19 @@
 //!
 //! A worker makes progress if, between two checks, it
 //!
-//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`]; for
-//!   the worker itself also if that much has come together since its last progress;
+//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`];
+//!   for the worker itself also if that much has come together since its last progress;
 //! * wrote anything (a log line, say); its children: [`MOVED_LEAST`] bytes;
 //! * or read [`MOVED_LEAST`] bytes.
 //!
 //! The share is not zero because libraries keep threads that wake up for nothing: the loop of a
 //! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core, without
-//! writing or reading anything. The number of wake-ups therefore says nothing, and is not
-//! counted. A process that computes uses a whole core; on a badly overloaded machine, at least one check
+//! writing or reading anything. The number of wake-ups therefore says nothing, and is not counted.
+//! A process that computes uses a whole core; on a badly overloaded machine, at least one check
 //! among many shows more than the share.
 //!
-//! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one in
-//! a collective looks like one that hangs, so only the group as a whole can hang.
+//! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one
+//! in a collective looks like one that hangs, so only the group as a whole can hang.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -167,7 +167,8 @@ impl ProgressWatch {
                 || read(before, usage)
                 || usage.written > before.written
         });
-        // Between frequent checks, a worker on a busy machine may get less than what counts each time.
+        // Between frequent checks, a worker on a busy machine may get less than what counts each
+        // time.
         let adds_up = |(since, before)| computed(before, usage, now.since(since));
         let progress = progress || known.base.is_some_and(adds_up);
         known.own = Some(usage);

@@ -151,8 +151,9 @@ pub struct Outliers {
 
 /// The workers that may keep the group from making progress: the outliers, else all.
 ///
-/// Where other nodes take part, all workers here may be waiting for one there that computes. Therefore
-/// only those count of which it is known that they wait in no collective; there may be none.
+/// Where other nodes take part, all workers here may be waiting for one there that computes.
+/// Therefore only those count of which it is known that they wait in no collective; there may be
+/// none.
 pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> Vec<usize> {
     let candidates = match odd {
         Some(odd) => odd.indexes.clone(),

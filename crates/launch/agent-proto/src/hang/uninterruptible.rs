@@ -1,7 +1,7 @@
 //! Workers in an uninterruptible sleep: the state letters of `/proc/PID/stat` over time.
 //!
-//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver. It is
-//! common for moments. A worker that stays in it takes no signal, not even SIGKILL, and what it
+//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver. It
+//! is common for moments. A worker that stays in it takes no signal, not even SIGKILL, and what it
 //! holds cannot be had by another attempt.
 //!
 //! Only time between two checks counts, and of that no more than two intervals: an agent that was

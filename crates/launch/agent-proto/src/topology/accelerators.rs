@@ -101,8 +101,8 @@ impl Accelerators {
 /// Restricts devices as the driver's library does: the list counts up to its first entry that is no
 /// device, and one that names a device twice is worth nothing.
 ///
-/// An entry is an index, as far as it has digits (`0;1` is 0, as for PyTorch), or the beginning of a UUID. Without a list all
-/// devices are visible.
+/// An entry is an index, as far as it has digits (`0;1` is 0, as for PyTorch), or the beginning of
+/// a UUID. Without a list all devices are visible.
 pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();

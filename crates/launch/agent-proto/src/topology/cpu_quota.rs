@@ -1,8 +1,8 @@
 //! The number of processors that a control group leaves.
 //!
 //! A group may use its quota of processor time in every period, on any processors. Two workers in a
-//! container with two processors' worth of time on a machine with 64 are right, 64 are not; torchrun
-//! counts 64.
+//! container with two processors' worth of time on a machine with 64 are right, 64 are not;
+//! torchrun counts 64.
 
 /// Processor time per period, both in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ pub trait ElasticAgent {
     /// Runs the worker group of `role` to its end and says how that was: the values that its workers
     /// returned, or their failures once no restart was left, each by global rank.
     ///
-    /// An error is what kept the agent itself from its work: no rendezvous, a program that cannot be
-    /// started, a signal, or a role that it has no workers of.
+    /// An error is what kept the agent itself from its work: no rendezvous, a program that cannot
+    /// be started, a signal, or a role that it has no workers of.
     fn run(&mut self, role: &str) -> Result<RunResult, RunError>;
 
     /// How the workers of `role` are now: a copy, which does not change any more. `None` for a role

@@ -60,8 +60,8 @@ impl WorkerEntrypoint {
 
     /// A Python script, without arguments yet.
     ///
-    /// The interpreter is `PYTHON_EXEC`, else the Python of `VIRTUAL_ENV`, else `python3` or `python` in
-    /// `PATH`.
+    /// The interpreter is `PYTHON_EXEC`, else the Python of `VIRTUAL_ENV`, else `python3` or
+    /// `python` in `PATH`.
     pub fn script(path: impl Into<PathBuf>) -> Self {
         Self::Script {
             path: path.into(),

@@ -25,8 +25,8 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 /// process handles the signals of the specification, adopts orphans of the workers, and keeps its
 /// open descriptors from being inherited. There can be one run at a time in a process.
 ///
-/// If this process is killed its workers die with it, but processes that they had started may not: a
-/// program that wants that promise too runs under a keeper ([`keep`](crate::keep)).
+/// If this process is killed its workers die with it, but processes that they had started may not:
+/// a program that wants that promise too runs under a keeper ([`keep`](crate::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,

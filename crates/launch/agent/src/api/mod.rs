@@ -10,8 +10,8 @@
 //!                          stop, shut down)                                    (a snapshot)
 //! ```
 //!
-//! * A [`WorkerSpec`] says what the workers of one node are: their [`WorkerEntrypoint`] (a command, a
-//!   Python script or module, or a function of this program), how many, how often they may be
+//! * A [`WorkerSpec`] says what the workers of one node are: their [`WorkerEntrypoint`] (a command,
+//!   a Python script or module, or a function of this program), how many, how often they may be
 //!   restarted, how the nodes find one another.
 //! * [`LocalElasticAgent`] runs them as processes, with everything that the command line offers.
 //! * Who wants other workers than processes (threads, jobs on another machine) writes a

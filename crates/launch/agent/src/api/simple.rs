@@ -18,8 +18,8 @@ use crate::run::run_supervised;
 /// least, where the other agent is told by the kernel. News of other nodes, signals and
 /// [`StopHandle`]s are noticed within that interval while workers run, and at once otherwise.
 ///
-/// Several of these may run in one process, on threads of their own, where their supervisors can and
-/// their specifications name no signals to handle (or the same: each of them hears of each).
+/// Several of these may run in one process, on threads of their own, where their supervisors can
+/// and their specifications name no signals to handle (or the same: each of them hears of each).
 #[derive(Debug)]
 pub struct SimpleElasticAgent<S> {
     spec: Arc<WorkerSpec>,

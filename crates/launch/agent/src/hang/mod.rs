@@ -1,7 +1,7 @@
 //! Workers that hang: noticed, looked at, reported, and ended where that was asked for.
 //!
-//! What a hang is, is decided in `rdzv_agent_proto::hang`; here are the pipes that workers write to, what
-//! `/proc` tells, and what follows.
+//! What a hang is, is decided in `rdzv_agent_proto::hang`; here are the pipes that workers write
+//! to, what `/proc` tells, and what follows.
 //!
 //! ```text
 //!   pipes ──lines──► Timers, Heartbeats ──┐

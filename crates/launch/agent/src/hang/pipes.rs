@@ -1,8 +1,8 @@
 //! The named pipes that workers write to.
 //!
-//! A pipe is open for writing here, too, so that it has no end: it does not become readable for ever
-//! when the last writer has gone, and a writer that comes before or after others neither waits nor
-//! gets a SIGPIPE.
+//! A pipe is open for writing here, too, so that it has no end: it does not become readable for
+//! ever when the last writer has gone, and a writer that comes before or after others neither waits
+//! nor gets a SIGPIPE.
 
 use std::fs;
 use std::io;

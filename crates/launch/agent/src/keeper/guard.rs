@@ -200,7 +200,8 @@ fn next_life(
 ) -> Option<Duration> {
     let kept = kept?;
     let note = kept.read_note().ok()?;
-    // An agent that ends in order says so before. One that ends by itself without that has panicked.
+    // An agent that ends in order says so before. One that ends by itself without that has
+    // panicked.
     if note.restarts == 0 || note.has_ended {
         return None;
     }

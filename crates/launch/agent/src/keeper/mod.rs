@@ -19,19 +19,19 @@
 //! | agent and keeper (`killall -9 rdzv`) | the guard |
 //! | guard and keeper | the agent; if its main thread is held up, another thread |
 //!
-//! The survivor may have been stopped (SIGSTOP). Guard and agent get SIGCONT when their parent dies, and
-//! the keeper does not leave its guard stopped. A keeper that is stopped stays so, which matters only
-//! if guard *and* agent are killed meanwhile.
-//! Nobody is left if all three are killed; then only a control group that somebody else kills helps.
+//! The survivor may have been stopped (SIGSTOP). Guard and agent get SIGCONT when their parent
+//! dies, and the keeper does not leave its guard stopped. A keeper that is stopped stays so, which
+//! matters only if guard *and* agent are killed meanwhile. Nobody is left if all three are killed;
+//! then only a control group that somebody else kills helps.
 //!
 //! The guard is forked without a new program, which would take longer, before the keeper has any
-//! thread or event loop. The agent is this program again. The guard starts it at once and gets ready
-//! while it is loaded. It is the guard that knows when nothing of the agent is left; thus whatever is to
-//! outlive an agent belongs to the guard.
+//! thread or event loop. The agent is this program again. The guard starts it at once and gets
+//! ready while it is loaded. It is the guard that knows when nothing of the agent is left; thus
+//! whatever is to outlive an agent belongs to the guard.
 //!
-//! Guard and agent have sessions of their own. Therefore a signal from the terminal, or to the process
-//! group, reaches the keeper alone, which passes it on: exactly once, and also where only one process
-//! was meant. [`signals`](crate::signals) describes Ctrl-Z.
+//! Guard and agent have sessions of their own. Therefore a signal from the terminal, or to the
+//! process group, reaches the keeper alone, which passes it on: exactly once, and also where only
+//! one process was meant. [`signals`](crate::signals) describes Ctrl-Z.
 //!
 //! | file | holds |
 //! |---|---|

@@ -43,7 +43,8 @@ pub struct AgentEnd {
 /// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
 /// called on the main thread, before there is another one.
 ///
-/// If `RDZV_CALLER` names a process, that is the parent of this one, and the run does not outlive it.
+/// If `RDZV_CALLER` names a process, that is the parent of this one, and the run does not outlive
+/// it.
 ///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
@@ -78,9 +79,9 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
                 Err(system("guard the agent")(io::Error::other(text)))
             }
             None => {
-                // The guard was killed, so everything below it has come to us. An agent that is alive notices,
-                // and clears what is below it. It has time for that: if it were killed first, and this process
-                // next, nobody would be left.
+                // The guard was killed, so everything below it has come to us. An agent that is
+                // alive notices, and clears what is below it. It has time for that: if it were
+                // killed first, and this process next, nobody would be left.
                 if let Some(agent) = agent {
                     let _ = timeout(AGENT_CLEARS_WITHIN, attendant.ended(agent)).await;
                 }

@@ -5,8 +5,8 @@
 //!     └─ service   serves on them; dies with the keeper (parent-death signal)
 //! ```
 //!
-//! A service that was killed is started again, by another fork of the same keeper. Meanwhile the sockets
-//! stay open, so peers find the kernel's queue of connections and not a refusal.
+//! A service that was killed is started again, by another fork of the same keeper. Meanwhile the
+//! sockets stay open, so peers find the kernel's queue of connections and not a refusal.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -44,9 +44,9 @@ pub enum Service {
 
 /// Starts the service as a child of this process, and waits for its end; in the child it returns at once.
 ///
-/// A service that is killed, or panics, is started again, unless `restarts` lives in a row before this one
-/// were shorter than 10 s too. One that ends in another way, or after a signal to this process, is not.
-/// Has to be called before there is a second thread.
+/// A service that is killed, or panics, is started again, unless `restarts` lives in a row before
+/// this one were shorter than 10 s too. One that ends in another way, or after a signal to this
+/// process, is not. Has to be called before there is a second thread.
 ///
 /// # Errors
 ///

@@ -105,7 +105,8 @@ impl KeeperWatch {
             .stack_size(128 << 10)
             .spawn(move || last_resort(&watched, &leftovers))?;
         let both = Some([awaitable(keeper)?, awaitable(guard)?]);
-        // From here on the guard's end is noticed, unless this process is stopped: so it goes on then.
+        // From here on the guard's end is noticed, unless this process is stopped: so it goes on
+        // then.
         set_parent_process_death_signal(Some(Signal::CONT))?;
         // If it had ended before, the signal that came for that may have been taken for the user's.
         if getppid() != Some(parent) {
@@ -136,8 +137,8 @@ impl KeeperWatch {
 
 /// Ends the agent and everything below it if it has not ended by itself soon after keeper or guard.
 ///
-/// The agent's own thread may be blocked by a console without a reader: the keeper was killed, but the
-/// reader of its pipe is suspended. Workers must not live on because of that.
+/// The agent's own thread may be blocked by a console without a reader: the keeper was killed, but
+/// the reader of its pipe is suspended. Workers must not live on because of that.
 fn last_resort(watched: &[OwnedFd; 2], leftovers: &Leftovers) {
     let mut either = watched
         .each_ref()

@@ -1,9 +1,10 @@
 //! Capture of stderr: copies the output of workers to the agent's own stderr and retains its end for the
 //! report of a failure.
 //!
-//! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal, it
-//! is inherited, or the worker gets a pseudo-terminal of its own: workers check whether it is one. Otherwise (a file, a
-//! pipe, a job's log) each worker gets a pipe of its own. One thread copies what comes:
+//! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal,
+//! it is inherited, or the worker gets a pseudo-terminal of its own: workers check whether it is
+//! one. Otherwise (a file, a pipe, a job's log) each worker gets a pipe of its own. One thread
+//! copies what comes:
 //!
 //! ```text
 //!   worker 0 ── pipe ──┐
@@ -11,10 +12,11 @@
 //!                      └─► the last 16 KiB of each
 //! ```
 //!
-//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`), or a terminal in raw
-//! mode that nobody types at: stdin and stdout are the agent's own. If the reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as
-//! without the pipe; if the reader goes away, the pipes are closed too. A worker never outlives the
-//! agent, so it never writes into a pipe without a reader.
+//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`),
+//! or a terminal in raw mode that nobody types at: stdin and stdout are the agent's own. If the
+//! reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as without the
+//! pipe; if the reader goes away, the pipes are closed too. A worker never outlives the agent, so
+//! it never writes into a pipe without a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};

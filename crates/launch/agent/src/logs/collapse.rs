@@ -3,7 +3,8 @@
 //! Each worker's lines wait in a queue of its own, for one window at most. Lines leave from the
 //! heads of the queues only, so the order of a worker's lines is kept; a line leaves
 //!
-//! * at once, if all streams that have not ended have it at their heads, or if it is not to be compared;
+//! * at once, if all streams that have not ended have it at their heads, or if it is not to be
+//!   compared;
 //! * else when its window is over, together with the heads that are equal. A worker that has the
 //!   line further back in its queue first gets rid of what stands before it. That aligns output
 //!   that is the same but for some lines: tracebacks, say.

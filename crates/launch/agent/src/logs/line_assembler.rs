@@ -1,7 +1,7 @@
 //! Cuts a stream of bytes into whole lines.
 //!
-//! `\n`, `\r\n` and a lone `\r` end a line. Bytes that are not UTF-8 become U+FFFD. The beginning of a
-//! line is buffered until its end arrives.
+//! `\n`, `\r\n` and a lone `\r` end a line. Bytes that are not UTF-8 become U+FFFD. The beginning
+//! of a line is buffered until its end arrives.
 
 use std::borrow::Cow;
 

@@ -1,10 +1,11 @@
 //! The output of the workers.
 //!
 //! Workers write straight into their files, or to the console that they inherit, stderr through
-//! `capture`. No other process of ours is in between, so a slow or dead reader of their output neither
-//! slows them down nor ends them. One thread copies from the files what the console shows as well. It
-//! buffers a few hundred kilobytes at most, however fast they write and however slow the reader is:
-//! output that the console has not taken yet is in the files, and takes disk space only.
+//! `capture`. No other process of ours is in between, so a slow or dead reader of their output
+//! neither slows them down nor ends them. One thread copies from the files what the console shows
+//! as well. It buffers a few hundred kilobytes at most, however fast they write and however slow
+//! the reader is: output that the console has not taken yet is in the files, and takes disk space
+//! only.
 //!
 //! | file | is |
 //! |---|---|

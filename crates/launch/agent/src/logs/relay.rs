@@ -4,13 +4,14 @@
 //!   worker ── pseudo-terminal ──► relay ── packets ──► agent (view) ──► console
 //! ```
 //!
-//! It is apart from the agent, so that a worker goes on while the agent stands still (SIGSTOP, a debugger)
-//! or waits for a console that nobody reads (Ctrl-S, a stalled connection). Up to [`MOST_WAITING`] of each
-//! stream wait here. Beyond that the worker waits, as for any terminal, but only while the agent takes
-//! something: after [`STALL`] without that, up to [`MOST_KEPT`] wait, older output is dropped and counted, and
-//! the worker goes on.
+//! It is apart from the agent, so that a worker goes on while the agent stands still (SIGSTOP, a
+//! debugger) or waits for a console that nobody reads (Ctrl-S, a stalled connection). Up to
+//! [`MOST_WAITING`] of each stream wait here. Beyond that the worker waits, as for any terminal,
+//! but only while the agent takes something: after [`STALL`] without that, up to [`MOST_KEPT`]
+//! wait, older output is dropped and counted, and the worker goes on.
 //!
-//! Pipes are read in the same way (`--no-pty`). Where no process can be forked, a thread of the agent does this.
+//! Pipes are read in the same way (`--no-pty`). Where no process can be forked, a thread of the
+//! agent does this.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};

@@ -1,8 +1,8 @@
 //! The thread that copies workers' output from their files to the console.
 //!
 //! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
-//! command (a mailbox). It holds the files of all workers; a worker's files are closed when they have
-//! been copied to their end after the last writer has gone.
+//! command (a mailbox). It holds the files of all workers; a worker's files are closed when they
+//! have been copied to their end after the last writer has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -39,8 +39,8 @@ impl EventFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened for writing (a named pipe: if it has no reader), or no thread can
-    /// be had.
+    /// If the file cannot be opened for writing (a named pipe: if it has no reader), or no thread
+    /// can be had.
     pub fn open(path: &Path, facts: RunFacts) -> io::Result<Self> {
         let mut file = OpenOptions::new()
             .append(true)

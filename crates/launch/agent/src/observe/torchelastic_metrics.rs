@@ -14,9 +14,9 @@
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
 //! Torchelastic publishes the state with every poll of its workers; here the state is published
-//! when it changes, and there is no `_monitor_workers`. A restart lasts from the moment when the workers
-//! begin to be stopped, as there. A run that ends by an error of the agent has neither a failed state nor
-//! `_stop_workers` at its end, as there.
+//! when it changes, and there is no `_monitor_workers`. A restart lasts from the moment when the
+//! workers begin to be stopped, as there. A run that ends by an error of the agent has neither a
+//! failed state nor `_stop_workers` at its end, as there.
 
 use std::time::Duration;
 

@@ -87,7 +87,8 @@ enum Wakeup<H> {
 impl ProcessSupervisor {
     /// Orphans of workers come to this process from here on. To be called inside the runtime.
     ///
-    /// With a view, that shows the output of workers which goes to no file; else they share the console.
+    /// With a view, that shows the output of workers which goes to no file; else they share the
+    /// console.
     pub(crate) fn new(
         config: Arc<AgentConfig>,
         view: Option<&LiveView>,
@@ -369,8 +370,8 @@ impl ProcessSupervisor {
             return;
         };
         let ours = self.watched_pids();
-        // As long as the leader is not collected, or one of its orphans is our child, the number of the
-        // group cannot be anybody else's.
+        // As long as the leader is not collected, or one of its orphans is our child, the number of
+        // the group cannot be anybody else's.
         if ours.contains(&worker.pid) || self.leftovers.holds_group(worker.pid, &ours) {
             let _ = kill_process_group(worker.pid, signal);
         }

@@ -201,7 +201,8 @@ impl RendezvousHandle {
     /// Finds the other agents.
     pub(crate) fn join(&mut self) {
         self.joins += 1;
-        // A join waits for others within limits of its own, and may end what an earlier one has begun.
+        // A join waits for others within limits of its own, and may end what an earlier one has
+        // begun.
         self.watched.clear();
         // Nothing of the round before may be used from here on.
         self.store = in_memory();

@@ -1,7 +1,7 @@
 //! Notice that the scheduler will take the nodes away, from one agent to all others of the round.
 //!
-//! It is a key in the store of the round: the agent that gets the signal sets it, and all wait for it. Agents that a
-//! round does not have yet, or not any more, hear nothing.
+//! It is a key in the store of the round: the agent that gets the signal sets it, and all wait for
+//! it. Agents that a round does not have yet, or not any more, hear nothing.
 
 use std::thread;
 use std::time::Duration;

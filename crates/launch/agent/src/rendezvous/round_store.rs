@@ -6,10 +6,10 @@ use rdzv_store::{Store, StoreError};
 
 /// The store that the agents of a round share: torchelastic's `WorkerGroup.store`.
 ///
-/// It is the one that the rendezvous has returned, with a key space of the round's own: what was set in an
-/// earlier round is not there. Agents use the keys below `torchelastic/` in it. On one node without a
-/// rendezvous it is in the memory of the agent's process. The workers' store is another one; its place is
-/// [`StoreInfo`](crate::api::StoreInfo).
+/// It is the one that the rendezvous has returned, with a key space of the round's own: what was
+/// set in an earlier round is not there. Agents use the keys below `torchelastic/` in it. On one
+/// node without a rendezvous it is in the memory of the agent's process. The workers' store is
+/// another one; its place is [`StoreInfo`](crate::api::StoreInfo).
 ///
 /// A handle costs nothing until [`RoundStore::connect`] is called; clones share one connection.
 #[derive(Debug, Clone)]
@@ -47,8 +47,8 @@ impl RoundStore {
     ///
     /// # Errors
     ///
-    /// If the server of the store is gone or does not answer within the timeout of the store, or the round is over and this is
-    /// the first call.
+    /// If the server of the store is gone or does not answer within the timeout of the store, or
+    /// the round is over and this is the first call.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_others)
     }

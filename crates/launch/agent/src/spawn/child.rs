@@ -2,13 +2,14 @@
 //!
 //! With `clone.rs`, the only `unsafe` code of the agent.
 //!
-//! Invariant: before its program, a new process may be a copy of a process with several threads, one of which held
-//! the allocator's lock at that moment, or share its memory. Therefore the closures given to `pre_exec` and to
-//! `clone` make system calls only: they do not allocate, take locks, log or panic. `rustix` makes these calls
-//! directly, and an error number becomes an `io::Error` without allocation.
+//! Invariant: before its program, a new process may be a copy of a process with several threads,
+//! one of which held the allocator's lock at that moment, or share its memory. Therefore the
+//! closures given to `pre_exec` and to `clone` make system calls only: they do not allocate, take
+//! locks, log or panic. `rustix` makes these calls directly, and an error number becomes an
+//! `io::Error` without allocation.
 //!
-//! A worker is made (`clone.rs`) with the memory of this process, which spares a copy of the page tables and the faults
-//! after it. `posix_spawn` does the same, but cannot set a death signal.
+//! A worker is made (`clone.rs`) with the memory of this process, which spares a copy of the page
+//! tables and the faults after it. `posix_spawn` does the same, but cannot set a death signal.
 //!
 //! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
 #![allow(unsafe_code)]
@@ -170,7 +171,8 @@ impl Setup {
             )?;
         }
         if self.traceable {
-            // Without Yama there is nothing to allow, and the kernel says that this is no valid call.
+            // Without Yama there is nothing to allow, and the kernel says that this is no valid
+            // call.
             let _ = set_ptracer(PTracer::ProcessID(parent));
         }
         if let Some(group) = self.control_group.as_ref().filter(|_| is_outside) {
@@ -227,8 +229,9 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     let inside = group.and_then(|group| make(&mut start, Some(group)).ok());
     let made = match inside {
         Some(made) if start.has_begun => Ok(made),
-        // Of an older kernel, or refused: it goes in by itself. Newer ones (6.18, say) kill a process at once that begins in a group
-        // which was ever killed (`cgroup.kill`) another number of times than the group of this one.
+        // Of an older kernel, or refused: it goes in by itself. Newer ones (6.18, say) kill a
+        // process at once that begins in a group which was ever killed (`cgroup.kill`) another
+        // number of times than the group of this one.
         killed => {
             if let Some((pid, _)) = killed {
                 let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
@@ -254,8 +257,8 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
 /// Makes the new process, in its control group or outside. Signals have to be blocked.
 fn make(start: &mut Start<'_>, group: Option<BorrowedFd<'_>>) -> io::Result<Made> {
     start.is_outside = group.is_none();
-    // SAFETY: `child_main` makes system calls only, and `start` and all that it borrows outlive this call. The new process
-    // writes to `start` and to its stack alone.
+    // SAFETY: `child_main` makes system calls only, and `start` and all that it borrows outlive
+    // this call. The new process writes to `start` and to its stack alone.
     unsafe { clone(child_main, (&raw mut *start).cast(), group) }
 }
 
@@ -304,7 +307,8 @@ fn execute(start: &Start<'_>) -> Errno {
     let environment = start.environment.as_ptr();
     let mut failed = Errno::ENOENT;
     for (candidate, shell) in start.program.candidates.iter().zip(&start.shells) {
-        // SAFETY: all are lists of pointers to texts that live in `program`, with a null at the end.
+        // SAFETY: all are lists of pointers to texts that live in `program`, with a null at the
+        // end.
         unsafe {
             libc::execve(
                 candidate.file.as_ptr(),
@@ -347,12 +351,13 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
 /// A descriptor that this process has inherited under this number, for itself alone: no program that it starts has
 /// it too. Each number is to be asked for once.
 pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the borrow lives for two calls that only read and write the flags of the descriptor; they fail if it
-    // is not open.
+    // SAFETY: the borrow lives for two calls that only read and write the flags of the descriptor;
+    // they fail if it is not open.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = fcntl_getfd(descriptor)?;
     fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and it was inherited for the one who asks: nobody else in this process knows of it.
+    // SAFETY: it is open, and it was inherited for the one who asks: nobody else in this process
+    // knows of it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -1,11 +1,13 @@
 //! The system calls that make a process which has the memory of this one until it executes a program.
 //!
-//! Invariant: the calling thread stands still until the new process has executed a program or ended (CLONE_VFORK). The new
-//! process runs on a stack of its own, and never returns into code of this one.
+//! Invariant: the calling thread stands still until the new process has executed a program or ended
+//! (CLONE_VFORK). The new process runs on a stack of its own, and never returns into code of this
+//! one.
 //!
-//! `clone3` can begin a process in a control group. To move one there afterwards takes the kernel a grace period of RCU: 5 to 15 ms
-//! on 2 processors, 20 to 40 on 16. No C library has a function for `clone3` with a stack, so the few instructions are
-//! written here, for the two processors that rdzv runs on.
+//! `clone3` can begin a process in a control group. To move one there afterwards takes the kernel a
+//! grace period of RCU: 5 to 15 ms on 2 processors, 20 to 40 on 16. No C library has a function for
+//! `clone3` with a stack, so the few instructions are written here, for the two processors that
+//! rdzv runs on.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -32,8 +34,9 @@ pub(super) type Made = (Pid, Option<OwnedFd>);
 ///
 /// # Safety
 ///
-/// `child` makes system calls only: it may find a lock of this process held. `argument` has to be good for it. Signals have to be
-/// blocked, since a handler of this process must not run in one that has its memory.
+/// `child` makes system calls only: it may find a lock of this process held. `argument` has to be
+/// good for it. Signals have to be blocked, since a handler of this process must not run in one
+/// that has its memory.
 pub(super) unsafe fn clone(
     child: Child,
     argument: *mut c_void,
@@ -44,8 +47,8 @@ pub(super) unsafe fn clone(
     let mut pidfd: c_int = -1;
     let made = match group {
         None => {
-            // SAFETY: the stack grows down from its end, less than a tenth of it is used, and it lives until this call
-            // returns; the rest is the caller's.
+            // SAFETY: the stack grows down from its end, less than a tenth of it is used, and it
+            // lives until this call returns; the rest is the caller's.
             let made = unsafe {
                 libc::clone(
                     child,
@@ -91,12 +94,13 @@ pub(super) unsafe fn clone(
 ///
 /// # Safety
 ///
-/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is aligned to 16 bytes.
+/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is
+/// aligned to 16 bytes.
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
-    // SAFETY: the kernel keeps all registers but for these three. The new process gets copies of them, and its stack; it calls
-    // `child` and ends.
+    // SAFETY: the kernel keeps all registers but for these three. The new process gets copies of
+    // them, and its stack; it calls `child` and ends.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -127,12 +131,13 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
 ///
 /// # Safety
 ///
-/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is aligned to 16 bytes.
+/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is
+/// aligned to 16 bytes.
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
-    // SAFETY: the kernel keeps all registers but for the first. The new process gets copies of them, and its stack; it calls
-    // `child` and ends.
+    // SAFETY: the kernel keeps all registers but for the first. The new process gets copies of
+    // them, and its stack; it calls `child` and ends.
     unsafe {
         std::arch::asm!(
             "svc #0",

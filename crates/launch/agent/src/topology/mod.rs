@@ -94,8 +94,8 @@ impl Hardware {
     ///
     /// # Errors
     ///
-    /// If one of them cannot be bound, none is: a job with one worker on the wrong node is slow in a
-    /// way that nobody finds.
+    /// If one of them cannot be bound, none is: a job with one worker on the wrong node is slow in
+    /// a way that nobody finds.
     pub fn bind(
         &self,
         mode: BindingMode,

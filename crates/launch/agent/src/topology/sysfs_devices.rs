@@ -6,8 +6,8 @@
 //! | AMD | `/sys/class/kfd/kfd/topology/nodes/⟨n⟩/properties` (`domain`, `location_id`) | `unique_id` there |
 //! | Intel | `/sys/bus/pci/drivers/{xe,i915}/⟨address⟩` of the class of display controllers without a display | – |
 //!
-//! NVIDIA's devices are in the order of their addresses; AMD's in the order of their nodes, which is
-//! the runtime's.
+//! NVIDIA's devices are in the order of their addresses; AMD's in the order of their nodes, which
+//! is the runtime's.
 
 use std::collections::BTreeMap;
 

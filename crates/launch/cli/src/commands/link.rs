@@ -15,7 +15,8 @@ const NAME: &str = "torchrun";
 
 /// Make a link named `torchrun` to this program
 ///
-/// Called by the link, the program behaves as PyTorch's torchrun. Nothing that is there already is overwritten.
+/// Called by the link, the program behaves as PyTorch's torchrun. Nothing that is there already is
+/// overwritten.
 #[derive(Debug, Args)]
 pub(super) struct LinkArgs {
     /// Directory of the link, which must exist [default: that of this program]

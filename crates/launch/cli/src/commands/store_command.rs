@@ -56,16 +56,17 @@ pub(crate) struct StoreArgs {
 
     /// Most memory for keys, values and the buffers of all connections
     ///
-    /// One connection may use an eighth of it, one address from which no agent has joined a quarter, and
-    /// all but agents three quarters. A peer that is over its share is refused, and the others go on.
+    /// One connection may use an eighth of it, one address from which no agent has joined a
+    /// quarter, and all but agents three quarters. A peer that is over its share is refused, and
+    /// the others go on.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 
     /// Most lives in a row shorter than 10 s after which the store is started again; 0 never does that
     ///
-    /// A store that was killed is started again at the same sockets. Its keys are gone then, and clients
-    /// have to connect again; but agents of rdzv that meet there go on with the round they are in, and
-    /// their workers are not touched.
+    /// A store that was killed is started again at the same sockets. Its keys are gone then, and
+    /// clients have to connect again; but agents of rdzv that meet there go on with the round they
+    /// are in, and their workers are not touched.
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
@@ -75,18 +76,19 @@ pub(crate) struct StoreArgs {
 
     /// Take the place of a store that is gone, though nothing shows that
     ///
-    /// A store that is started at the address of one that has ended, and finds agents that were there, waits for all
-    /// agents of their round. With this it goes on without those that are missing after 3 s. It is your
-    /// word that neither they nor the other store run any more.
+    /// A store that is started at the address of one that has ended, and finds agents that were
+    /// there, waits for all agents of their round. With this it goes on without those that are
+    /// missing after 3 s. It is your word that neither they nor the other store run any more.
     #[arg(long)]
     recover: bool,
 
     /// Be one of the voters of a job: the list of endpoints that its agents have
     ///
-    /// For a job on two machines, on a third one: `rdzv run --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join
-    /// a:29400,b,c` on c. The store listens at the endpoint that is its machine. With two of three voters the rendezvous goes
-    /// on, whichever machine is lost. A job that begins waits until all voters are there; a voter that is lost may
-    /// be started again at any time.
+    /// For a job on two machines, on a third one: `rdzv run --rdzv-endpoint a:29400,b,c` on a and
+    /// b, and `rdzv store --join a:29400,b,c` on c. The store listens at the endpoint that is its
+    /// machine. With two of three voters the rendezvous goes on, whichever machine is lost. A job
+    /// that begins waits until all voters are there; a voter that is lost may be started again at
+    /// any time.
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
@@ -96,9 +98,9 @@ pub(crate) struct StoreArgs {
 
     /// Serve health, metrics and status over HTTP here
     ///
-    /// As that of `rdzv run`: `/` is 200 while the store makes progress and else 503, `/metrics` is for Prometheus,
-    /// `/status` is the group of voters that the coordinator belongs to, as JSON. A port alone is on
-    /// 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
+    /// As that of `rdzv run`: `/` is 200 while the store makes progress and else 503, `/metrics` is
+    /// for Prometheus, `/status` is the group of voters that the coordinator belongs to, as JSON. A
+    /// port alone is on 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 

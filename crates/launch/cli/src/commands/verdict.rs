@@ -1,7 +1,7 @@
 //! `rdzv verdict`: the true result of a job, out of the reports of its nodes.
 //!
-//! A scheduler takes the worst exit code of all nodes for that of the job. A job that has lost a node and gone
-//! on has succeeded all the same, and the nodes that saw it to its end know.
+//! A scheduler takes the worst exit code of all nodes for that of the job. A job that has lost a
+//! node and gone on has succeeded all the same, and the nodes that saw it to its end know.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use crate::terminal::{complain, show};
 
 /// Tell the true result of a job, out of the files that `rdzv run --report` wrote on its nodes
 ///
-/// Prints one sentence, and ends with the job's exit code: 0 if the workers of a node have succeeded, as
-/// they do only together with all others; else the code of the node with the first failure. A node that was
-/// lost has left no file, and needs none.
+/// Prints one sentence, and ends with the job's exit code: 0 if the workers of a node have
+/// succeeded, as they do only together with all others; else the code of the node with the first
+/// failure. A node that was lost has left no file, and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
     /// The reports, as in `report-*.json`, or directories with nothing else

@@ -29,8 +29,8 @@ const DEFAULT_WORKERS: u32 = 4;
 
 /// See what rdzv is for: some processes train, one is killed, all go on
 ///
-/// Needs no Python, no server and no network, takes about two seconds and leaves nothing behind. The
-/// processes train one small model together. They run under the agent of `rdzv run`, as with
+/// Needs no Python, no server and no network, takes about two seconds and leaves nothing behind.
+/// The processes train one small model together. They run under the agent of `rdzv run`, as with
 /// `--max-restarts 1`. The exit code is 0 if everything happened as it should; LOGLEVEL=INFO shows
 /// what the agent says.
 #[derive(Debug, Clone, clap::Args)]

@@ -40,7 +40,7 @@ pub(super) struct Timeline {
     pub(super) restarts: u32,
     /// Process ids of the workers of this attempt that run, by rank.
     pub(super) running: BTreeMap<u32, u32>,
-    /// The ends of the others of this attempt.
+    /// Ends of the other workers of this attempt.
     ended: BTreeMap<u32, Exit>,
     /// The number of workers started in all attempts.
     pub(super) started: usize,

@@ -77,10 +77,10 @@ pub(crate) struct RunArgs {
 
     /// Bind workers to the processors near their device
     ///
-    /// A worker's device is the visible one whose index is its local rank. `node`: all processors of
-    /// the device's NUMA node; `socket`: of its socket; `exclusive`: a share of the node's cores that
-    /// no other device's worker has; `core-complex`: those that share one last-level cache. Only
-    /// processors that rdzv itself may use.
+    /// A worker's device is the visible one whose index is its local rank. `node`: all processors
+    /// of the device's NUMA node; `socket`: of its socket; `exclusive`: a share of the node's cores
+    /// that no other device's worker has; `core-complex`: those that share one last-level cache.
+    /// Only processors that rdzv itself may use.
     #[arg(
         long,
         value_name = "MODE",
@@ -101,9 +101,9 @@ pub(crate) struct RunArgs {
 
     /// Show equal lines of several workers once, as in `[default0-3,5]:text`
     ///
-    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that come within 100 ms of one another become
-    /// one, whose label names all ranks; the others stay as they are, and in the order of their
-    /// worker, up to 100 ms later.
+    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that
+    /// come within 100 ms of one another become one, whose label names all ranks; the others stay
+    /// as they are, and in the order of their worker, up to 100 ms later.
     #[arg(long)]
     pub(super) collapse: bool,
 
@@ -137,10 +137,11 @@ pub(crate) struct RunArgs {
 
     /// The cluster scheduler that says how the nodes of a job meet, where no flag does
     ///
-    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags: nodes, endpoint, port,
-    /// run id and, with GPUs, the number of workers come from Slurm; `--explain` shows each. A step with
-    /// several tasks on a node is refused. `auto` asks Slurm inside of such a step; `slurm` refuses to run elsewhere;
-    /// `none` asks nobody. The link named torchrun never asks. [env: RDZV_SCHEDULER]
+    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags:
+    /// nodes, endpoint, port, run id and, with GPUs, the number of workers come from Slurm;
+    /// `--explain` shows each. A step with several tasks on a node is refused. `auto` asks Slurm
+    /// inside of such a step; `slurm` refuses to run elsewhere; `none` asks nobody. The link named
+    /// torchrun never asks. [env: RDZV_SCHEDULER]
     #[arg(
         long,
         value_name = "NAME",
@@ -152,9 +153,10 @@ pub(crate) struct RunArgs {
 
     /// Nodes in reserve, of those of --nnodes or of the Slurm step
     ///
-    /// The job runs on the others, and begins without waiting for these. They have no workers until another node is
-    /// lost or withdraws. Needs a dynamic rendezvous, and a number of nodes instead of MIN:MAX. Under Slurm: `srun --no-kill
-    /// --kill-on-bad-exit=0`, and `rdzv verdict` for the result of the job, see docs/slurm.md.
+    /// The job runs on the others, and begins without waiting for these. They have no workers until
+    /// another node is lost or withdraws. Needs a dynamic rendezvous, and a number of nodes instead
+    /// of MIN:MAX. Under Slurm: `srun --no-kill --kill-on-bad-exit=0`, and `rdzv verdict` for the
+    /// result of the job, see docs/slurm.md.
     #[arg(
         long,
         value_name = "K",
@@ -184,8 +186,9 @@ pub(crate) struct RunArgs {
 
     /// Say everything as torchrun does: its log lines, error texts, exit codes and failure report
     ///
-    /// For programs that look for them. Without it, `rdzv run` says in plain sentences what happens, and ends with the
-    /// first failure and its cause. The link named torchrun always speaks so. [env: RDZV_COMPAT_OUTPUT=1]
+    /// For programs that look for them. Without it, `rdzv run` says in plain sentences what
+    /// happens, and ends with the first failure and its cause. The link named torchrun always
+    /// speaks so. [env: RDZV_COMPAT_OUTPUT=1]
     #[arg(long, help_heading = "What is left of a run")]
     pub(crate) compat_output: bool,
 

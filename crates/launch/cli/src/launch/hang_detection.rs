@@ -37,8 +37,8 @@ pub(crate) struct HangArgs {
 
     /// What follows when workers hang: report, restart or fail
     ///
-    /// Each reports where every worker is. `restart` restarts the group as after a failure, as often
-    /// as --max-restarts allows; `fail` ends the run.
+    /// Each reports where every worker is. `restart` restarts the group as after a failure, as
+    /// often as --max-restarts allows; `fail` ends the run.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }

@@ -14,9 +14,10 @@ use crate::number;
 pub(crate) struct NodeCheckArgs {
     /// A command, run by sh, that has to end with 0 before this node joins the others
     ///
-    /// Before the first round, and before every other one: after a failure, too. A node whose check fails, or does not end
-    /// within --node-check-timeout, leaves the others, says why with the last line of the check, and ends with 77; a node in
-    /// reserve takes its place. `rdzv check --local` is such a command.
+    /// Before the first round, and before every other one: after a failure, too. A node whose check
+    /// fails, or does not end within --node-check-timeout, leaves the others, says why with the
+    /// last line of the check, and ends with 77; a node in reserve takes its place. `rdzv check
+    /// --local` is such a command.
     #[arg(long, value_name = "COMMAND")]
     node_check: Option<String>,
 

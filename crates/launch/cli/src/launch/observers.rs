@@ -23,8 +23,8 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) struct ObserveArgs {
     /// Print torchelastic's metrics, console or null
     ///
-    /// `console` prints a line for each point on stdout, as torchelastic's ConsoleMetricHandler does:
-    /// `[EPOCH][torchelastic]: NAME=VALUE`. The names are in docs/events.md.
+    /// `console` prints a line for each point on stdout, as torchelastic's ConsoleMetricHandler
+    /// does: `[EPOCH][torchelastic]: NAME=VALUE`. The names are in docs/events.md.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
     metrics_handler: String,
 
@@ -39,9 +39,9 @@ pub(crate) struct ObserveArgs {
     /// Serve health, metrics and status over HTTP here
     ///
     /// `/` is 200 while the agent's own threads make progress and else 503, `/metrics` is for
-    /// Prometheus, `/status` is the worker group and the coordinator's group as JSON. A port alone is on 127.0.0.1; port 0 is a
-    /// free one, told with LOGLEVEL=INFO. TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all
-    /// addresses.
+    /// Prometheus, `/status` is the worker group and the coordinator's group as JSON. A port alone
+    /// is on 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
+    /// TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all addresses.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 

@@ -19,9 +19,10 @@ use crate::number;
 pub(crate) struct PreemptionArgs {
     /// The signal by which the scheduler says that it will take the nodes away, such as USR1 or TERM
     ///
-    /// It reaches one agent, and all agents of the job hear of it. Each writes the file that workers find in
-    /// RDZV_PREEMPT, and sends the signal to those of its workers that have a handler for it, once. No restart follows. If
-    /// all workers of a node end in the time of --preempt-grace, with 0 or as the signal ends a process, the launcher ends with
+    /// It reaches one agent, and all agents of the job hear of it. Each writes the file that
+    /// workers find in RDZV_PREEMPT, and sends the signal to those of its workers that have a
+    /// handler for it, once. No restart follows. If all workers of a node end in the time of
+    /// --preempt-grace, with 0 or as the signal ends a process, the launcher ends with
     /// --preempt-exit-code. Not given: SIGUSR1 and SIGUSR2 are passed on, SIGTERM ends the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
@@ -38,8 +39,8 @@ pub(crate) struct PreemptionArgs {
 
     /// Have Slurm put the job into its queue again after the notice (`scontrol requeue`)
     ///
-    /// The agent of task 0 does so when its workers have ended in order, which ends the rest of the job at once. A batch
-    /// script that does it can wait for all nodes: see docs/slurm.md.
+    /// The agent of task 0 does so when its workers have ended in order, which ends the rest of the
+    /// job at once. A batch script that does it can wait for all nodes: see docs/slurm.md.
     #[arg(long)]
     requeue_on_preempt: bool,
 }
@@ -67,7 +68,8 @@ impl PreemptionArgs {
         };
         let number = signal::number(name).or_else(|| signal::number(&format!("SIG{name}")));
         let number = number.filter(|number| {
-            // A process cannot handle the first two, and the others mean something to the agent itself.
+            // A process cannot handle the first two, and the others mean something to the agent
+            // itself.
             let own = [
                 Signal::KILL,
                 Signal::STOP,

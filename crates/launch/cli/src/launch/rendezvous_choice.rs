@@ -41,12 +41,13 @@ pub(crate) struct RendezvousArgs {
 
     /// Where the rendezvous is: a host, and usually a port
     ///
-    /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port. The
-    /// default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host hosts
-    /// c10d, unless a store (`rdzv store`, say) is there already. Of three nodes or more, agents are voters by
-    /// themselves: c10d goes on when the machine of any one, or of five any two, is lost. With a list of three or
-    /// five, `a:29400,b,c`, the agents there are the voters. RDZV_CONTACT_POINTS names addresses of voters, with commas
-    /// between them, that a new node asks too while the machine of the only endpoint is away.
+    /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port.
+    /// The default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host
+    /// hosts c10d, unless a store (`rdzv store`, say) is there already. Of three nodes or more,
+    /// agents are voters by themselves: c10d goes on when the machine of any one, or of five any
+    /// two, is lost. With a list of three or five, `a:29400,b,c`, the agents there are the voters.
+    /// RDZV_CONTACT_POINTS names addresses of voters, with commas between them, that a new node
+    /// asks too while the machine of the only endpoint is away.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 

@@ -33,9 +33,10 @@ pub(crate) struct RestartArgs {
 
     /// Most lives in a row shorter than 10 s after which this node's agent is started again; 0 never does that
     ///
-    /// An agent that is killed (by SIGKILL, the kernel's out-of-memory killer, a crash) takes its workers with it. It is
-    /// started again, joins the others in the next round, and costs none of --max-restarts. If it hosted the
-    /// rendezvous, that goes on too. Not given: 3 with c10d and several nodes, else 0.
+    /// An agent that is killed (by SIGKILL, the kernel's out-of-memory killer, a crash) takes its
+    /// workers with it. It is started again, joins the others in the next round, and costs none of
+    /// --max-restarts. If it hosted the rendezvous, that goes on too. Not given: 3 with c10d and
+    /// several nodes, else 0.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
 }
@@ -56,8 +57,9 @@ pub(crate) struct StopArgs {
 
     /// Seconds that workers have between the closing signal and SIGKILL
     ///
-    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30, or less in a step of Slurm whose KillWait is not longer. Unlike in torchrun it holds on every
-    /// path: signals, restarts and failures of a sibling.
+    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30, or less in a step of Slurm whose
+    /// KillWait is not longer. Unlike in torchrun it holds on every path: signals, restarts and
+    /// failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }

@@ -18,8 +18,8 @@ pub(crate) struct ReportArgs {
     /// Which failure was the first of the job, on which node and rank and why, with traceback and
     /// the last lines of stderr, and what followed from it. Written when the run ends, however it
     /// ends, and in one step: whoever reads the file finds all of it. The keys are in
-    /// docs/report.md. A path that ends in a slash, or is a directory, is made if it has to be, and gets a file for each
-    /// node, named after its host: `rdzv verdict DIRECTORY` reads all of them.
+    /// docs/report.md. A path that ends in a slash, or is a directory, is made if it has to be, and
+    /// gets a file for each node, named after its host: `rdzv verdict DIRECTORY` reads all of them.
     #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 

@@ -12,11 +12,11 @@ use crate::exit::Refusal;
 pub(crate) struct TerminalArgs {
     /// Looks of a run on a terminal: auto, live or plain
     ///
-    /// `live`: the lines of all workers with labels and colours; below them one row for each progress
-    /// bar and one for the state of the run. `plain`: lines with labels only. `auto`: live, on a dumb
-    /// terminal (TERM=dumb) plain; if stdout and stderr are not both the terminal, if this node has the only worker of
-    /// the job, and in the form of torchrun, workers write to the console themselves. NO_COLOR=1
-    /// takes the colours of rdzv away.
+    /// `live`: the lines of all workers with labels and colours; below them one row for each
+    /// progress bar and one for the state of the run. `plain`: lines with labels only. `auto`:
+    /// live, on a dumb terminal (TERM=dumb) plain; if stdout and stderr are not both the terminal,
+    /// if this node has the only worker of the job, and in the form of torchrun, workers write to
+    /// the console themselves. NO_COLOR=1 takes the colours of rdzv away.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 
@@ -48,7 +48,8 @@ impl TerminalArgs {
             };
         };
         let is_alone = plan.identity.local_world_size == 1 && plan.rendezvous.plan.nodes() == 1;
-        // A program that called the launcher has the terminal; this process is in the background of it.
+        // A program that called the launcher has the terminal; this process is in the background of
+        // it.
         let is_called = environment.filled(env::RDZV_CALLER).is_some();
         let is_direct = self.ui == "auto" && (is_alone || !is_ours || is_called);
         if is_direct || !plan.logs.capture_stderr {

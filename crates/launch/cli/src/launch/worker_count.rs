@@ -24,10 +24,10 @@ pub(crate) struct CountArgs {
 
     /// Workers per node: a number, cpu, gpu, xpu or auto
     ///
-    /// `cpu` is the number of processors this process may use: its affinity mask, or less if a limit
-    /// of its control group (cpu.max) leaves no time for so many. `gpu` is the number of NVIDIA or
-    /// AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever accelerator there
-    /// is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
+    /// `cpu` is the number of processors this process may use: its affinity mask, or less if a
+    /// limit of its control group (cpu.max) leaves no time for so many. `gpu` is the number of
+    /// NVIDIA or AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever
+    /// accelerator there is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
     /// unless it is set already.
     #[arg(long, value_name = "N|cpu|gpu|xpu|auto", default_value = "1")]
     pub(crate) nproc_per_node: String,

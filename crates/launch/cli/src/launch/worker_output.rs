@@ -47,8 +47,8 @@ pub(crate) struct OutputArgs {
 
     /// Local ranks whose output may reach the console: 0,2,3 (default: all)
     ///
-    /// Output of the others is in their files, if they have any. Else its end (64 KiB of each stream)
-    /// is kept, and shown if the worker fails.
+    /// Output of the others is in their files, if they have any. Else its end (64 KiB of each
+    /// stream) is kept, and shown if the worker fails.
     #[arg(long, value_name = "RANKS", default_value = "")]
     local_ranks_filter: String,
 

@@ -52,8 +52,8 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
 
 /// Sends log lines of this level and above to stderr. To be called once, by the program.
 ///
-/// In our own face warnings and errors are sentences, without those that are torchelastic's: events say the same.
-/// INFO and DEBUG give the form with time and place.
+/// In our own face warnings and errors are sentences, without those that are torchelastic's: events
+/// say the same. INFO and DEBUG give the form with time and place.
 pub(crate) fn install(level: LevelFilter, face: Face) {
     if face == Face::Rdzv && level <= LevelFilter::WARN {
         // What is awaited is kept up to date in the status row.

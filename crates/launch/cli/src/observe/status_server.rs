@@ -9,8 +9,9 @@
 //!
 //! `rdzv store` serves the same, as far as it has it.
 //!
-//! The health port serves `/` alone: it is open to everybody. If the job has a token, everything but `/`
-//! asks peers on other hosts for the bearer token that is derived from it (`rdzv token --bearer FILE`).
+//! The health port serves `/` alone: it is open to everybody. If the job has a token, everything
+//! but `/` asks peers on other hosts for the bearer token that is derived from it (`rdzv token
+//! --bearer FILE`).
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};

@@ -1,8 +1,8 @@
 //! Settings that a cluster scheduler knows: `srun rdzv run train.py` needs no flags.
 //!
-//! Only inside a step of several nodes of a Slurm job, with one task on each of them. A flag or a `PET_*`
-//! variable wins; if one of them says how the nodes meet, all of that is the user's. A batch script, an
-//! `salloc` shell and a worker are no such place.
+//! Only inside a step of several nodes of a Slurm job, with one task on each of them. A flag or a
+//! `PET_*` variable wins; if one of them says how the nodes meet, all of that is the user's. A
+//! batch script, an `salloc` shell and a worker are no such place.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -276,7 +276,8 @@ impl Step {
             return Ok(scheduled);
         }
         if MEETS.into_iter().any(is_given) {
-            // The nodes of one rendezvous have one name for it; nodes that are alone each have their own.
+            // The nodes of one rendezvous have one name for it; nodes that are alone each have
+            // their own.
             if ["rdzv_endpoint", "master_addr", "master_port"]
                 .into_iter()
                 .any(is_given)
@@ -316,8 +317,8 @@ impl Step {
     /// The nodes at which the coordinator may be: several, so that the first one can be lost, if a node in reserve can
     /// take its place.
     ///
-    /// A group of voters begins when all of them are there. A node whose check fails never is, and must not keep the
-    /// others waiting.
+    /// A group of voters begins when all of them are there. A node whose check fails never is, and
+    /// must not keep the others waiting.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));

@@ -85,7 +85,8 @@ fn first_failures(
 ) -> Vec<(u32, Vec<i64>)> {
     let mut expected = Vec::new();
     for any in 0..record.nodes.len() {
-        // Without a common rendezvous, every node's failures are its own, and the others may be reported.
+        // Without a common rendezvous, every node's failures are its own, and the others may be
+        // reported.
         if !exhausted(plan, record, lives, any) {
             continue;
         }
@@ -112,7 +113,8 @@ fn first_failures(
                         TIE_BETWEEN_NODES
                     }
             };
-            // A node that could have restarted may be taken for the first, or the one that could not.
+            // A node that could have restarted may be taken for the first, or the one that could
+            // not.
             if tie(first) || first_here.is_some_and(|first| first.node == life.node && tie(first)) {
                 expected.push((life.process.rank, own_failures(plan, record, life)));
             }

@@ -13,10 +13,10 @@
 //! | `cause` | the first failure is the one that is reported (INV-G3, INV-A10) |
 //! | `flood` | logs do not hold up heartbeats (INV-A7) |
 //!
-//! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs so many seeds, `CHAOS_SEED=N` runs one again
-//! and prints everything about it, `CHAOS_FIRST=N` begins with another seed, `CHAOS_PARALLEL=N` says
-//! how many runs there are at a time. A plan is the same for the same seed; what the kernel makes of
-//! its times is not, so a rare failure may need some tries.
+//! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs so many seeds, `CHAOS_SEED=N` runs one
+//! again and prints everything about it, `CHAOS_FIRST=N` begins with another seed,
+//! `CHAOS_PARALLEL=N` says how many runs there are at a time. A plan is the same for the same seed;
+//! what the kernel makes of its times is not, so a rare failure may need some tries.
 
 // All of this crate is tests; the lint's exception knows only functions marked as such.
 #![allow(clippy::unwrap_used)]

@@ -1,7 +1,8 @@
 //! `rdzv run` as the first process of a container: a process namespace of its own, in which it has the number 1.
 //!
-//! The kernel keeps signals from such a process that it has no handler for, and gives it every orphan.
-//! Needs user namespaces (`unshare -rpf`); where a machine does not allow them the tests fail.
+//! The kernel keeps signals from such a process that it has no handler for, and gives it every
+//! orphan. Needs user namespaces (`unshare -rpf`); where a machine does not allow them the tests
+//! fail.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -56,8 +57,8 @@ fn the_first_process_ends_with_143_also_if_no_worker_was_started() {
 
 #[test]
 fn orphans_are_collected_while_the_workers_run() {
-    // Processes are counted before an orphan and until there are as few again; a zombie would be one more. One of them
-    // is ended by a real-time signal, which has no name.
+    // Processes are counted before an orphan and until there are as few again; a zombie would be
+    // one more. One of them is ended by a real-time signal, which has no name.
     let script = "count() { set -- /proc/[0-9]*; echo $#; }; before=$(count); \
                   (for i in 1 2 3 4 5; do true & done; sh -c exit & sleep 1000 & kill -40 $!); \
                   tries=0; while [ $(count) -gt $before ]; do \

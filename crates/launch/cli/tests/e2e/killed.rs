@@ -177,8 +177,8 @@ fn the_guard_has_a_name_of_its_own() {
 
 #[test]
 fn children_that_were_there_before_are_not_touched() {
-    // The shell becomes the keeper, and its children with it; one of them leaves its session. They lose
-    // the marker by which processes of the run are found.
+    // The shell becomes the keeper, and its children with it; one of them leaves its session. They
+    // lose the marker by which processes of the run are found.
     let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
         env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
     let ended = run_shell_after(first, "", "exit 0").run().expect(0);

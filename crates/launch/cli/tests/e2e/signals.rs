@@ -147,8 +147,8 @@ fn workers_that_tell(before: &str) -> Running {
 #[test]
 fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
     let running = workers_that_tell("");
-    // As a scheduler does that signals all processes of a job, and as one that signals the launcher. The
-    // workers' children go on without a handler.
+    // As a scheduler does that signals all processes of a job, and as one that signals the
+    // launcher. The workers' children go on without a handler.
     for (pid, command) in running.processes() {
         if !command.starts_with("sleep") {
             kill(pid, Signal::USR1);

@@ -12,8 +12,8 @@
 //! | `dead-node` | two nodes over a store of its own; one is gone once all workers have begun |
 //! | `lost-network` | the same; one cannot reach the store any more |
 //!
-//! In `{dir}` there are named pipes: `go`, `go0`, `go1` and `go2` for workers that wait for one another,
-//! `began` for those that tell that they run.
+//! In `{dir}` there are named pipes: `go`, `go0`, `go1` and `go2` for workers that wait for one
+//! another, `began` for those that tell that they run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};

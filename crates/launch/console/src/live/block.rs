@@ -1,7 +1,7 @@
 //! Lines that stay together: tracebacks.
 //!
-//! A traceback is written line by line, and several workers usually write theirs at the same time. From its
-//! first line on, the lines of its stream are one block, for as long as they keep coming.
+//! A traceback is written line by line, and several workers usually write theirs at the same time.
+//! From its first line on, the lines of its stream are one block, for as long as they keep coming.
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The bytes that put lines and rows on a terminal.
 //!
-//! The rows stand below everything else, and the cursor at the beginning of the last one. New lines are
-//! written in their place, and they again below them, in one write and as one update of the screen (mode 2026,
-//! which a terminal without it ignores), so that nothing flickers.
+//! The rows stand below everything else, and the cursor at the beginning of the last one. New lines
+//! are written in their place, and they again below them, in one write and as one update of the
+//! screen (mode 2026, which a terminal without it ignores), so that nothing flickers.
 
 use super::Row;
 

@@ -1,12 +1,13 @@
 //! One stream of a worker: bytes into finished lines and the row that it redraws.
 //!
-//! Of terminal sequences only those have an effect that lines and progress bars need: colours, `\r`, the
-//! cursor up and down and within its line, and erasing. Whatever else there is (titles, the alternate
-//! screen, absolute positions) is left out, so a worker cannot touch what is not its own.
+//! Of terminal sequences only those have an effect that lines and progress bars need: colours,
+//! `\r`, the cursor up and down and within its line, and erasing. Whatever else there is (titles,
+//! the alternate screen, absolute positions) is left out, so a worker cannot touch what is not its
+//! own.
 //!
-//! A line is finished when the cursor has left it for good. After a plain line that is at once. Rows that
-//! were redrawn, and all rows while the cursor is hidden, may be gone back to; they wait until something
-//! else follows.
+//! A line is finished when the cursor has left it for good. After a plain line that is at once.
+//! Rows that were redrawn, and all rows while the cursor is hidden, may be gone back to; they wait
+//! until something else follows.
 
 use std::collections::VecDeque;
 

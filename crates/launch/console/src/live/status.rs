@@ -136,7 +136,8 @@ impl Status {
 
     /// The next time at which the row has another text although nothing happens.
     ///
-    /// The clock of a run that goes on for long has larger steps, so that a row that nobody looks at costs nothing.
+    /// The clock of a run that goes on for long has larger steps, so that a row that nobody looks
+    /// at costs nothing.
     pub fn changes_at(&self, now: Mono) -> Mono {
         let elapsed = now.since(self.began);
         let step = clock_step(elapsed);

@@ -116,7 +116,8 @@ impl Consensus {
         if change.is_empty() && follows && !self.settings.rules.has(Rule::FollowersLeaveJoint) {
             return;
         }
-        // A change that is not possible from here is one nowhere, and so it changes nothing anywhere.
+        // A change that is not possible from here is one nowhere, and so it changes nothing
+        // anywhere.
         if let Ok(conf_state) = self.node.apply_conf_change(&library_change(&change)) {
             let places = self.configuration.after(&change).places;
             self.node.mut_store().set_conf_state(conf_state.clone());

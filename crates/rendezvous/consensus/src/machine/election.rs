@@ -70,8 +70,9 @@ impl Election {
 
     /// The ticks after which this member stands for election in a term, if it hears of no leader: 16 and its place.
     ///
-    /// A term without a leader is one of a split vote. Clocks differ, so two members whose waits differ by one tick may
-    /// stand at the same moment in every term. Each such term adds the place once more, and the waits move apart.
+    /// A term without a leader is one of a split vote. Clocks differ, so two members whose waits
+    /// differ by one tick may stand at the same moment in every term. Each such term adds the place
+    /// once more, and the waits move apart.
     pub(super) fn ticks(&self, term: u64) -> usize {
         let failed = term.saturating_sub(self.led);
         let multiples = (1 + failed).min(MULTIPLES) as usize;

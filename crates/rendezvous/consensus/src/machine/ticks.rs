@@ -1,8 +1,8 @@
 //! The library's ticks, which are counted when something happens: a member at rest is not woken for each of them.
 //!
-//! The effects that a tick may have are known beforehand: a heartbeat or a look for the majority at the leader, an election at the
-//! others. The deadline is the tick that does. All ticks before it only count, and are counted
-//! together, at the next input.
+//! The effects that a tick may have are known beforehand: a heartbeat or a look for the majority at
+//! the leader, an election at the others. The deadline is the tick that does. All ticks before it
+//! only count, and are counted together, at the next input.
 
 use raft::StateRole;
 use rdzv_core::time::Mono;
@@ -70,8 +70,8 @@ impl Consensus {
         let Some(left) = due else {
             return self.count_ticks();
         };
-        // After a standstill time goes on as if there had been none: what came meanwhile is to be read first. A leader
-        // says that it is there.
+        // After a standstill time goes on as if there had been none: what came meanwhile is to be
+        // read first. A leader says that it is there.
         let is_late = passed > left;
         let counted = match is_late && self.node.raft.state != StateRole::Leader {
             true => (left - 1).max(1),

@@ -12,8 +12,9 @@
 //! | 0x47 | [`Frame::Left`] | nothing |
 //! | 0x48 | [`Frame::Members`] | count `u8`, for each its voter `u64` (0: not known) and address |
 //!
-//! A text is its length as `u8` and its bytes. No body is longer than [`FRAME_BOUND`], and nothing is reserved for a number
-//! that a peer has named: what is kept of a frame is at most what has come.
+//! A text is its length as `u8` and its bytes. No body is longer than [`FRAME_BOUND`], and nothing
+//! is reserved for a number that a peer has named: what is kept of a frame is at most what has
+//! come.
 
 pub(crate) mod message;
 

@@ -268,7 +268,8 @@ fn a_joint_change_is_finished_by_the_next_leader() {
     assert!(group.configuration(2).is_joint() && group.configuration(3).is_joint());
     let old = group.configuration(2).outgoing.clone();
     assert_eq!(old, [id(1)].into());
-    // Without the one voter of before nobody can decide: it stands still for a while, and comes back.
+    // Without the one voter of before nobody can decide: it stands still for a while, and comes
+    // back.
     group.cut = [2, 3]
         .iter()
         .flat_map(|it| [(id(1), id(*it)), (id(*it), id(1))])

@@ -1,6 +1,7 @@
 //! The next change of a group, as a table.
 //!
-//! A member is a digit. `*` leads, `-` is gone for 2 s, `~` for less than one, `?` is silent, `+` has the log.
+//! A member is a digit. `*` leads, `-` is gone for 2 s, `~` for less than one, `?` is silent, `+`
+//! has the log.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

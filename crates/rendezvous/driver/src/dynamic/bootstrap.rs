@@ -249,9 +249,9 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
 /// Takes a port, 0 for a free one, at the first address that can be had, without listening at it.
 ///
 /// Nobody gets this port by asking for a free one, or without the option to share addresses, for as
-/// long as the socket is held. But who sets that option (`SO_REUSEADDR`), as stores and most servers
-/// do, can listen there at once: so the socket may be held until the worker that the port is for has
-/// been started, however soon that listens.
+/// long as the socket is held. But who sets that option (`SO_REUSEADDR`), as stores and most
+/// servers do, can listen there at once: so the socket may be held until the worker that the port
+/// is for has been started, however soon that listens.
 pub fn reserve_port(place: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in place.to_socket_addrs()? {

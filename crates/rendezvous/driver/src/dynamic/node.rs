@@ -23,8 +23,8 @@ pub fn describe(address: impl Into<String>) -> NodeDesc {
 /// The address that other nodes can reach this one by, without any look-up of names.
 ///
 /// In order: what the user gave (`--local-addr`); where the connection to `endpoint_host` comes
-/// from; the endpoint's own name, if that connection does not leave this machine although the others
-/// come from elsewhere (a name that this machine resolves to a loopback address); without a
+/// from; the endpoint's own name, if that connection does not leave this machine although the
+/// others come from elsewhere (a name that this machine resolves to a loopback address); without a
 /// connection, the address that this machine would use to reach others.
 pub fn advertised(
     given: Option<&str>,

@@ -1,7 +1,7 @@
 //! The backends `etcd` and `etcd-v2`: the machine of a dynamic rendezvous over a state in etcd.
 //!
-//! Both use the v3 API. `etcd-v2` is the name of torchrun's backend, and warns that agents of torchrun
-//! cannot join.
+//! Both use the v3 API. `etcd-v2` is the name of torchrun's backend, and warns that agents of
+//! torchrun cannot join.
 
 use rdzv_core::escape::escape;
 use rdzv_core::ident::RunId;

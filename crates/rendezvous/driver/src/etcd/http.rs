@@ -34,7 +34,7 @@ const MOST_PARTS: usize = 1 << 20;
 /// How long one connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one attempt may take. etcd itself gives up after 7 s when it has no leader.
+/// How long one attempt may take. etcd itself stops after 7 s when it has no leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// Who has hung up so often, and never answered, does not speak HTTP.
@@ -128,7 +128,7 @@ impl Http {
         }
     }
 
-    /// A separate client that gives up after `limit`.
+    /// A separate client that stops waiting after `limit`.
     pub(crate) fn with_limit(&self, limit: Duration) -> Self {
         Self {
             limit,

@@ -1,10 +1,11 @@
 //! A store in etcd: the keys of a folder, with values as they are under keys as they are.
 //!
-//! An operation that changes a value by its old one (`add`, `append`, `compare_set`) reads the value and
-//! writes if no other client has written since. The same transaction records the number of the operation.
-//! So an operation that is sent again because its answer was lost counts once.
+//! An operation that changes a value by its old one (`add`, `append`, `compare_set`) reads the
+//! value and writes if no other client has written since. The same transaction records the number
+//! of the operation. So an operation that is sent again because its answer was lost counts once.
 //!
-//! etcd takes 1.5 MiB in one request unless its server is configured otherwise. Queues are not offered.
+//! etcd takes 1.5 MiB in one request unless its server is configured otherwise. Queues are not
+//! offered.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Watch of a run: every change, in order, and the end of every node.
 //!
-//! A call beside the runtime follows the changes until the watch is dropped or the server is away for
-//! too long. The watch names the revision from which it continues, so it misses nothing while the server or the connection is
-//! away; the notices only come late. If the server has compacted that revision away, or has lost its
-//! memory, the call reads the members and announces the difference.
+//! A call beside the runtime follows the changes until the watch is dropped or the server is away
+//! for too long. The watch names the revision from which it continues, so it misses nothing while
+//! the server or the connection is away; the notices only come late. If the server has compacted
+//! that revision away, or has lost its memory, the call reads the members and announces the
+//! difference.
 
 use std::collections::BTreeSet;
 use std::io;

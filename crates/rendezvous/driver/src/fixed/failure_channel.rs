@@ -1,10 +1,10 @@
 //! Static nodes announce to one another that one of them has failed permanently.
 //!
 //! Nothing in a static rendezvous says so: the others would go on, and hang in their collectives or
-//! at the exit barrier. Therefore a node that fails for good writes that below a key of each other node, and
-//! each node waits for its own key, over a connection of its own and without asking again. The
-//! first word counts; an empty one, from the node itself, ends the waiting. Nodes of `torchrun`
-//! neither write nor read these keys.
+//! at the exit barrier. Therefore a node that fails for good writes that below a key of each other
+//! node, and each node waits for its own key, over a connection of its own and without asking
+//! again. The first word counts; an empty one, from the node itself, ends the waiting. Nodes of
+//! `torchrun` neither write nor read these keys.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

@@ -2,10 +2,10 @@
 //!
 //! Node 0 hosts one TCP store at the endpoint, for the agents and for the workers of all nodes.
 //! Everybody counts itself in under the key `init/`; node 0 waits until all have come, the others
-//! go on at once. Then each puts its name under a key of its rank, so that a rank which is given twice
-//! is noticed. Membership never changes. Where there are several nodes and an observer, they tell one
-//! another of failures through the store (`failure_channel`), and that a node is gone is noticed by the
-//! coordinator in the same server, which the agents join as well (`node_watch`).
+//! go on at once. Then each puts its name under a key of its rank, so that a rank which is given
+//! twice is noticed. Membership never changes. Where there are several nodes and an observer, they
+//! tell one another of failures through the store (`failure_channel`), and that a node is gone is
+//! noticed by the coordinator in the same server, which the agents join as well (`node_watch`).
 
 mod failure_channel;
 mod node_watch;

@@ -1,8 +1,8 @@
 //! Static nodes notice that one of them is gone: their agents join a run at the coordinator in node 0's
 //! store server, as agents of the c10d backend do, and are told when a connection ends or falls silent.
 //!
-//! Where node 0 is one of `torchrun`, there is no coordinator, and nothing is noticed. Where another node
-//! is, the run is never complete, and that is not noticed either.
+//! Where node 0 is one of `torchrun`, there is no coordinator, and nothing is noticed. Where
+//! another node is, the run is never complete, and that is not noticed either.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -7,9 +7,9 @@
 //! | `file:///path?rank=R&world_size=N` | that file | query |
 //! | `rdzv://host:port/job?world_size=N` | TCP, at one of the workers | the rendezvous gives ranks, unless `rank=R` is in the query |
 //!
-//! Who hosts a TCP store is decided in `handlers`. The query name `use_libuv` and the variable of the
-//! same name choose between PyTorch's two servers; ours is one, so they are accepted and
-//! change nothing, like all names that are not known.
+//! Who hosts a TCP store is decided in `handlers`. The query name `use_libuv` and the variable of
+//! the same name choose between PyTorch's two servers; ours is one, so they are accepted and change
+//! nothing, like all names that are not known.
 
 mod handlers;
 mod native;

@@ -1,9 +1,9 @@
 //! The handler of `rdzv://host:port/job?world_size=N`: the workers meet as agents do, and no worker has to be at the
 //! host of the URL, nor know its rank.
 //!
-//! A store server of ours at the endpoint runs the rendezvous; without one, a worker on that host hosts it
-//! ([`C10dRendezvous`]). A worker that ends before all have come leaves no gap. The store is a new one in each round, so
-//! workers of an earlier start of the same job do not disturb it.
+//! A store server of ours at the endpoint runs the rendezvous; without one, a worker on that host
+//! hosts it ([`C10dRendezvous`]). A worker that ends before all have come leaves no gap. The store
+//! is a new one in each round, so workers of an earlier start of the same job do not disturb it.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};

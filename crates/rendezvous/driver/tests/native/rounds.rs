@@ -28,8 +28,8 @@ fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
         let assignment = Assignment::from((2 * rank, 400, 2 * rank, 400));
         assert_eq!(info.assignment, Some(assignment));
     }
-    // Greeting, join, one word about the workers' store and a look whether the store is another run's; nothing that grows
-    // with the others.
+    // Greeting, join, one word about the workers' store and a look whether the store is another
+    // run's; nothing that grows with the others.
     let requests = server.stats().requests;
     assert!(requests <= 200 * 5, "{requests} requests");
 }

@@ -1,7 +1,7 @@
 //! The coordinator's outputs on their way out: nothing that follows from a record leaves before it is kept.
 //!
-//! A process that keeps its record alone writes it before it applies the next output, so it needs no gate. Voters
-//! replicate the record, which takes a round trip.
+//! A process that keeps its record alone writes it before it applies the next output, so it needs
+//! no gate. Voters replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
 

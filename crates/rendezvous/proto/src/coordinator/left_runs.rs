@@ -1,8 +1,9 @@
 //! Runs that all agents have left: their keys are removed in the end.
 //!
-//! The key of a run stays when its last agent is gone, so that an agent which comes late finds that the
-//! run is over, or goes on where it was. Anybody can close any run, or join and leave it, so such keys are
-//! removed after [`KEPT_FOR`], and the oldest of them earlier if there are more than [`MOST`].
+//! The key of a run stays when its last agent is gone, so that an agent which comes late finds that
+//! the run is over, or goes on where it was. Anybody can close any run, or join and leave it, so
+//! such keys are removed after [`KEPT_FOR`], and the oldest of them earlier if there are more than
+//! [`MOST`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;

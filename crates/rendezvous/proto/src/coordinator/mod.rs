@@ -1,8 +1,9 @@
 //! The coordinator of rendezvous: the one writer of the state of many runs, beside a store server.
 //!
 //! Agents that share a state through compare-and-set race for every change of it, and all but one
-//! lose each race. A coordinator instead takes single operations over a connection of each agent (the
-//! [`wire`]), applies them in the order in which they come, and sends events about what follows.
+//! lose each race. A coordinator instead takes single operations over a connection of each agent
+//! (the [`wire`]), applies them in the order in which they come, and sends events about what
+//! follows.
 //!
 //! ```text
 //!   operation ─┐                                        ┌─► Send: events for agents
@@ -12,13 +13,13 @@
 //! ```
 //!
 //! * Joins commute: ranks follow the order of the nodes, not of their arrival.
-//! * An operation costs O(log N), a round O(N): it is announced once per round that it does not hold
-//!   any more.
-//! * The same state stands under torchrun's key for agents that know nothing of coordinators. Its form
-//!   is made when one of them reads it, and taken over when one of them has written; its
+//! * An operation costs O(log N), a round O(N): it is announced once per round that it does not
+//!   hold any more.
+//! * The same state stands under torchrun's key for agents that know nothing of coordinators. Its
+//!   form is made when one of them reads it, and taken over when one of them has written; its
 //!   compare-and-set fails if the state has changed since it was read.
-//! * A run without a native agent is forgotten: everything about it is then under torchrun's key, which is
-//!   removed after an hour.
+//! * A run without a native agent is forgotten: everything about it is then under torchrun's key,
+//!   which is removed after an hour.
 //!
 //! | file | content |
 //! |---|---|
@@ -743,7 +744,8 @@ impl Coordinator {
         hosted.set_alarm(&mut self.alarms, alarm);
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
-                // What people have said is about those who were missing when this coordinator began.
+                // What people have said is about those who were missing when this coordinator
+                // began.
                 self.origin.recover &= !hosted.run.waits_for_word();
                 // Those who came have vanished again; the others may still come.
                 if let Some(note) = hosted.run.searched_record() {

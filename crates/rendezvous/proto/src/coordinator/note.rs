@@ -1,8 +1,8 @@
 //! The note: what a coordinator leaves to the next one in case it is killed.
 //!
-//! It is kept outside of the coordinator's process, in two slots that are written in turn, because a writer may
-//! die at any byte. It stands there before anybody is told of what it says, so a coordinator that begins
-//! with it knows of every round that was ever announced.
+//! It is kept outside of the coordinator's process, in two slots that are written in turn, because
+//! a writer may die at any byte. It stands there before anybody is told of what it says, so a
+//! coordinator that begins with it knows of every round that was ever announced.
 //!
 //! ```text
 //!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, its address, count of voters: u8,

@@ -958,7 +958,8 @@ impl NativeClient {
             ..
         } = self.join.settings;
         if now.since(self.heartbeat_at) > keep_alive_interval {
-            // This process has been held up; what the coordinator said meanwhile may not be read yet.
+            // This process has been held up; what the coordinator said meanwhile may not be read
+            // yet.
             self.heard = now;
         }
         let silent = now.since(self.heard);

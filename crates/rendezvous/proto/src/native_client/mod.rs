@@ -7,15 +7,16 @@
 //!          └── Leave, refused ┘     idle           └──► joining ◄──────┘
 //! ```
 //!
-//! A coordinator that is not started again when it dies takes an agent whose connection breaks for lost. A join
-//! that is under way is then repeated over a new connection; a member is told that its round does not hold
-//! any more. If no new connection can be made for a while, what the rendezvous stands on is gone. A
-//! coordinator that was not closed but fell silent is tried for longer, because the network may be cut: the
-//! member is told before that, and joins again when the network is back.
+//! A coordinator that is not started again when it dies takes an agent whose connection breaks for
+//! lost. A join that is under way is then repeated over a new connection; a member is told that its
+//! round does not hold any more. If no new connection can be made for a while, what the rendezvous
+//! stands on is gone. A coordinator that was not closed but fell silent is tried for longer,
+//! because the network may be cut: the member is told before that, and joins again when the network
+//! is back.
 //!
-//! A coordinator that is started again says so (`Attached`). Then a broken connection is no loss: the agent
-//! reattaches over a new one, says where it stands, and repeats what was perhaps not heard. A member of a
-//! round that can be recovered stays one meanwhile.
+//! A coordinator that is started again says so (`Attached`). Then a broken connection is no loss:
+//! the agent reattaches over a new one, says where it stands, and repeats what was perhaps not
+//! heard. A member of a round that can be recovered stays one meanwhile.
 //!
 //! | file | content |
 //! |---|---|

@@ -480,7 +480,8 @@ impl Machine for Participant {
                 if won {
                     self.pace.won();
                 } else {
-                    // The answer is as good as a read, if few want to write or nothing is waited for.
+                    // The answer is as good as a read, if few want to write or nothing is waited
+                    // for.
                     let outdated = self.outdated;
                     let urgent = self.is_beat_late(now.mono);
                     let pause = self.pace.lost(urgent);

@@ -11,17 +11,17 @@
 //!
 //! Each turn is the same: bring the copy of the state up to date if it may be old, remove who is
 //! lost, [`decide`](super::decide), [`apply`](super::apply) to the copy, write it. Decisions that
-//! follow from one another (to leave a round and wait for the next; to come last and complete it) go
-//! into one write: nobody else could have written between them either. Every write of a node that is
-//! in some list carries its heartbeat.
+//! follow from one another (to leave a round and wait for the next; to come last and complete it)
+//! go into one write: nobody else could have written between them either. Every write of a node
+//! that is in some list carries its heartbeat.
 //!
 //! The copy is brought up to date when the store says that it changed, when a heartbeat in it would
 //! be too old, and, if the store cannot tell of changes, at intervals. A new request replaces the
 //! current one, which is not answered any more.
 //!
-//! * `machine`: the drawing as code, with the current request and the times at which something is due; `pace`:
-//!   how not to do it all at once; `membership`: the changes of a complete round, and who is known
-//!   to be gone by other means than heartbeats.
+//! * `machine`: the drawing as code, with the current request and the times at which something is
+//!   due; `pace`: how not to do it all at once; `membership`: the changes of a complete round, and
+//!   who is known to be gone by other means than heartbeats.
 
 mod machine;
 mod membership;

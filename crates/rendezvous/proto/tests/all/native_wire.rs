@@ -464,8 +464,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             _ => None,
         };
         if ends_with.is_some_and(|join| join.replaces.is_empty()) {
-            // The program of its workers, the number of the join, and the agents that it replaces are the fields
-            // that may be missing.
+            // The program of its workers, the number of the join, and the agents that it replaces
+            // are the fields that may be missing.
             continue;
         }
         let mut bytes = Vec::new();
@@ -484,8 +484,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             "event.attached",
         ];
         if may_lack.contains(&name) {
-            // The assignment, who has come, the rank of the host, and whether agents can be voters are the fields that may
-            // be missing.
+            // The assignment, who has come, the rank of the host, and whether agents can be voters
+            // are the fields that may be missing.
             continue;
         }
         bytes.extend_from_slice(b"later");

@@ -593,7 +593,8 @@ fn success_is_not_taken_back_when_others_have_gone() {
     world.lose(1);
     world.operate(2, &Operation::Succeeded { round: 0 });
     assert_eq!(world.take(2), [Event::AllSucceeded { round: 0 }]);
-    // Agent 1 comes back without having heard that, over another connection or to another coordinator.
+    // Agent 1 comes back without having heard that, over another connection or to another
+    // coordinator.
     for is_killed in [false, true] {
         if is_killed {
             world.restart();

@@ -230,7 +230,8 @@ impl Voter {
         self.open_leads(now);
         self.write_note(Some(group));
         let alone = self.open.as_mut().and_then(OpenGroup::origin);
-        // Of a run whose note is outdated, agents report the last round. Every coordinator needs that until another one is noted.
+        // Of a run whose note is outdated, agents report the last round. Every coordinator needs
+        // that until another one is noted.
         let mut runs = group.runs.clone();
         runs.retain(|_, note| !note.outdated);
         let is_partial = alone.as_ref().is_some_and(|(_, is_partial)| *is_partial)

@@ -6,19 +6,21 @@
 //!                                                          leader ── Members ──► each member
 //! ```
 //!
-//! Once a round was announced, the leader asks willing agents to be voters, one for each voter that the group may have. Such
-//! an agent starts a server, which introduces itself to all members. It learns the log, and votes when the number of
-//! candidates allows for it (`rdzv_consensus::membership`): of one or two, one votes; of three or four, three do.
+//! Once a round was announced, the leader asks willing agents to be voters, one for each voter that
+//! the group may have. Such an agent starts a server, which introduces itself to all members. It
+//! learns the log, and votes when the number of candidates allows for it
+//! (`rdzv_consensus::membership`): of one or two, one votes; of three or four, three do.
 //!
-//! A member without a connection is gone: another candidate replaces it at once, or the group shrinks, a second later. That is
-//! safe whether it lives or not, since a majority agrees to it; one that lives is a candidate again when it is
-//! back.
+//! A member without a connection is gone: another candidate replaces it at once, or the group
+//! shrinks, a second later. That is safe whether it lives or not, since a majority agrees to it;
+//! one that lives is a candidate again when it is back.
 //!
-//! The process at the endpoint is called by every member. A new one there, which has founded a group of its own because
-//! nobody told it of another one, gives that up as long as it knows no round: the group with the later round stays.
+//! The process at the endpoint is called by every member. A new one there, which has founded a
+//! group of its own because nobody told it of another one, gives that up as long as it knows no
+//! round: the group with the later round stays.
 //!
-//! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of before), the group has one
-//! voter, and that is the one at the endpoint.
+//! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of
+//! before), the group has one voter, and that is the one at the endpoint.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -539,7 +541,8 @@ impl Voter {
         if group == 0 && !votes {
             return self.meets_learner(now, theirs);
         }
-        // A member that has not learned the rounds yet, or that has others, leaves the decision to them.
+        // A member that has not learned the rounds yet, or that has others, leaves the decision to
+        // them.
         let decides = match group {
             0 => self.coordinates() && self.is_alone(),
             _ => self.coordinates() || rounds > 0,

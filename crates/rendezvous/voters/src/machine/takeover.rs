@@ -1,18 +1,21 @@
 //! A group whose voters have all ended at once, and whose processes were started again: one of them goes on from its note.
 //!
-//! A process that was a member, or the process before it at its address, remembers the group: the terms, the runs and the
-//! voters of the newest configuration in its log. It tells the others. When every voter that any of them remembers has a
-//! process in contact that is in no group, no member of before lives, since a listening socket has one owner. Then
-//! the process with the newest memory founds a group of its own, in the same cluster and with later terms; the others join
-//! it.
+//! A process that was a member, or the process before it at its address, remembers the group: the
+//! terms, the runs and the voters of the newest configuration in its log. It tells the others. When
+//! every voter that any of them remembers has a process in contact that is in no group, no member
+//! of before lives, since a listening socket has one owner. Then the process with the newest memory
+//! founds a group of its own, in the same cluster and with later terms; the others join it.
 //!
-//! Where a member has lost its memory with its machine, the others need not know all that was decided. It is then as after the
-//! end of a coordinator without a note: a round has to be reported by all its participants, and the next one has a far higher
-//! number. That holds for all coordinators of the new group, until a round is noted there: the notes of the old ones are outdated.
+//! Where a member has lost its memory with its machine, the others need not know all that was
+//! decided. It is then as after the end of a coordinator without a note: a round has to be reported
+//! by all its participants, and the next one has a far higher number. That holds for all
+//! coordinators of the new group, until a round is noted there: the notes of the old ones are
+//! outdated.
 //!
-//! Nobody can miss a newer configuration in that way: it came into force when a majority of the one before had it in their
-//! logs, so one of those that are accounted for remembers it. Nor do two go on: where a process remembers an older configuration
-//! than others, with which it has no part in the newer one, these have applied more of the log, and it knows of them.
+//! Nobody can miss a newer configuration in that way: it came into force when a majority of the one
+//! before had it in their logs, so one of those that are accounted for remembers it. Nor do two go
+//! on: where a process remembers an older configuration than others, with which it has no part in
+//! the newer one, these have applied more of the log, and it knows of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

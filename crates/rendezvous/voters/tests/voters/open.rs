@@ -217,7 +217,8 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
 
 #[test]
 fn if_the_other_one_dies_while_it_takes_over_the_job_waits_for_it() {
-    // W7: the only voter ends, and the one to which it hands over is killed within these milliseconds.
+    // W7: the only voter ends, and the one to which it hands over is killed within these
+    // milliseconds.
     let mut seen = 0;
     for after in 1..20 {
         let mut world = with_round(2, 5);

@@ -4,8 +4,8 @@
 //! acts, and closes it again; nothing is kept open. The format and its replay are
 //! [`rdzv_store_proto::journal`]. What differs from PyTorch, on the same file:
 //!
-//! * a record is written with one write; a record that somebody else left torn is skipped by readers
-//!   and cut off by the next writer, where PyTorch reads permanently;
+//! * a record is written with one write; a record that somebody else left torn is skipped by
+//!   readers and cut off by the next writer, where PyTorch reads permanently;
 //! * a waiter sleeps until the file changes (see `watch.rs`) instead of polling 100 times a second;
 //! * waiting for the lock ends with the timeout, with an error that says so;
 //! * the last one out removes the file while it holds the lock, and whoever was waiting for that

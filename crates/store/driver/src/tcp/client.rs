@@ -76,8 +76,8 @@ impl TcpStore {
     /// Connects, within `options.timeout` in all.
     ///
     /// In order: a master starts the server; the connection is tried until the server answers; with
-    /// a world size and `wait_for_workers`, this client counts itself in, and the master waits until
-    /// all have done so.
+    /// a world size and `wait_for_workers`, this client counts itself in, and the master waits
+    /// until all have done so.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
@@ -157,8 +157,8 @@ impl TcpStore {
 
     /// Counts this client in; the owner of the server waits for the others.
     ///
-    /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so the
-    /// owner may enter a barrier under it, which ends when they have.
+    /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so
+    /// the owner may enter a barrier under it, which ends when they have.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
         if self.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);

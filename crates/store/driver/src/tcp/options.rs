@@ -88,7 +88,8 @@ impl TcpStoreOptions {
 
     /// Starts the server, or finds the one to share. `None`: the agent hosts it.
     pub(super) fn host(&mut self) -> Result<Option<Arc<TcpStoreServer>>, StoreError> {
-        // Held while the server starts, so that of two masters at a time one starts it and both share it.
+        // Held while the server starts, so that of two masters at a time one starts it and both
+        // share it.
         let mut shared = self.multi_tenant.then(|| SHARED.lock());
         if let Some(shared) = &mut shared {
             shared.retain(|_, server| server.strong_count() > 0);

@@ -2,9 +2,9 @@
 //!
 //! The driver says how many descriptors are in use beyond those that everybody may use. Then
 //! connections are closed that have made no request yet, the oldest first; those that have not even
-//! been validated go before the others. If there is none, a peer that is no agent is refused with its
-//! first request. A peer that has made a request is never closed for this, since a client of PyTorch
-//! never connects again.
+//! been validated go before the others. If there is none, a peer that is no agent is refused with
+//! its first request. A peer that has made a request is never closed for this, since a client of
+//! PyTorch never connects again.
 
 use std::collections::VecDeque;
 use std::time::Duration;

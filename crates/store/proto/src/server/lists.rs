@@ -1,8 +1,8 @@
 //! Requests about many keys, which are carried out in steps.
 //!
-//! A request may name 131 072 keys, and `LIST_KEYS` is about all there are. Such a request is carried
-//! out a step at a time, and its connection waits for its next turn between two steps. The replies
-//! of `MULTI_GET` are made as the peer takes them.
+//! A request may name 131 072 keys, and `LIST_KEYS` is about all there are. Such a request is
+//! carried out a step at a time, and its connection waits for its next turn between two steps. The
+//! replies of `MULTI_GET` are made as the peer takes them.
 //!
 //! A request of at most [`WHOLE`] keys is executed as a whole, so nobody sees it half done.
 

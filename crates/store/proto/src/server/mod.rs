@@ -10,10 +10,11 @@
 //!
 //! The driver reads a bounded piece from a ready connection, hands it in, and applies the outputs.
 //! The requests in the piece are executed in place, until they have taken the work of one turn
-//! ([`TURN_WORK`]). The rest is held, and the connection is paused until it has its next turn: after
-//! [`Output::Yield`], the driver serves every other connection that is ready, and hands in
-//! [`Input::Turn`]. Thus no connection is served twice before every ready one was served once. Requests
-//! about many keys are cut in steps (`lists.rs`), so no request takes longer than about one turn.
+//! ([`TURN_WORK`]). The rest is held, and the connection is paused until it has its next turn:
+//! after [`Output::Yield`], the driver serves every other connection that is ready, and hands in
+//! [`Input::Turn`]. Thus no connection is served twice before every ready one was served once.
+//! Requests about many keys are cut in steps (`lists.rs`), so no request takes longer than about
+//! one turn.
 //!
 //! | file | what |
 //! |---|---|

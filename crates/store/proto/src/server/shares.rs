@@ -10,8 +10,8 @@
 //! that is over its share is refused, and the others go on. The last quarter is for agents, and for
 //! replies.
 //!
-//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, since a host can take any
-//! of those that begin with them.
+//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, since a host can take
+//! any of those that begin with them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};

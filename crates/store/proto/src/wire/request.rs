@@ -2,8 +2,8 @@
 //! requests (client).
 //!
 //! Reading copies and allocates nothing. Written keys are wire keys: the `/` that PyTorch puts in
-//! front of every key of its API is part of them. The `_head` functions write everything but the last
-//! value, for callers that send a large value from where it lies.
+//! front of every key of its API is part of them. The `_head` functions write everything but the
+//! last value, for callers that send a large value from where it lies.
 
 use std::ops::RangeInclusive;
 

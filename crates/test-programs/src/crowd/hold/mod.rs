@@ -1,7 +1,8 @@
 //! Agents that hold a round while their coordinator dies: each looks for the next one, reattaches there, and joins again when
 //! its round is over. All are machines over one thread's sockets, and rank 0 hosts no store.
 //!
-//! Each fact is a line of JSON with its name, the number that belongs to it, and the time in nanoseconds since the epoch:
+//! Each fact is a line of JSON with its name, the number that belongs to it, and the time in
+//! nanoseconds since the epoch:
 //!
 //! | fact | number | when |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | `attached` | returns so far, of all agents | every agent has heard from a coordinator over its new connection |
 //! | `fenced` | agents so far | the lease of an agent that holds a round has ended |
 //!
-//! A line on standard input has the last agent join again. The program ends with its standard input.
+//! A line on standard input has the last agent join again. The program ends with its standard
+//! input.
 
 mod agent;
 

@@ -1,8 +1,8 @@
 //! Agents that take part in many runs, and write down what they do and are told: they join, join again, leave, close and
 //! succeed, and come back to runs that are over.
 //!
-//! Agents are in groups, each of which plays one run after the other. Each line of the record is an event, as
-//! `rdzv_sim::history::lines` reads it. The program ends with its standard input.
+//! Agents are in groups, each of which plays one run after the other. Each line of the record is an
+//! event, as `rdzv_sim::history::lines` reads it. The program ends with its standard input.
 
 mod agent;
 mod client;

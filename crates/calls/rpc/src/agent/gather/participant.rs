@@ -22,10 +22,10 @@ use crate::service::place::{Place, place};
 impl RpcAgent {
     /// Gives a value to all members and gets those of all, by name; blocks until they are there.
     ///
-    /// `members` are those who take part, this worker among them; `None` for the group as this worker
-    /// sees it now. Everyone of them has to call this with the same members, as often as the others,
-    /// whatever the types of values are. Tensors may be in them if they are in main memory; remote
-    /// references may not.
+    /// `members` are those who take part, this worker among them; `None` for the group as this
+    /// worker sees it now. Everyone of them has to call this with the same members, as often as the
+    /// others, whatever the types of values are. Tensors may be in them if they are in main memory;
+    /// remote references may not.
     ///
     /// It succeeds with all values or not at all: nobody gets some of them. Gathers of the same
     /// members follow one another also after one that failed.

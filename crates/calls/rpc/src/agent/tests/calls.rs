@@ -227,8 +227,8 @@ fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
                     // The first one makes the connection, and finds out that memory can be read.
                     agent.call("w2", LARGE, &()).wait()?;
                     let reply = agent.call("w2", LARGE, &());
-                    // It keeps its thread without reading the reply by itself, as one does that waits while
-                    // somebody else reads the connection.
+                    // It keeps its thread without reading the reply by itself, as one does that
+                    // waits while somebody else reads the connection.
                     let until = std::time::Instant::now() + LONGEST;
                     while !reply.is_done() && std::time::Instant::now() < until {
                         std::thread::yield_now();

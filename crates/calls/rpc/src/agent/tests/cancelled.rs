@@ -295,8 +295,8 @@ fn what_is_being_read_is_kept_although_its_call_is_cancelled() {
     for _ in 0..10 {
         world.watch.note(|seen| seen.is_open = false);
         let calls: Vec<_> = (0..ROOM).map(|_| world.call(HOLD)).collect();
-        // They are being read when this one begins, and the callee does not hear that they are cancelled
-        // before it is over. So all the functions begin, with what was read.
+        // They are being read when this one begins, and the callee does not hear that they are
+        // cancelled before it is over. So all the functions begin, with what was read.
         let blocking = world.agents[0].call(1, BLOCK, &());
         let (bytes, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         calls.into_iter().for_each(cancel);
@@ -326,15 +326,16 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
     let mut world = World::new(unix);
     for round in 0..2000_u64 {
         let (byte, call) = world.call(STAY);
-        // It comes back just before the function begins. That is about when the call is cancelled, a
-        // little earlier or later each time: no exact time is needed.
+        // It comes back just before the function begins. That is about when the call is cancelled,
+        // a little earlier or later each time: no exact time is needed.
         let until = Instant::now() + Duration::from_micros(2 * (round % 200));
         while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < until {
             std::hint::spin_loop();
         }
         cancel(call);
         if round % 200 == 199 {
-            // Functions that go on are no reason to keep calls out before there are very many of them.
+            // Functions that go on are no reason to keep calls out before there are very many of
+            // them.
             world.watch.open();
             world.agents[0].call(1, NOTHING, &()).wait().unwrap();
             while world.agents[1].traffic().running > 0 {

@@ -254,7 +254,8 @@ fn a_worker_that_another_one_has_lost_is_no_reason_to_try_again() {
     let call = agents[0].call("w1", ASK, &());
     drop(agents.pop());
     let error = call.wait().unwrap_err();
-    // The function has failed: the worker that was called is there, and may have done half of its work.
+    // The function has failed: the worker that was called is there, and may have done half of its
+    // work.
     assert_eq!(error.kind, RpcErrorKind::Remote, "{error}");
     assert!(!error.is_retryable());
     assert_eq!(error.worker.unwrap().name.as_str(), "w1");

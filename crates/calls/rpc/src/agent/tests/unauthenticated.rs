@@ -174,7 +174,8 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(error.message.contains("address is out of date"), "{error}");
-    // One of the same name is no successor: it is of another job, which trying again does not change.
+    // One of the same name is no successor: it is of another job, which trying again does not
+    // change.
     let peer_address = others[0].core().members()[&WorkerId(1)]
         .peer_address
         .clone();

@@ -101,8 +101,8 @@ impl Client {
     /// of its own, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         if call.progress == Progress::IsSent {
-            // Before another call takes its place: the callee counts too. If it cannot be told the connection
-            // is over, and the callee knows anyway.
+            // Before another call takes its place: the callee counts too. If it cannot be told the
+            // connection is over, and the callee knows anyway.
             let _ = self.tell(FrameKind::Cancel, id, &[]);
         }
         let mut calls = self.calls.lock();

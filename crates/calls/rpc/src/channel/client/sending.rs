@@ -88,7 +88,8 @@ impl Client {
             span: request.id,
             ..Header::new(FrameKind::Request)
         };
-        // From here on it counts as a call that waits for its reply, which may be quicker than we are.
+        // From here on it counts as a call that waits for its reply, which may be quicker than we
+        // are.
         drop(request.counted);
         let parts = remote_read::placed(request.payload.parts, request.lend, &self.arenas);
         self.keep(request.id, remote_read::kept(&parts));

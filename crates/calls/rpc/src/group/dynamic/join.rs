@@ -1,7 +1,7 @@
 //! Joining: one compare-and-set of the list of members.
 //!
-//! Before it, nothing of the newcomer is in the store; after it, the newcomer is a member whose lease
-//! runs. So one that dies on the way leaves nothing behind, or is noticed like any other.
+//! Before it, nothing of the newcomer is in the store; after it, the newcomer is a member whose
+//! lease runs. So one that dies on the way leaves nothing behind, or is noticed like any other.
 
 use std::time::Duration;
 

@@ -19,8 +19,8 @@ pub(super) fn run(shared: &Shared, store: &dyn Store) {
 fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     let keys = shared.keys;
     let changed = keys.changed(shared.view().epoch() + 1);
-    // The list is read after a lease in any case: a worker that was stopped for long may have missed
-    // the key, which is not kept for ever.
+    // The list is read after a lease in any case: a worker that was stopped for long may have
+    // missed the key, which is not kept for ever.
     match store.wait(&[&changed], Some(shared.lease)) {
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
         Err(error) => return Err(store_failed("wait for changes of the RPC group", &error)),

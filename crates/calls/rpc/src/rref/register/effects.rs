@@ -1,7 +1,7 @@
 //! What the machine wants done: noted under the lock, and done after it is released.
 //!
-//! Sending may end a connection, which the machine has to be told; dropping a value may drop references
-//! in it. Both would need the lock again.
+//! Sending may end a connection, which the machine has to be told; dropping a value may drop
+//! references in it. Both would need the lock again.
 
 use std::sync::Arc;
 

@@ -31,7 +31,8 @@ impl<S: Service> Server<S> {
             .caller
             .get()
             .is_some_and(|caller| caller.lending.lends());
-        // A caller that reads none of what it is lent gets it sent, which ends when it takes nothing.
+        // A caller that reads none of what it is lent gets it sent, which ends when it takes
+        // nothing.
         let lend = lend && self.served.lock().bytes_registered <= MOST_UNREAD;
         let parts = remote_read::placed(payload.parts, lend, &self.arenas);
         let kept = remote_read::kept(&parts);

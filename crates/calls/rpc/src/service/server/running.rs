@@ -52,8 +52,8 @@ impl<S: Service> Server<S> {
             Some(waiting) if waiting.is_cancelled => Some(Err(cancelled())),
             _ => self.begin(job),
         };
-        // Not before: whoever has waited begins on another thread than the one that reads what comes,
-        // so it may be cancelled at any time until it is noted among those that run.
+        // Not before: whoever has waited begins on another thread than the one that reads what
+        // comes, so it may be cancelled at any time until it is noted among those that run.
         if waited.is_some() {
             self.served.lock().waited(call);
         }

@@ -7,11 +7,13 @@
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
 //!
-//! Finality is determined before the end of the others is recorded, because that makes every failure
-//! final. A peer that gives the reason after the run was closed counts as if it had done so at once.
+//! Finality is determined before the end of the others is recorded, because that makes every
+//! failure final. A peer that gives the reason after the run was closed counts as if it had done so
+//! at once.
 //!
-//! The restarts of the job are one budget on all nodes: one that another node has used, for a failure there,
-//! is not left here either. No other change of membership costs a restart, nor does joining again.
+//! The restarts of the job are one budget on all nodes: one that another node has used, for a
+//! failure there, is not left here either. No other change of membership costs a restart, nor does
+//! joining again.
 
 use super::phase::{Phase, StopReason};
 use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
@@ -136,10 +138,11 @@ impl WorkerGroup {
         if self.round.as_ref().is_some_and(|own| own.number > round) {
             return;
         }
-        // Only a loss elsewhere makes workers here fail. A node that restarts may itself have failed
-        // because of this one.
+        // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
+        // failed because of this one.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // However far this node is in that round. A failure of its own in the same round is the same restart.
+        // However far this node is in that round. A failure of its own in the same round is the
+        // same restart.
         let costs = cause == MembershipCause::Restarted
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),

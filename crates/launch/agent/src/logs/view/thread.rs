@@ -1,7 +1,8 @@
 //! The thread that takes the packets of the relay and draws.
 //!
-//! It draws at most every [`FRAME`], unless much waits. Equal lines of several workers become one, as with
-//! `--collapse`. An idle view wakes when the clock in its status row changes, and not at all without one.
+//! It draws at most every [`FRAME`], unless much waits. Equal lines of several workers become one,
+//! as with `--collapse`. An idle view wakes when the clock in its status row changes, and not at
+//! all without one.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;

@@ -24,9 +24,10 @@ use crate::terminal::{complain, show};
 
 /// Check whether the nodes of a job can run it
 ///
-/// `srun rdzv check` looks at all nodes of a Slurm step, elsewhere it looks at this one: room for temporary files, Python, GPUs and
-/// their uncorrected errors; on several nodes also names, ports, clocks, and whether the versions of rdzv, Python and PyTorch
-/// and the numbers of GPUs are the same. The first node prints a line for each and what is wrong. Ends with 0 if nothing is, else
+/// `srun rdzv check` looks at all nodes of a Slurm step, elsewhere it looks at this one: room for
+/// temporary files, Python, GPUs and their uncorrected errors; on several nodes also names, ports,
+/// clocks, and whether the versions of rdzv, Python and PyTorch and the numbers of GPUs are the
+/// same. The first node prints a line for each and what is wrong. Ends with 0 if nothing is, else
 /// with 1 on the first node and on those that have a finding.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {

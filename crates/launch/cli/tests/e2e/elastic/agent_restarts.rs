@@ -177,7 +177,8 @@ fn without_restarts_and_with_one_voter_a_host_whose_agent_is_killed_ends_the_job
     let before = Instant::now();
     kill(host.agent_pid(), Signal::KILL);
     host.wait().expect(-9);
-    // The one that hosted the rendezvous is gone, and is waited for as long as before there was anything to wait for.
+    // The one that hosted the rendezvous is gone, and is waited for as long as before there was
+    // anything to wait for.
     let said = format!("refused (os error 111) at the rdzv store at 127.0.0.1:{port} after 5.");
     expect_end_after_five_seconds(other, before, &said);
 }

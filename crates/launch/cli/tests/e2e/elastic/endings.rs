@@ -20,7 +20,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
     one_fails_after_the_other_has_succeeded(first_agent());
 }
 
-// A store that agents reattach to has the barrier of the end; without it nobody says that the others have succeeded.
+// A store that agents reattach to has the barrier of the end; without it nobody says that the
+// others have succeeded.
 #[test]
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let place = restartable_with(&["--coordinator-timeout", "1"]);

@@ -69,7 +69,8 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         };
         let before = Instant::now();
         kill(goes.agent_pid(), Signal::KILL);
-        // The other worker fails because of that, long before the lease ends, and no restart is left.
+        // The other worker fails because of that, long before the lease ends, and no restart is
+        // left.
         std::fs::write(go, "").unwrap();
         goes.wait().expect(-9);
         let ended = stays.wait().expect(0);

@@ -1,8 +1,8 @@
 //! A link that is cut, so that no connection says anything any more: two network namespaces with a
 //! cable between them.
 //!
-//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them the test fails
-//! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
+//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them the test
+//! fails and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

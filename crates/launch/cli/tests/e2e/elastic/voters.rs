@@ -513,7 +513,8 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     for node in &nodes {
         node.stdout.await_text("/2 at", 1);
     }
-    // A store that is killed votes again, and coordinates again, since it has no workers; those of the others run on.
+    // A store that is killed votes again, and coordinates again, since it has no workers; those of
+    // the others run on.
     let coordinates = "this process coordinates the rendezvous";
     for round in 1..=rounds() {
         store.stderr.await_text(coordinates, round);

@@ -472,7 +472,8 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
         first.env("LOGLEVEL", "INFO").start(),
         at("--node-rank=0", "exit").start(),
     ];
-    // The first rank is that of the agent that hosts the store, and only the others have something to read.
+    // The first rank is that of the agent that hosts the store, and only the others have something
+    // to read.
     early[0].stderr.await_text("hosts the TCP store", 1);
     let late = [
         place.node(&["--nnodes=2"], script).pipe("go"),

@@ -257,8 +257,8 @@ impl RendezvousBackend for C10dRendezvous {
                     self.formed.store(true, Ordering::Release);
                     return Ok(info);
                 }
-                // Whoever hosted the store has ended before there was a round; somebody else on that
-                // host takes its place.
+                // Whoever hosted the store has ended before there was a round; somebody else on
+                // that host takes its place.
                 Err(error @ RendezvousError::Unreachable { .. })
                     if !is_host && again < MOST_AGAIN && !self.formed.load(Ordering::Acquire) =>
                 {
@@ -335,11 +335,13 @@ impl RendezvousBackend for C10dRendezvous {
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         let left = self.leave();
         let is_alone = matches!(self.options.medium, Medium::Tcp { .. });
-        // Of several voters, another one coordinates at once; and one that learns, if this one hands over.
+        // Of several voters, another one coordinates at once; and one that learns, if this one
+        // hands over.
         let connection = self.connected.get_mut().as_mut();
         let alone = connection.filter(|it| is_alone && !it.voter.has_others());
         if let Some(connection) = alone {
-            // Its end in order would tell the others that nobody comes, so it lasts as long as the process.
+            // Its end in order would tell the others that nobody comes, so it lasts as long as the
+            // process.
             if let Some(server) = connection.server.take() {
                 Box::leak(Box::new(server));
             }

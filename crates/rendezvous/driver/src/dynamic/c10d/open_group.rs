@@ -1,8 +1,9 @@
 //! A group of voters that agents may join: the job has one endpoint, and its agent founds the group.
 //!
-//! The agent at the endpoint has the first voter, which coordinates at once. Others become voters when the coordinator asks
-//! them to ([`native::Candidate`]); each then has a server at a port of its own, or at the endpoint if nobody is there. The next agent in the place of one
-//! that was killed finds its sockets, and a note that says where the other members are.
+//! The agent at the endpoint has the first voter, which coordinates at once. Others become voters
+//! when the coordinator asks them to ([`native::Candidate`]); each then has a server at a port of
+//! its own, or at the endpoint if nobody is there. The next agent in the place of one that was
+//! killed finds its sockets, and a note that says where the other members are.
 
 use std::net::TcpListener;
 use std::slice;

@@ -1,8 +1,8 @@
 //! Noticing changes of a state in a store.
 //!
 //! A file tells by itself. A TCP store does not, and agents of torchelastic cannot be made to: they
-//! are noticed by looking once a second. But our agents, after a write that others wait for, also let
-//! a side key exist for a moment, which all of them wait for on a connection of their own:
+//! are noticed by looking once a second. But our agents, after a write that others wait for, also
+//! let a side key exist for a moment, which all of them wait for on a connection of their own:
 //!
 //! ```text
 //!   who changes:   set ⟨key⟩.rdzv/changed,  delete ⟨key⟩.rdzv/changed

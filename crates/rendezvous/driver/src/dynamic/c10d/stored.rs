@@ -1,7 +1,7 @@
 //! The shared state under torchelastic's key of a store.
 //!
-//! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never has
-//! to wait. The token is the exact text of the value.
+//! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never
+//! has to wait. The token is the exact text of the value.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -61,8 +61,9 @@ impl Place {
 /// The state of a run in a store of any kind, under torchelastic's key and in its form:
 /// torchelastic's `C10dRendezvousBackend`.
 ///
-/// For a rendezvous over a store of one's own, give it to a [`Driver`](crate::dynamic::Driver). What
-/// is stored and its token are read by [`SharedState::get`] and changed by [`SharedState::set`].
+/// For a rendezvous over a store of one's own, give it to a [`Driver`](crate::dynamic::Driver).
+/// What is stored and its token are read by [`SharedState::get`] and changed by
+/// [`SharedState::set`].
 pub struct C10dState {
     key: String,
     place: Place,

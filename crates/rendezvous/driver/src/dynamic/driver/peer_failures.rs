@@ -1,7 +1,7 @@
 //! Hearing at once that a participant has failed for good.
 //!
-//! Whoever fails writes what happened below the prefix of the round; every other participant waits for
-//! that on a connection of its own. Agents of torchelastic neither write nor read it.
+//! Whoever fails writes what happened below the prefix of the round; every other participant waits
+//! for that on a connection of its own. Agents of torchelastic neither write nor read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

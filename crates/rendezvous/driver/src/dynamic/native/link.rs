@@ -1,9 +1,11 @@
 //! The connection of an agent: it ends in order only by the agent's word, or with the process.
 //!
-//! A coordinator may take the end of the stream for the end of the process, and of the workers, which the kernel kills
-//! then (`rdzv_rendezvous_proto::coordinator` says under which conditions). So a process that lives never ends a stream
-//! without a word: it says [`Operation::Detach`] before, or resets the connection, whatever the reason is that it has none any
-//! more. The descriptor is inherited by no other process, so that the kernel closes the connection with this one.
+//! A coordinator may take the end of the stream for the end of the process, and of the workers,
+//! which the kernel kills then (`rdzv_rendezvous_proto::coordinator` says under which conditions).
+//! So a process that lives never ends a stream without a word: it says [`Operation::Detach`]
+//! before, or resets the connection, whatever the reason is that it has none any more. The
+//! descriptor is inherited by no other process, so that the kernel closes the connection with this
+//! one.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;

@@ -226,8 +226,8 @@ impl Native {
                 self.place = place(coordinator);
                 self.store = Arc::new(store);
             }
-            // It is gone again, and the round with it or soon recovered; without the store, this node hears of no
-            // notices of the scheduler to others.
+            // It is gone again, and the round with it or soon recovered; without the store, this
+            // node hears of no notices of the scheduler to others.
             Err(error) => tracing::warn!(%error, "the store at the coordinator cannot be reached"),
         }
     }

@@ -1,7 +1,8 @@
 //! The endpoint of a group whose members are all elsewhere: an agent on its machine answers there with the place of the
 //! coordinator, so that a new node which has only the endpoint finds the group.
 //!
-//! It does not vote there. Voters call the endpoint as long as no member has it; they are accepted, and get no answer.
+//! It does not vote there. Voters call the endpoint as long as no member has it; they are accepted,
+//! and get no answer.
 
 use std::io;
 use std::mem::take;
@@ -125,7 +126,8 @@ impl Site {
             let endpoint = &self.endpoint;
             let mut server = (self.policy).server(loopback(&endpoint.host), endpoint.port);
             server.limits.max_extension_bytes = FRAME_BOUND;
-            // An agent of torchrun that takes it for its store ends at once, and does not wait for others who never come.
+            // An agent of torchrun that takes it for its store ends at once, and does not wait for
+            // others who never come.
             server.limits.max_keys = 0;
             server.extension = Some(Box::new(Answers(Arc::clone(&self.coordinator))));
             *serving = Server::Serves(TcpStoreServer::start(server)?);

@@ -1,8 +1,8 @@
 //! A voter's connection to another one, as a task that connects again and again.
 //!
-//! A frame for which there is no connection is dropped. Nothing is received over it but its end: the other voter has
-//! a connection of its own. The voter itself writes to a connection that has room and for which nothing waits, so that a frame
-//! wakes no task.
+//! A frame for which there is no connection is dropped. Nothing is received over it but its end:
+//! the other voter has a connection of its own. The voter itself writes to a connection that has
+//! room and for which nothing waits, so that a frame wakes no task.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;

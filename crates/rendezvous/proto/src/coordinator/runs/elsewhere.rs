@@ -6,12 +6,14 @@
 //! separate address, whose process was started on another machine; a name or an address that has
 //! moved), it may live, and have a round with others. So the run *is undecided*:
 //!
-//! * The members have a session here, and obey the coordinator that they have obeyed, at its epoch: if they reach it again, they
-//!   resume there as if nothing had happened.
-//! * They are notified of nothing, and lose nothing: an agent that is not here may be there. Newcomers wait.
+//! * The members have a session here, and obey the coordinator that they have obeyed, at its epoch:
+//!   if they reach it again, they resume there as if nothing had happened.
+//! * They are notified of nothing, and lose nothing: an agent that is not here may be there.
+//!   Newcomers wait.
 //! * No record is written. So a process that is started again finds the members as this one has.
-//! * It ends when the last coordinator is found to have ended: the user confirms that (`Origin::recover`, with a new process), or a
-//!   member has reached it where this one listens. Then it is a recovery without a record.
+//! * It ends when the last coordinator is found to have ended: the user confirms that
+//!   (`Origin::recover`, with a new process), or a member has reached it where this one listens.
+//!   Then it is a recovery without a record.
 //!
 //! A coordinator that has a separate round in the run does not wait: there are two clusters then,
 //! and members of the other one are notified that their round is over. Nor do voters wait, whose

@@ -3,8 +3,8 @@
 //! It is complete
 //!
 //! * with `max_nodes`; or
-//! * with at least `min_nodes`, when every node that is known to want in has joined, and those were enough from the
-//!   beginning: after a change, there is no other node to wait for; or
+//! * with at least `min_nodes`, when every node that is known to want in has joined, and those were
+//!   enough from the beginning: after a change, there is no other node to wait for; or
 //! * with at least `min_nodes`, when the last call is over.
 
 use std::collections::BTreeSet;

@@ -15,8 +15,9 @@
 //! spares, another whole round could run beside it. So the coordinator waits until one of them
 //! sends a message, and logs for whom it waits:
 //!
-//! * One that reattaches and holds the round learns that it is over, because the others were notified of that. It counts as a
-//!   participant again until it leaves by its own message: only then its workers have ended.
+//! * One that reattaches and holds the round learns that it is over, because the others were
+//!   notified of that. It counts as a participant again until it leaves by its own message: only
+//!   then its workers have ended.
 //! * One that does not hold it any more tears it.
 //! * The user can confirm that they have exited.
 //!

@@ -56,8 +56,8 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on for agents
-//! that number their joins; agents and coordinators of before meet none of them.
+//! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on
+//! for agents that number their joins; agents and coordinators of before meet none of them.
 //!
 //! Nothing here trusts a length. Fields that a later version adds at the end are not looked at.
 

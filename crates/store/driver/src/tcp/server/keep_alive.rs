@@ -1,9 +1,9 @@
 //! Keep-alive: finding out that the host of a silent connection is gone.
 //!
-//! A host that loses power, or a network that is cut, closes no connection. The kernel asks a silent
-//! peer whether it is there; a process that is stopped is, since its kernel answers for it. A client
-//! of PyTorch never connects again, so its connections get minutes and are never ended for replies
-//! that it does not take.
+//! A host that loses power, or a network that is cut, closes no connection. The kernel asks a
+//! silent peer whether it is there; a process that is stopped is, since its kernel answers for it.
+//! A client of PyTorch never connects again, so its connections get minutes and are never ended for
+//! replies that it does not take.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

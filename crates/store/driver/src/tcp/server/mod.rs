@@ -123,8 +123,9 @@ impl TcpStoreServer {
     /// Serves on the calling thread, for a process that does nothing else: with a single thread, the
     /// kernel need not guard the table of descriptors against others, on every call.
     ///
-    /// `ready` gets the address, and what [`TcpStoreServer::pinger`] returns of other servers. When `end` can be read from (a descriptor for signals, say), it
-    /// stops accepting, lets clients finish for up to `linger`, and returns.
+    /// `ready` gets the address, and what [`TcpStoreServer::pinger`] returns of other servers. When
+    /// `end` can be read from (a descriptor for signals, say), it stops accepting, lets clients
+    /// finish for up to `linger`, and returns.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,

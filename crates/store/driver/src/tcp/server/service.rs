@@ -12,10 +12,10 @@
 //! kernel in the processor's caches.
 //!
 //! The kernel reports each arrival once (edge-triggered), which spares it a check of every
-//! connection after every answer. A read that fills the buffer may have left something, so
-//! such a connection is read from again in the next iteration, after all that are reported then. The
-//! same holds for a connection with more replies than are sent at a time, and for those that the
-//! machine has stopped because they have had their turn.
+//! connection after every answer. A read that fills the buffer may have left something, so such a
+//! connection is read from again in the next iteration, after all that are reported then. The same
+//! holds for a connection with more replies than are sent at a time, and for those that the machine
+//! has stopped because they have had their turn.
 
 mod descriptors;
 mod notices;

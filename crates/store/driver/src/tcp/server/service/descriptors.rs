@@ -7,8 +7,9 @@
 //!     make room, and only agents are let in               unless somebody makes room
 //! ```
 //!
-//! The process needs its own for what it starts and opens. The kernel gives out the lowest number that
-//! is free, so that the number of an accepted connection tells how many are in use, by whomever.
+//! The process needs its own for what it starts and opens. The kernel gives out the lowest number
+//! that is free, so that the number of an accepted connection tells how many are in use, by
+//! whomever.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -47,7 +48,8 @@ impl Descriptors {
         let unit = (most / 16).min(MOST_UNIT);
         Self {
             limit,
-            // Clients of a store without agents leave some to agents of another one in this process.
+            // Clients of a store without agents leave some to agents of another one in this
+            // process.
             for_all: most - if has_agents { 4 * unit } else { 3 * unit },
             for_connections: most - 2 * unit,
             used: 0,
