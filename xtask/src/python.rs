@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{cargo, output, root, step, step_aside, target_folder};
+use crate::command::{cargo, lowest_priority, output, root, step, step_aside, target_folder};
 use crate::{install, wheel};
 
 /// Arguments of pytest: three files at a time, beside the tests of Rust.
@@ -75,13 +75,27 @@ fn pytest(python: &Path) -> Command {
     command
 }
 
+/// Folders of tests that compute and bound no time.
+const UNHURRIED: [&str; 3] = ["docs", "typed", "upstream"];
+
 /// Runs the tests of the package in parallel, in an environment of [`installed`].
+///
+/// Without arguments, all but those of [`test_unhurried`].
 pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let mut pytest = pytest(python);
-    step_aside(
-        "tests of the Python package",
-        pytest.args(IN_PARALLEL).args(arguments),
-    )
+    pytest.args(IN_PARALLEL).args(arguments);
+    if arguments.is_empty() {
+        pytest.args(UNHURRIED.map(|folder| format!("--ignore={folder}")));
+    }
+    step_aside("tests of the Python package", &mut pytest)
+}
+
+/// Runs the tests that compute and bound no time, with the lowest priority.
+pub(crate) fn test_unhurried(python: &Path) -> anyhow::Result<()> {
+    let mut pytest = pytest(python);
+    pytest.args(UNHURRIED);
+    let title = "tests of the Python package that bound no time";
+    step_aside(title, &mut lowest_priority(&pytest))
 }
 
 /// Builds the launcher and the extension as parts of the workspace.
@@ -104,11 +118,16 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     fs::copy(built.join("lib_rdzv.so"), package.join("_rdzv.abi3.so"))?;
     fs::copy(built.join("rdzv"), python.with_file_name("rdzv"))?;
     // Entry points, name and version.
-    let mut metadata = Command::new(install::python()?.with_file_name("maturin"));
+    let tools = install::python()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folder = tools.parent().unwrap_or(Path::new(""));
+    let mut metadata = Command::new(&tools);
     metadata
         .current_dir(root())
-        .args(["pep517", "write-dist-info", "--metadata-directory"])
-        .arg(&site);
+        .args(["-c", METADATA])
+        .arg(&site)
+        .env("PYTHONPATH", sources.join("build"))
+        .env("PATH", format!("{}:{path}", folder.display()));
     step("metadata of the package", &mut metadata)?;
     Ok(python)
 }
@@ -150,5 +169,14 @@ fn empty() -> anyhow::Result<(PathBuf, PathBuf)> {
     fs::write(site.join("others.pth"), others)?;
     Ok((python, site))
 }
+
+/// Part of an installer: name, entry points, and the list of files.
+const METADATA: &str = "\
+import pathlib, sys, build_backend
+site = pathlib.Path(sys.argv[1])
+info = site / build_backend.prepare_metadata_for_build_wheel(str(site))
+files = [*site.glob('rdzv/**/*'), *info.glob('**/*')]
+lines = [f'{file.relative_to(site)},,\\n' for file in files if file.is_file()]
+(info / 'RECORD').write_text(''.join(lines))";
 
 const SITE: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";

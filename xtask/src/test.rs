@@ -49,17 +49,25 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
 ///
-/// Tests of Rust bound more times, so only `aside` runs beside them, which has the lowest priority.
+/// Tests of Rust bound more times. Beside them run `aside` and tests of Python that bound no time, with
+/// the lowest priority.
 pub(crate) fn suites(
     variables: &Variables,
     aside: impl FnOnce() -> anyhow::Result<()> + Send,
 ) -> anyhow::Result<()> {
-    let (rust, aside) = thread::scope(|scope| {
-        let aside = scope.spawn(aside);
-        (rust(variables), joined(aside))
+    let (rust, beside) = thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let (aside, installed) = (aside(), python::installed());
+            let unhurried = installed
+                .as_ref()
+                .map(|python| python::test_unhurried(python));
+            (aside, unhurried.unwrap_or(Ok(())), installed)
+        });
+        (rust(variables), joined(beside))
     });
+    let (aside, unhurried, installed) = beside;
     let python = || {
-        let tested = python::installed().and_then(|python| python::test(&python, &[]));
+        let tested = installed.and_then(|python| python::test(&python, &[]));
         [tested, manifests()]
     };
     let (python, others) = thread::scope(|scope| {
@@ -68,7 +76,10 @@ pub(crate) fn suites(
         let interop = interop(&[]);
         (joined(python), [interop, joined(examples)])
     });
-    let results = [rust, aside].into_iter().chain(python).chain(others);
+    let results = [rust, aside, unhurried]
+        .into_iter()
+        .chain(python)
+        .chain(others);
     let failures = results.filter_map(Result::err);
     let failures: Vec<_> = failures.map(|error| format!("{error:#}")).collect();
     if failures.is_empty() {

@@ -41,8 +41,8 @@ type Scanned<T> = Result<T, &'static str>;
 
 /// The names of all classes and functions in a pickle, as pairs of module and name.
 ///
-/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too
-/// deep, or if it wants another number of buffers.
+/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too deep, or if it
+/// wants another number of buffers.
 #[pyfunction]
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {

@@ -23,16 +23,20 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///
 /// One object is one connection. Connecting is tried until the server answers, within ``timeout``.
 ///
-/// Args: host (str): name or address of the server's host. port (int): its port. timeout (float |
-/// timedelta | None): seconds for connecting, and for later waits that are given none. Default 300.
-/// wait (bool): whether to wait for a server that is not there yet. Default True. token (str |
-/// bytes | None): the secret of the job, 16 bytes or more, which client and server prove to each
-/// other to have. It is not sent. Default None: the server must ask for none. tls (dict | None):
-/// PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
-/// the server's. Default None: no TLS.
+/// Args:
+///     host (str): name or address of the server's host.
+///     port (int): its port.
+///     timeout (float | timedelta | None): seconds for connecting, and for later waits that are given none.
+///         Default 300.
+///     wait (bool): whether to wait for a server that is not there yet. Default True.
+///     token (str | bytes | None): the secret of the job, 16 bytes or more, which client and server prove to each
+///         other to have. It is not sent. Default None: the server must ask for none.
+///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
+///         the server's. Default None: no TLS.
 ///
-/// Raises: StoreError: no connection was made; the text says what was found at the address, or
-/// which side lacks what. ValueError: a token is too short, or a file of ``tls`` cannot be used.
+/// Raises:
+///     StoreError: no connection was made; the text says what was found at the address, or which side lacks what.
+///     ValueError: a token is too short, or a file of ``tls`` cannot be used.
 ///
 /// Example:
 ///     >>> with rdzv.StoreServer() as server:
@@ -78,8 +82,10 @@ impl TcpStoreObject {
 ///
 /// PyTorch's ``FileStore`` can use the same file. There are no queues.
 ///
-/// Args: path (str | os.PathLike): the file; its folder must be there. world_size (int): number of
-/// objects, in all processes, after whose closing the file is removed. -1, the default: it stays.
+/// Args:
+///     path (str | os.PathLike): the file; its folder must be there.
+///     world_size (int): number of objects, in all processes, after whose closing the file is removed. -1, the
+///         default: it stays.
 ///
 /// Raises:
 ///     StoreError: the file cannot be used, or holds something else.

@@ -205,8 +205,9 @@ impl StoreObject {
     /// Raises:
     ///     StoreTimeout: the key did not come in time.
     ///
-    /// Example: >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model",
-    /// timeout=1.0) b'ready'
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
+    ///     b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
     fn get<'py>(
         &self,
@@ -228,9 +229,10 @@ impl StoreObject {
     /// Returns:
     ///     int: the sum.
     ///
-    /// Raises: ValueError: the value under the key is no number, in a ``FileStore`` or
-    /// ``HashStore``. StoreError: the connection is lost. A server also ends it when the value is
-    /// no number, because PyTorch's protocol has no answer for that: ``clone()`` connects anew.
+    /// Raises:
+    ///     ValueError: the value under the key is no number, in a ``FileStore`` or ``HashStore``.
+    ///     StoreError: the connection is lost. A server also ends it when the value is no number, because
+    ///         PyTorch's protocol has no answer for that: ``clone()`` connects anew.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().add("ready", 1)
@@ -375,8 +377,9 @@ impl StoreObject {
     /// Raises:
     ///     StoreTimeout: a key did not come within the store's timeout.
     ///
-    /// Example: >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]);
-    /// store.multi_get(["b", "a"]) [b'2', b'1']
+    /// Example:
+    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
+    ///     [b'2', b'1']
     fn multi_get<'py>(
         &self,
         py: Python<'py>,

@@ -30,16 +30,18 @@ struct Serving {
 /// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. It ends, and its data with it,
 /// when it is closed, dropped, or the interpreter ends.
 ///
-/// Args: host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a
-/// token everybody who reaches the port can use the store, so give another address with one, or in
-/// a network that you trust. port (int): the port; 0, the default, lets the system choose a free
-/// one. fd (int | None): a socket that is bound already, taken over from the caller, instead of
-/// host and port. token (str | bytes | None): the secret of the job, 16 bytes or more, which
-/// clients have to prove. Default None: clients prove nothing. tls (dict | None): PEM files
-/// ``certificate`` and ``key`` of this process, and ``authorities``, which have signed those of the
-/// clients. Default None: no TLS. torch_clients (str): which clients of PyTorch, which can prove
-/// nothing, are let in all the same where there is a token or TLS: ``"job"``, the default, on this
-/// host and on addresses from which the token was proven; ``"deny"``; ``"any"``.
+/// Args:
+///     host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a token everybody who
+///         reaches the port can use the store, so give another address with one, or in a network that you trust.
+///     port (int): the port; 0, the default, lets the system choose a free one.
+///     fd (int | None): a socket that is bound already, taken over from the caller, instead of host and port.
+///     token (str | bytes | None): the secret of the job, 16 bytes or more, which clients have to prove. Default None:
+///         clients prove nothing.
+///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
+///         those of the clients. Default None: no TLS.
+///     torch_clients (str): which clients of PyTorch, which can prove nothing, are let in all the same where there is a
+///         token or TLS: ``"job"``, the default, on this host and on addresses from which the token was proven;
+///         ``"deny"``; ``"any"``.
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.
@@ -129,8 +131,8 @@ impl StoreServer {
 
     /// Returns the descriptor of the listening socket, to be passed on to a process that is started.
     ///
-    /// It belongs to the server: closing it, or calling ``detach`` on a socket made of it, ends the
-    /// server's use of it. Python's ``subprocess`` takes it in ``pass_fds``.
+    /// It belongs to the server: closing it, or calling ``detach`` on a socket made of it, ends the server's
+    /// use of it. Python's ``subprocess`` takes it in ``pass_fds``.
     ///
     /// Returns:
     ///     int: the descriptor.

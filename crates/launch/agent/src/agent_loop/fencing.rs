@@ -91,10 +91,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     ///
     /// The first round with a fence is no news for the screen.
     pub(super) fn say_fence(&mut self, acts: bool) {
-        let was = self.has_fence.replace(acts);
-        if was == Some(acts) || was.is_none() && !acts {
+        let was = self.has_fence;
+        if acts == was.unwrap_or(false) {
             return;
         }
+        self.has_fence = Some(acts);
         let role = &self.config.identity.role;
         let message = if acts {
             "the fence is on: workers are suspended when this node is cut off"

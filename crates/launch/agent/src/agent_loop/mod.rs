@@ -77,7 +77,7 @@ pub(crate) struct AgentLoop<'o, S> {
     noted_lease: Option<Mono>,
     /// Since when its workers stand still, for those who look on.
     stands_since: Option<Mono>,
-    /// `Some(true)` if the rounds of this node have a fence.
+    /// `Some(true)` if rounds have a fence; `None` if none has had one.
     has_fence: Option<bool>,
     /// The round that this node is in.
     round: Option<u64>,
