@@ -19,7 +19,8 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 # PyTorch prints a native stack for every error that a test provokes.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-# A shell that starts the suite with `&` has it ignore SIGINT, and a program that it starts would inherit that.
+# A shell that starts the suite with `&` has it ignore SIGINT, and a program that it starts would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch  # noqa: E402  (after its environment)

@@ -124,7 +124,8 @@ def test_a_store_holds_exactly_the_keys_of_the_reference(tmp_path, any_server):
         agent + "assigned_ranks/0": [0, 3, 0, 1],
         agent + "assigned_ranks/1": [1, 3, 0, 2],
     }
-    # Agents of ours whose coordinator can be started again tell it that they have succeeded: keys would be lost with it.
+    # Agents of ours whose coordinator can be started again tell it that they have succeeded: keys
+    # would be lost with it.
     barrier = set()
     if any_server.make != "rdzv":
         barrier = {agent + "agent/terminal_state/last_member"}

@@ -95,7 +95,8 @@ def served(tmp_path):
     words = ["run", "--nproc-per-node=2", "--worker-server", f"--status-addr={port}"]
     running = Running([RDZV, *words, SERVED, str(ready), str(tmp_path / "end")])
     try:
-        # Each of the workers writes a byte when it serves. Read and write: to wait for none of them.
+        # Each of the workers writes a byte when it serves. Read and write: to wait for none of
+        # them.
         with open(os.open(ready, os.O_RDWR), "rb", buffering=0) as told:
             for _ in range(2):
                 assert select.select([told], [], [], 90)[0], running.words

@@ -236,7 +236,8 @@ def test_a_node_in_reserve_saves_the_job_and_the_verdict_says_so(cluster, first)
     said = job.await_said("start", 3)
     assert [line["world"] for line in said] == [3] * 3
     hosts = {line["host"] for line in said}
-    # Three agents can elect a coordinator, and the first node may be lost like any other, whether it has workers or not.
+    # Three agents can elect a coordinator, and the first node may be lost like any other, whether
+    # it has workers or not.
     lost = "n1" if first else (hosts - {"n1"}).pop()
     began = time.time()
     job.kill_launcher(lost)

@@ -22,7 +22,8 @@ signal.signal(signal.SIGUSR1, lambda *_: noticed.append(True))
 def main() -> None:
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    # Where buckets begin changes with the first step of a process, and with it the order of additions.
+    # Where buckets begin changes with the first step of a process, and with it the order of
+    # additions.
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     rank = dist.get_rank()

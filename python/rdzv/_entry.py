@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from types import CodeType, FunctionType, ModuleType
     from typing import Any
 
-# The name that the main file of the caller has here, so that `if __name__ == "__main__":` keeps its body out.
+# The name that the main file of the caller has here, so that `if __name__ == "__main__":` keeps its
+# body out.
 MAIN = "__rdzv_main__"
 
-# Whether the main file of the caller is being run: what it launches then would be launched in every worker.
+# Whether the main file of the caller is being run: what it launches then would be launched in every
+# worker.
 main_is_loading = False
 
 # Values that need no pickle.

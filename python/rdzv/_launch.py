@@ -160,7 +160,8 @@ class _Launcher:
     """A process of ``rdzv run``, with the descriptors that belong to it."""
 
     def __init__(self) -> None:
-        # The process, and the descriptors to be closed. An exception may come at any point, by a signal handler.
+        # The process, and the descriptors to be closed. An exception may come at any point, by a
+        # signal handler.
         self.pids: list[int] = []
         self.descriptors: list[int] = []
         self.cleared = -1
@@ -179,7 +180,8 @@ class _Launcher:
         environment["RDZV_CALLER"] = str(os.getpid())
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
-        # Keeper and guard hold the other end of the pipe, and the guard ends when nothing of the run is left.
+        # Keeper and guard hold the other end of the pipe, and the guard ends when nothing of the
+        # run is left.
         self.descriptors.extend(os.pipe())
         self.cleared, held = self.descriptors
         inherited = [held]

@@ -4,8 +4,8 @@ import io
 import pickle
 import struct
 
-# Number of buffers, then the length of the pickle and of each buffer, each in 8 bytes. The parts follow, each at a
-# multiple of this many bytes, so that arrays stand aligned in what was received.
+# Number of buffers, then the length of the pickle and of each buffer, each in 8 bytes. The parts
+# follow, each at a multiple of this many bytes, so that arrays stand aligned in what was received.
 _ALIGN = 16
 
 # Names that an untrusted pickle may use, beside the builtin types that need none.

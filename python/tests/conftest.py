@@ -14,14 +14,15 @@ import pytest
 import rdzv
 
 SOURCES = Path(__file__).resolve().parents[1]
-# Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole run ends,
-# with the stacks of all threads.
+# Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole
+# run ends, with the stacks of all threads.
 LIMIT_SECONDS = 600 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
     pytest.exit(f"rdzv is imported from {rdzv.__file__}: run `cargo xtask python`, and take python/ off the path", 4)
 
-# A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would inherit that.
+# A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # PyTorch prints a native stack for every error that a test provokes.

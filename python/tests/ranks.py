@@ -11,7 +11,8 @@ import traceback
 
 import rdzv
 
-# So many calls make nothing grow; a second for each thousand of them more than those of a usual run.
+# So many calls make nothing grow; a second for each thousand of them more than those of a usual
+# run.
 CALLS = int(os.environ.get("RDZV_TEST_CALLS", "20000"))
 LIMIT_SECONDS = 60 + CALLS // 1000
 

@@ -162,7 +162,8 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec):
         self.spec = spec
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        # The native agent, which has the store of the round. It is absent where that is another process.
+        # The native agent, which has the store of the round. It is absent where that is another
+        # process.
         self._native: "Agent | None" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None

@@ -264,7 +264,8 @@ class RdzvAgent(Agent):
         self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
         self._me = WorkerInfo(*self._native.me)
 
-    # Threads ------------------------------------------------------------------------------------------------------
+    # Threads
+    # ------------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
         """One more thread for calls, if there may be one."""
@@ -277,7 +278,8 @@ class RdzvAgent(Agent):
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        # No frame of the extension is below this one, so that the end of the interpreter may stop it anywhere.
+        # No frame of the extension is below this one, so that the end of the interpreter may stop
+        # it anywhere.
         native, serve = self._native, self._serve
         try:
             while (taken := native.next_request()) is not None:
@@ -331,7 +333,8 @@ class RdzvAgent(Agent):
                 threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
             return self._loop
 
-    # Calls that come ------------------------------------------------------------------------------------------------
+    # Calls that come
+    # ------------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:
         before = _request.set(request)
@@ -379,7 +382,8 @@ class RdzvAgent(Agent):
 
     def _run(self, request: RpcRequest, entry: _functions.Entry, message: list[Any]) -> None:
         try:
-            # Nobody has the arguments any more when the caller has its answer: the next call's need memory.
+            # Nobody has the arguments any more when the caller has its answer: the next call's need
+            # memory.
             args, kwargs = message
             message.clear()
             result = entry.call(*args, **kwargs)
@@ -432,7 +436,8 @@ class RdzvAgent(Agent):
             raise TypeError(text) from error
         request.reply(*content)
 
-    # Calls that are made --------------------------------------------------------------------------------------------
+    # Calls that are made
+    # --------------------------------------------------------------------------------------------
 
     def _outgoing(self, func: Any, args: Any, kwargs: Any) -> tuple[str, bytes, list[Any], list[RpcReference]]:
         if not callable(func):
@@ -490,7 +495,8 @@ class RdzvAgent(Agent):
             self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
         )
 
-    # As agents of any make ------------------------------------------------------------------------------------------
+    # As agents of any make
+    # ------------------------------------------------------------------------------------------
 
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
         if name_or_id is None:

@@ -90,7 +90,8 @@ class Future(Generic[T]):
         try:
             return self.value()
         finally:
-            # The exception, which this future has, has this frame: without a cycle it goes when nobody wants it.
+            # The exception, which this future has, has this frame: without a cycle it goes when
+            # nobody wants it.
             del self
 
     def _block(self, timeout: float | None) -> None:

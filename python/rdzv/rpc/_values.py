@@ -223,7 +223,8 @@ def _tensor(
     if not count:
         tensor = torch.empty(shape, dtype=kind)
     else:
-        # A leased block is read-only, which torch has no word for: it would warn and then write to it.
+        # A leased block is read-only, which torch has no word for: it would warn and then write to
+        # it.
         if view.readonly:
             view = memoryview(bytearray(view))
         tensor = torch.frombuffer(view, dtype=kind)

@@ -29,7 +29,8 @@ _BITS = 48
 # Contexts that have ended are remembered, for calls that are late.
 _REMEMBERED = 4096
 
-# The mark of a message: context, number of the message (0 without tensors that need gradients), and which tensors.
+# The mark of a message: context, number of the message (0 without tensors that need gradients), and
+# which tensors.
 Mark = tuple[int, int, list[int]]
 
 _agent: RdzvAgent | None = None
@@ -98,7 +99,8 @@ def _failure(value: Callable[[], object]) -> BaseException | None:
     return None
 
 
-# Messages -------------------------------------------------------------------------------------------------------------
+# Messages
+# -------------------------------------------------------------------------------------------------------------
 
 
 class Sent:
@@ -250,7 +252,8 @@ class inside:  # noqa: N801, as torch's context managers
         _local.context = self.before
 
 
-# Contexts, with the names and the texts of torch ----------------------------------------------------------------------
+# Contexts, with the names and the texts of torch
+# ----------------------------------------------------------------------
 
 
 def current() -> Context | None:

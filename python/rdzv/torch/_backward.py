@@ -26,7 +26,8 @@ from rdzv.torch._autograd import Context, Received
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Of the tensors of a message; None for one that the roots do not depend on. And those of messages, by number.
+# Of the tensors of a message; None for one that the roots do not depend on. And those of messages,
+# by number.
 Gradients = list["torch.Tensor | None"]
 Delivery = list[tuple[int, Gradients]]
 

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# By module. All of them are looked up when they are used, but for the types and what a program has imported by name
-# before.
+# By module. All of them are looked up when they are used, but for the types and what a program has
+# imported by name before.
 _API = (
     "_cleanup_python_rpc_handler",
     "_delete_all_user_and_unforked_owner_rrefs",

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 import rdzv
 
-# torch's C++ code holds a Python store by its C++ half only, and calls of it fail once the Python half is
-# collected. So those that were handed out stay until the interpreter ends.
+# torch's C++ code holds a Python store by its C++ half only, and calls of it fail once the Python
+# half is collected. So those that were handed out stay until the interpreter ends.
 _HANDED_OUT: list[PyStore] = []
 
 # The longest time that torch's clock takes.

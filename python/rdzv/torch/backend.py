@@ -30,7 +30,8 @@ _OPERATORS = {
     _ReduceOp.BXOR.value: "bxor",
 }
 _NO_TIME = timedelta(0)
-# torch holds a backend by its C++ half, and calls into a Python half that is gone fail. So none goes.
+# torch holds a backend by its C++ half, and calls into a Python half that is gone fail. So none
+# goes.
 _kept = []
 
 
@@ -76,7 +77,8 @@ class _QuietStore:
         return getattr(self._store, name)
 
     def wait(self, keys, timeout):
-        # There is no other wait of torch that can be given up: Ctrl-C ends this one between two looks.
+        # There is no other wait of torch that can be given up: Ctrl-C ends this one between two
+        # looks.
         end = time.monotonic() + timeout.total_seconds()
         pause = 0.001
         while not self._store.check(keys):
@@ -201,7 +203,8 @@ def _forward_state():
 class RdzvBackend(_Backend):
     """One rank's part in a process group of torch, over :class:`rdzv.Group`'s native half."""
 
-    # All of them: where torch finds one of these in the base class only, it calls itself without end.
+    # All of them: where torch finds one of these in the base class only, it calls itself without
+    # end.
     supports_splitting = True
     supports_coalescing = True
     supports_shrinking = False
@@ -217,7 +220,8 @@ class RdzvBackend(_Backend):
         self._size = size
         self._coalesced = None
         self._error = ErrorType.SUCCESS
-        # A store may have seen a group of this name before. All ranks of one group come before any of the next.
+        # A store may have seen a group of this name before. All ranks of one group come before any
+        # of the next.
         epoch = (store.add("rdzv/arrivals", 1) - 1) // size
         store = _QuietStore(store)
         self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)

@@ -141,7 +141,8 @@ def _error(error: BaseException, timeout: float) -> BaseException:
     return error
 
 
-# References -----------------------------------------------------------------------------------------------------------
+# References
+# -----------------------------------------------------------------------------------------------------------
 
 _local = threading.local()
 _live: weakref.WeakSet[PyRRef] = weakref.WeakSet()
@@ -351,7 +352,8 @@ def _deserialize(
         _local.received = before
 
 
-# Calls ----------------------------------------------------------------------------------------------------------------
+# Calls
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def _check_policy() -> None:
@@ -543,9 +545,9 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
     return _torch_future(future, timeout, read)
 
 
-# Calls that wait. Their thread waits for the result itself, where a future of torch needs another one that tells of it;
-# and their message is one pickle. What needs more of torch (its profiler, another pickler, futures of the callee's), and
-# what our pickler refuses, goes the long way.
+# Calls that wait. Their thread waits for the result itself, where a future of torch needs another
+# one that tells of it; and their message is one pickle. What needs more of torch (its profiler,
+# another pickler, futures of the callee's), and what our pickler refuses, goes the long way.
 
 _SYNC = api.RPCExecMode.SYNC
 _torch_invoke = _replaced.original[api, "_invoke_rpc"]
@@ -718,7 +720,8 @@ def _invoke_rpc_torchscript(*_: Any, **__: Any) -> Any:
 _invoke_remote_torchscript = _invoke_rpc_torchscript
 
 
-# Distributed autograd -------------------------------------------------------------------------------------------------
+# Distributed autograd
+# -------------------------------------------------------------------------------------------------
 
 def backward(context_id: int, roots: list[torch.Tensor], retain_graph: bool = False) -> None:
     try:
@@ -733,7 +736,8 @@ def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
     return _replaced.original[DistributedDataParallel, "_pre_forward"](module, *inputs, **kwargs)
 
 
-# The agent ------------------------------------------------------------------------------------------------------------
+# The agent
+# ------------------------------------------------------------------------------------------------------------
 
 
 def torch_is_set() -> bool:

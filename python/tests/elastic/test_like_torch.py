@@ -126,7 +126,8 @@ def restarted(folder):
     path = os.path.join(folder, os.environ["RANK"])
     if not os.path.exists(path):
         open(path, "w").close()
-        # The other worker has to have failed in this attempt as well, or it fails for the first time in the next one.
+        # The other worker has to have failed in this attempt as well, or it fails for the first
+        # time in the next one.
         while len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
             time.sleep(0.005)
         raise ValueError("the first time")

@@ -26,7 +26,8 @@ def python(*arguments, **options):
 
 
 def test_import_loads_no_module_that_takes_long():
-    # Without `site`, which loads what the folders of the environment ask for; so these are given by hand.
+    # Without `site`, which loads what the folders of the environment ask for; so these are given by
+    # hand.
     folder = str(Path(rdzv.__file__).parents[1])
     program = f"import sys; sys.path.append({folder!r}); import rdzv; print(*sys.modules)"
     finished = python("-I", "-S", "-c", program)

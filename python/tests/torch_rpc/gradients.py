@@ -45,7 +45,8 @@ def layer(me, x):
     return torch.tanh(x @ WEIGHTS[me])
 
 
-# Models ---------------------------------------------------------------------------------------------------------------
+# Models
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def relay(me, x, depth):
@@ -132,11 +133,13 @@ def called_back(x, y):
 
 
 MODELS = [nested, reused, recurrent, bounded, partly_used, reference, asynchronous, called_back]
-# torch waits without end for the gradients of a call whose result is not used, and callbacks are in no context.
+# torch waits without end for the gradients of a call whose result is not used, and callbacks are in
+# no context.
 NOT_OF_TORCH = [partly_used, called_back]
 
 
-# Gradients ------------------------------------------------------------------------------------------------------------
+# Gradients
+# ------------------------------------------------------------------------------------------------------------
 
 
 def shown(gradient):

@@ -12,8 +12,8 @@ import rdzv
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "python"
 
-# The native halves of classes of `rdzv._group`, which no user sees; methods that Python has a name for since 3.12, and
-# a name of the stub's own.
+# The native halves of classes of `rdzv._group`, which no user sees; methods that Python has a name
+# for since 3.12, and a name of the stub's own.
 ALLOWED = """
 rdzv\\._rdzv\\.__all__
 rdzv\\._rdzv\\.(Group|Work).*
