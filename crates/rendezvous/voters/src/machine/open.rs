@@ -69,8 +69,8 @@ pub(super) struct OpenGroup {
     leads_since: Mono,
     /// Members have changed, or the rounds that this process' group knows, since the others were told.
     has_changed: bool,
-    /// The rounds in the last greeting.
-    greeted: u32,
+    /// Rounds in the last greeting, and `true` if it was that of a voter.
+    greeted: (u32, bool),
 }
 
 impl OpenGroup {
@@ -88,7 +88,7 @@ impl OpenGroup {
             announced_members: Vec::new(),
             leads_since: Mono::ZERO,
             has_changed: false,
-            greeted: 0,
+            greeted: (0, false),
         }
     }
 
@@ -427,10 +427,11 @@ impl Voter {
 
     /// The others are told of what has changed.
     pub(super) fn tell_changes(&mut self) {
-        let rounds = self.rounds();
+        let votes = self.group.as_ref().is_some_and(|group| self.votes(group));
+        let greeting = (self.rounds(), votes);
         let Some(open) = &mut self.open else { return };
         let has_changed = std::mem::take(&mut open.has_changed);
-        let is_later = std::mem::replace(&mut open.greeted, rounds) != rounds;
+        let is_later = std::mem::replace(&mut open.greeted, greeting) != greeting;
         if has_changed {
             self.tell_members();
         }
@@ -538,7 +539,8 @@ impl Voter {
             }
             return;
         }
-        if group == 0 && !votes {
+        // Also in a group: its voters may have ended. If they have not, they call here too.
+        if !votes {
             return self.meets_learner(now, theirs);
         }
         // A member that has not learned the rounds yet, or that has others, leaves the decision to

@@ -110,7 +110,7 @@ impl Voter {
     }
 
     /// Whether it is a voter, as far as it knows.
-    fn votes(&self, group: &Group) -> bool {
+    pub(super) fn votes(&self, group: &Group) -> bool {
         let votes = |configuration: &Configuration| configuration.is_voter(self.id);
         votes(group.consensus.appended()) || votes(group.consensus.configuration())
     }

@@ -273,6 +273,19 @@ fn of_two_nodes_the_new_process_at_the_endpoint_coordinates_and_the_one_that_lea
 }
 
 #[test]
+fn the_new_process_at_the_endpoint_does_not_follow_one_that_only_learned() {
+    let mut world = with_round(2, 5);
+    world.pass(3 * SECOND);
+    world.lose(0);
+    // The one that learned is still in the old group.
+    world.start(0);
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.coordinator(), Some(0));
+    world.pass(5 * SECOND);
+    assert_eq!(world.coordinator(), Some(0), "{}", world.story());
+}
+
+#[test]
 fn the_new_process_at_the_endpoint_knows_that_the_coordinator_there_has_ended() {
     let mut world = with_round(2, 5);
     let last = world.authority(0);
