@@ -4,6 +4,7 @@ A node is a process with its own network, host name, mounts and processes, so it
 power; nothing of it reaches the network of this host, and all of it ends when its first process does.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -144,14 +145,30 @@ def remove_groups(folder: Path):
             time.sleep(0.01)
 
 
+def remove_groups_of_ended_runs():
+    """Ends what a killed test run has left in its control groups: no signal ends a frozen process."""
+    for group in FREEZER.glob("rdzv-*"):
+        owner = group.name.split("-")[1]
+        if not Path(f"/proc/{owner}").exists():
+            for tasks in group.rglob("cgroup.procs"):
+                # Another run may do the same at this moment.
+                with contextlib.suppress(OSError):
+                    for process in tasks.read_text().split():
+                        os.kill(int(process), signal.SIGKILL)
+                    (tasks.parent / "freezer.state").write_text("THAWED")
+            remove_groups(group)
+
+
 class Cluster:
     """Slurm on four nodes; `stop` leaves no process and no control group behind."""
 
     def __init__(self, folder: Path, proctrack: str):
         self.folder = folder
         self.proctrack = proctrack
-        self.name = f"rdzv-{uuid.uuid4().hex[:8]}"
+        self.name = f"rdzv-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.machines: dict[str, Machine] = {}
+        if proctrack == "cgroup":
+            remove_groups_of_ended_runs()
         self.configuration = folder / "slurm.conf"
         self.hosts = folder / "hosts"
         for name in ("log", "spool", "state", "munge", "jobs", "bin"):
