@@ -6,6 +6,10 @@
 //! | [`driver`] | takes part over a state that every agent may change |
 //! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
+//! | `extension`, `note` | what makes a store server a coordinator; what it leaves to the next one if it is killed |
+//! | `voters` | what makes a store server a voter; finding the coordinator among voters |
+//! | `probe` | finding out whether a server is a coordinator, and connecting to it |
+//! | `options` | the parameters and options of `c10d` |
 //! | [`bootstrap`] | the address of the workers' store, and its port |
 //! | `watch` | a call that waits in a store for as long as its owner wants |
 //! | `outage` | notices about a state that does not answer |
@@ -15,15 +19,21 @@
 pub mod bootstrap;
 pub(crate) mod c10d;
 pub mod driver;
+mod extension;
 pub mod native;
 pub mod node;
+mod note;
+mod options;
 mod outage;
+mod probe;
 pub mod shared;
+mod voters;
 mod waiting;
 mod watch;
 
 pub use bootstrap::reserve_port;
-pub use c10d::{C10dRendezvous, C10dState, StoreVoter};
+pub use c10d::{C10dRendezvous, C10dState};
 pub use driver::{Driver, DriverOptions};
 pub use node::is_this_machine;
 pub use shared::{Notice, SharedState, Token, Written};
+pub use voters::StoreVoter;

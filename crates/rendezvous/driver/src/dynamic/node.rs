@@ -1,6 +1,7 @@
 //! How this node shows itself to the others, and whether it is the one that an endpoint names.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -45,6 +46,30 @@ pub fn advertised(
             .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
             .to_string(),
     }
+}
+
+/// An address as coordinators compare it.
+pub(super) fn numeric(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+}
+
+/// The addresses and ports at which these sockets listen, each of them this machine's own.
+pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
+    let mut addresses = BTreeSet::new();
+    for listener in listeners {
+        let Ok(bound) = listener.local_addr() else {
+            continue;
+        };
+        match bound.ip().is_unspecified() {
+            false => drop(addresses.insert(numeric(bound))),
+            true => {
+                let own = own_addresses();
+                let own = own.into_iter().map(|ip| SocketAddr::new(ip, bound.port()));
+                addresses.extend(own.map(numeric));
+            }
+        }
+    }
+    addresses
 }
 
 /// Whether `host` (a name or an address) is this machine. A name that cannot be resolved within

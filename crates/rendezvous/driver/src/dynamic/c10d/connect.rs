@@ -12,15 +12,16 @@ use rdzv_core::reminder::{self, Reminder};
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreServer};
 
-use super::elected::{await_coordinator, call};
-use super::open_group::{self, Left};
-use super::options::Options;
+use super::elected::{agent, await_coordinator, call, find_elsewhere, return_to};
 use super::stored::{C10dState, Place};
 use super::{Connection, MOST_AGAIN, say_who_hosts};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
-use crate::dynamic::native::{self, Met, Native, NativeOptions, NoteFile, OwnVoter, Search};
+use crate::dynamic::native::{self, Met, Native, NoteFile};
 use crate::dynamic::node;
+use crate::dynamic::options::Options;
+use crate::dynamic::voters::open_group::{self, Left};
+use crate::dynamic::voters::{OwnVoter, Search};
 use crate::{Kept, Onlookers, RendezvousBackend, RendezvousError};
 
 /// How long a port that is taken is called before it is tried again to get it.
@@ -40,9 +41,9 @@ pub(super) fn at_tcp(
         .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     let site = (endpoint, options, onlookers);
     if let Some(left) = left {
-        return open_group::return_to(site, is_host, left);
+        return return_to(site, is_host, left);
     }
-    if let Some(connection) = open_group::find_elsewhere(site, is_host)? {
+    if let Some(connection) = find_elsewhere(site, is_host)? {
         return Ok(connection);
     }
     let mut again = 0;
@@ -107,22 +108,9 @@ fn meet(
         let site = (endpoint, options, onlookers);
         open_group::candidate(site, voter.clone(), address, is_here)
     });
-    let met = Native::connect(
-        NativeOptions {
-            store: Arc::clone(&store),
-            run_id: options.run_id.clone(),
-            settings: options.settings,
-            node: me.clone(),
-            policy: options.policy.clone(),
-            program: options.program.clone(),
-            kept: options.kept.clone(),
-            ends_workers: options.ends_workers,
-            voters: None,
-            candidate,
-            onlookers: onlookers.clone(),
-        },
-        options.read_timeout,
-    )?;
+    let site = (options, onlookers);
+    let agent = agent(Arc::clone(&store), me.clone(), None, candidate, site);
+    let met = Native::connect(agent, options.read_timeout)?;
     let native = match met {
         Met::Coordinator(native) => Some(native),
         Met::Store => None,
@@ -140,12 +128,7 @@ fn meet(
                 Some(open_group::candidate(site, voter, address, is_here))
             };
             let native = await_coordinator(search, candidate, options, onlookers)?;
-            return Ok(Connection {
-                backend: Box::new(native),
-                server: server.map(Arc::new),
-                voter,
-                is_observed: false,
-            });
+            return Ok(Connection::new(Box::new(native), server, voter));
         }
     };
     tracing::debug!(
@@ -167,12 +150,7 @@ fn meet(
         Some(native) => native,
         None => drive(Place::Tcp(store), me, options)?,
     };
-    Ok(Connection {
-        backend,
-        server: server.map(Arc::new),
-        voter,
-        is_observed: false,
-    })
+    Ok(Connection::new(backend, server, voter))
 }
 
 /// `world_size` is as for [`FileStore::open`].
@@ -185,12 +163,8 @@ pub(super) fn at_file(
         .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     store.set_timeout(options.read_timeout);
     let me = node::describe(node::advertised(options.local_addr.as_deref(), None, None));
-    Ok(Connection {
-        backend: drive(Place::File(Arc::new(store)), me, options)?,
-        server: None,
-        voter: OwnVoter::default(),
-        is_observed: false,
-    })
+    let backend = drive(Place::File(Arc::new(store)), me, options)?;
+    Ok(Connection::new(backend, None, OwnVoter::default()))
 }
 
 /// Makes an empty file in the folder for temporary ones that only this user can read and write. A
@@ -415,7 +389,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::dynamic::native::Redirect;
+    use crate::dynamic::voters::Redirect;
     use crate::{RendezvousConfig, RendezvousParameters};
 
     fn options(endpoint: &str, config: &str) -> Options {

@@ -5,14 +5,21 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
+use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_rendezvous_proto::group::{Case, Wait};
 use rdzv_store::{Store as _, StoreError, StorePolicy, TcpStore, TcpStoreOptions};
 
-use super::options::Options;
-use crate::dynamic::native::{Candidate, Located, Met, Native, NativeOptions, Search};
+use super::{Connection, say_who_hosts};
+use crate::dynamic::native::{Met, Native, NativeOptions};
 use crate::dynamic::node;
+use crate::dynamic::options::Options;
+use crate::dynamic::voters::open_group::{Left, Site, candidate};
+use crate::dynamic::voters::{Candidate, Located, OwnVoter, Search, listed};
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
+
+/// The time for one endpoint to answer where contact points are asked too.
+const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// Time between two searches for the coordinator, at first and at most. Nobody tells when another machine has one.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -27,6 +34,90 @@ const REMEDY: &str = "check that an agent with the same list of endpoints runs a
 /// The same where agents by themselves are the voters.
 const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS";
 
+/// Becomes a voter if this machine has one of the endpoints, and joins the elected coordinator.
+pub(super) fn at_one_of(
+    endpoints: &[Endpoint],
+    options: &Options,
+    onlookers: &Onlookers,
+) -> Result<Connection, RendezvousError> {
+    let server = listed::serve(endpoints, options, onlookers)?;
+    if server.is_some() {
+        say_who_hosts(onlookers);
+    }
+    let search = Search::new(endpoints.to_vec());
+    let native = await_coordinator(search, |_| None, options, onlookers)?;
+    Ok(Connection::new(
+        Box::new(native),
+        server,
+        OwnVoter::default(),
+    ))
+}
+
+/// Continues in place of an agent that knew other members of an open group.
+///
+/// It is a voter if that agent was one, and joins the coordinator wherever that is.
+pub(super) fn return_to(
+    site: Site<'_>,
+    is_host: Option<bool>,
+    left: Left,
+) -> Result<Connection, RendezvousError> {
+    let (endpoint, options, _) = site;
+    let resumed = left.resume(site);
+    let (voter, members) =
+        resumed.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+    let search = Search::of_open_group(endpoint.clone(), &members);
+    let timeout = options.read_timeout;
+    let is_here = is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
+    join_open_group(site, search, voter, is_here)
+}
+
+/// Joins the coordinator of an open group, as an agent that may become a voter.
+fn join_open_group(
+    site: Site<'_>,
+    search: Search,
+    voter: OwnVoter,
+    is_here: bool,
+) -> Result<Connection, RendezvousError> {
+    let (_, options, onlookers) = site;
+    let candidate = |own| Some(candidate(site, voter.clone(), Some(own), is_here));
+    let native = await_coordinator(search, candidate, options, onlookers)?;
+    Ok(Connection::new(Box::new(native), None, voter))
+}
+
+/// Joins a group that contact points know, which continues without the endpoint's machine.
+///
+/// `None` if there is no contact point, or a store answers at the endpoint.
+pub(super) fn find_elsewhere(
+    site: Site<'_>,
+    is_host: Option<bool>,
+) -> Result<Option<Connection>, RendezvousError> {
+    let (endpoint, options, _) = site;
+    let timeout = options.read_timeout;
+    let is_here = || is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
+    if options.known_voters.is_empty() || options.most_voters == 1 || is_here() {
+        return Ok(None);
+    }
+    let places = options.known_voters.iter().map(Endpoint::to_string);
+    let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
+    let (started, mut reminder) = (Instant::now(), Reminder::default());
+    while let Err(why) = search.find(&options.policy.credentials, ATTEMPT) {
+        match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
+            Ok(_) => return Ok(None),
+            Err(error) if started.elapsed() >= timeout => {
+                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+            }
+            Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
+                target: reminder::TARGET,
+                "no coordinator is known at the endpoint and the contact points ({why}); {} s left; check that \
+                 RDZV_CONTACT_POINTS names voters that live",
+                timeout.saturating_sub(started.elapsed()).as_secs()
+            ),
+            Err(_) => {}
+        }
+    }
+    join_open_group(site, search, OwnVoter::default(), false).map(Some)
+}
+
 /// Takes part at the coordinator, once the voters have elected one, as the candidate that is made of this agent's address. A search
 /// that needs the endpoint fails when nobody is there any more.
 pub(super) fn await_coordinator(
@@ -39,7 +130,7 @@ pub(super) fn await_coordinator(
     // The other voters are nodes of the job, and are waited for like those.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
-    let remedy = match search.is_of_open_group() {
+    let remedy = match search.is_open() {
         true => REMEDY_OPEN,
         false => REMEDY,
     };
@@ -123,22 +214,11 @@ fn meet(
     let store = Arc::new(store);
     let host = search.place(located.place).map(|place| place.host.as_str());
     let own = node::advertised(options.local_addr.as_deref(), host, store.local_address());
-    let met = Native::connect(
-        NativeOptions {
-            store: Arc::clone(&store),
-            run_id: options.run_id.clone(),
-            settings: options.settings,
-            node: node::describe(own.clone()),
-            policy: options.policy.clone(),
-            program: options.program.clone(),
-            kept: options.kept.clone(),
-            ends_workers: options.ends_workers,
-            voters: Some(search.beginning_at(located.place)),
-            candidate: candidate(own),
-            onlookers: onlookers.clone(),
-        },
-        timeout,
-    )?;
+    let search = Some(search.beginning_at(located.place));
+    let candidate = candidate(own.clone());
+    let site = (options, onlookers);
+    let agent = agent(store, node::describe(own), search, candidate, site);
+    let met = Native::connect(agent, timeout)?;
     let unfit = |what: &str| RendezvousError::Unreachable {
         what: what.to_owned(),
         place: options.place(),
@@ -149,6 +229,29 @@ fn meet(
         Met::Coordinator(native) => Ok(*native),
         Met::Voter => Err(unfit("it is a voter that is not the coordinator")),
         Met::Store => Err(unfit("there is a store that is no voter")),
+    }
+}
+
+/// The options of an agent that takes part at this store.
+pub(super) fn agent(
+    store: Arc<TcpStore>,
+    node: NodeDesc,
+    voters: Option<Search>,
+    candidate: Option<Candidate>,
+    (options, onlookers): (&Options, &Onlookers),
+) -> NativeOptions {
+    NativeOptions {
+        store,
+        run_id: options.run_id.clone(),
+        settings: options.settings,
+        node,
+        policy: options.policy.clone(),
+        program: options.program.clone(),
+        kept: options.kept.clone(),
+        ends_workers: options.ends_workers,
+        voters,
+        candidate,
+        onlookers: onlookers.clone(),
     }
 }
 

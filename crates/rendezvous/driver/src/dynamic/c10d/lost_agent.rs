@@ -9,9 +9,9 @@ use rdzv_store::FileStore;
 
 use super::C10dRendezvous;
 use super::elected::call;
-use super::options::{Medium, Options};
 use super::stored::{C10dState, Place};
 use crate::dynamic::node;
+use crate::dynamic::options::{Medium, Options};
 use crate::{RendezvousError, RendezvousParameters};
 
 /// Limit for connecting to the store, and for each answer.

@@ -3,11 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | the backend: connects at the first use, then passes everything on |
-//! | `options.rs` | its parameters and options |
 //! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
 //! | `elected.rs` | finding the coordinator that voters have elected |
-//! | `open_group.rs` | the same where agents may become voters |
-//! | `voters.rs`, `store_voter.rs` | the same where several agents are voters; a store that is one |
 //! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
 //! | `store_watch.rs` | noticing changes of it |
@@ -32,12 +29,8 @@
 mod connect;
 mod elected;
 mod lost_agent;
-mod open_group;
-mod options;
-mod store_voter;
 mod store_watch;
 mod stored;
-mod voters;
 
 use std::cell::{RefCell, RefMut};
 use std::fmt;
@@ -50,13 +43,11 @@ use rdzv_core::ident::RunId;
 use rdzv_lock::Mutex;
 use rdzv_store::{Pinger, TcpStoreServer};
 
-use crate::dynamic::native::OwnVoter;
-use crate::runtime::{beside, no_thread};
-
-pub(crate) use self::options::OPTIONS;
-use self::options::{Medium, Options};
-pub use self::store_voter::StoreVoter;
 pub use self::stored::C10dState;
+pub(crate) use crate::dynamic::options::OPTIONS;
+use crate::dynamic::options::{self, Medium, Options};
+use crate::dynamic::voters::OwnVoter;
+use crate::runtime::{beside, no_thread};
 use crate::{
     Change, ExitBarrier, Interrupter, Member, NodeState, Observer, Onlookers, Recorder,
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
@@ -86,6 +77,21 @@ struct Connection {
     /// The server of a voter that is not at the endpoint, if this node has become one.
     voter: OwnVoter,
     is_observed: bool,
+}
+
+impl Connection {
+    fn new(
+        backend: Box<dyn RendezvousBackend>,
+        server: Option<TcpStoreServer>,
+        voter: OwnVoter,
+    ) -> Self {
+        Self {
+            backend,
+            server: server.map(Arc::new),
+            voter,
+            is_observed: false,
+        }
+    }
 }
 
 impl fmt::Debug for C10dRendezvous {
@@ -203,7 +209,7 @@ fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
         Medium::Tcp { endpoint, is_host } => {
             connect::at_tcp(endpoint, *is_host, options, onlookers)
         }
-        Medium::Voters(places) => voters::connect(places, options, onlookers),
+        Medium::Voters(places) => elected::at_one_of(places, options, onlookers),
         Medium::File(Some(path)) => connect::at_file(path, None, options),
         // Nobody else knows it, so it is removed with the last use here.
         Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),

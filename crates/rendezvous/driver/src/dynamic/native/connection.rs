@@ -19,13 +19,12 @@ use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeC
 use rdzv_trust::{Channel, Credentials};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::candidate::Candidate;
 use super::link::Link;
 use super::onlooking::Onlooking;
-use super::probe::{Found, probe};
-use super::search::Search;
 use super::{place, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
+use crate::dynamic::probe::{Found, probe};
+use crate::dynamic::voters::{Candidate, Search};
 use crate::dynamic::waiting;
 use crate::fence;
 use crate::runtime::{Calls, Task, blocking, sleep, spawn};

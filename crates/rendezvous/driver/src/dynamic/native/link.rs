@@ -17,8 +17,8 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::numeric;
-use super::probe::write_all;
+use crate::dynamic::node::numeric;
+use crate::dynamic::probe::write_all;
 
 /// A connection to the coordinator.
 pub(super) struct Link {

@@ -7,31 +7,15 @@
 //! | file | what |
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
-//! | `extension.rs` | [`extension()`]: what makes a store server a coordinator |
-//! | `note.rs` | [`NoteFile`]: what a coordinator leaves to the next one if it is killed |
-//! | `voter.rs`, `voter_link.rs` | [`voter()`]: what makes a store server a voter; its connections to the others |
-//! | `search.rs` | [`Search`]: finding the coordinator among the voters |
-//! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
-//! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
-//! | `probe.rs` | finding out whether a server is one, and connecting to it |
 //! | `connection.rs`, `onlooking.rs` | the task of the connection; what it tells those who look on |
 //! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
 
-mod candidate;
 mod connection;
-mod extension;
 mod link;
-mod note;
 mod onlooking;
-mod probe;
-mod redirect;
-mod search;
-mod voter;
-mod voter_link;
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -46,22 +30,20 @@ use rdzv_store::{Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
-use crate::dynamic::node;
+pub use crate::dynamic::extension::{extension, observed, restartable};
+pub use crate::dynamic::node::addresses;
+use crate::dynamic::node::numeric;
+pub use crate::dynamic::note::NoteFile;
+use crate::dynamic::probe::{self, Found};
+pub use crate::dynamic::voters::{Candidate, Located, OwnVoter, Redirect, Search, StartVoter};
 use crate::runtime::{Task, no_thread};
 use crate::{
     ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
-pub use candidate::{Candidate, OwnVoter, StartVoter};
 use connection::{Command, Connection, NotJoined, OfVoters};
-pub use extension::{extension, observed, restartable};
 use link::own_end;
-pub use note::NoteFile;
-use probe::Found;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
-pub use redirect::Redirect;
-pub use search::{Located, Search};
-pub use voter::{VoterOptions, voter};
 
 /// Time to reach the store at a coordinator that has just answered.
 const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
@@ -405,30 +387,6 @@ impl Drop for Native {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// An address as coordinators compare it.
-fn numeric(address: SocketAddr) -> String {
-    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
-}
-
-/// The addresses and ports at which these sockets listen, each of them this machine's own.
-pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
-    let mut addresses = BTreeSet::new();
-    for listener in listeners {
-        let Ok(bound) = listener.local_addr() else {
-            continue;
-        };
-        match bound.ip().is_unspecified() {
-            false => drop(addresses.insert(numeric(bound))),
-            true => {
-                let own = node::own_addresses();
-                let own = own.into_iter().map(|ip| SocketAddr::new(ip, bound.port()));
-                addresses.extend(own.map(numeric));
-            }
-        }
-    }
-    addresses
 }
 
 fn place(address: SocketAddr) -> String {

@@ -10,7 +10,7 @@ use rdzv_rendezvous_proto::group::{Case, Wait};
 use rdzv_rendezvous_proto::native_client::{Missing, NativeClient};
 use rdzv_rendezvous_proto::waiting::Waiting;
 
-use super::search::Search;
+use crate::dynamic::voters::Search;
 use crate::group_status::{Attached, Waits};
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 

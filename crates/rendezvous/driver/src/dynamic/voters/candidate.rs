@@ -8,7 +8,9 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_lock::{Mutex, MutexGuard};
 use rdzv_store::{StoreError, TcpStoreServer};
 
-use super::{NoteFile, Redirect, Search};
+use super::redirect::Redirect;
+use super::search::Search;
+use crate::dynamic::note::NoteFile;
 
 /// The server of an agent that is a voter. Clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -69,13 +71,13 @@ impl fmt::Debug for Candidate {
 
 impl Candidate {
     /// Whether it can become a voter, and is none.
-    pub(super) fn is_willing(&self) -> bool {
+    pub(in crate::dynamic) fn is_willing(&self) -> bool {
         self.start.is_some() && self.voter.lock().is_none()
     }
 
     /// The members of the group have changed. Returns whether this agent is no candidate any more, as it is a member now or
     /// cannot be one.
-    pub(super) fn members_changed(
+    pub(in crate::dynamic) fn members_changed(
         &mut self,
         members: &[String],
         invites: bool,

@@ -15,7 +15,8 @@ use rdzv_rendezvous_proto::recovering::Recovering;
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::{error, info, warn};
 
-use super::{NoteFile, numeric};
+use super::node::numeric;
+use super::note::NoteFile;
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
 /// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.

@@ -192,7 +192,7 @@ mod tests {
     use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
     use rdzv_testing::free_port;
 
-    use super::super::Search;
+    use super::super::search::Search;
     use super::*;
 
     const DEADLINE: Duration = Duration::from_secs(20);

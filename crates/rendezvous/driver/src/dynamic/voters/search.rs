@@ -11,7 +11,7 @@ use rdzv_trust::{Channel, Credentials};
 use rdzv_voters::{ATTEMPT, Frame, SearchOrder};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::probe::{Found, ProbeError, probe, read_exact};
+use crate::dynamic::probe::{Found, ProbeError, probe, read_exact};
 
 /// The time after which the kernel gives a connection between voters up whose other machine is silent.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ pub struct Located {
     /// The address at which it was reached.
     pub address: SocketAddr,
     /// A connection to it that can be used for native rendezvous.
-    pub(super) channel: Channel,
+    pub(in crate::dynamic) channel: Channel,
 }
 
 impl Search {
@@ -73,7 +73,7 @@ impl Search {
     }
 
     /// The place at which the coordinator was found last.
-    pub(super) fn coordinator(&self) -> Option<String> {
+    pub(in crate::dynamic) fn coordinator(&self) -> Option<String> {
         let place = self.places.get(self.order.found_at()?);
         place.map(Endpoint::to_string)
     }
@@ -91,11 +91,6 @@ impl Search {
     pub fn needing_endpoint(mut self) -> Self {
         self.needs_endpoint = true;
         self
-    }
-
-    /// Whether agents may join the group.
-    pub fn is_of_open_group(&self) -> bool {
-        self.is_open
     }
 
     /// Whether the endpoint is needed, and nobody listens there.

@@ -19,8 +19,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
-use super::probe::{Found, ProbeError, probe, write_all};
 use super::search::watch_closely;
+use crate::dynamic::probe::{Found, ProbeError, probe, write_all};
 use crate::runtime::{Task, blocking, spawn};
 
 /// Time between two attempts to connect, at first and at most.
@@ -94,12 +94,15 @@ impl Shared {
 }
 
 impl VoterLink {
-    pub(super) fn start(peer: Endpoint, credentials: Credentials) -> io::Result<Self> {
+    /// Starts the link to the voter at that endpoint.
+    pub(super) fn start(peer: &str, credentials: &Credentials) -> io::Result<Self> {
+        let peer = Endpoint::parse(peer, 0);
+        let peer = peer.map_err(|error| io::Error::other(error.to_string()))?;
         let (sender, frames) = unbounded_channel();
         let shared = Arc::new(Shared::default());
         let link = Link {
             peer,
-            credentials,
+            credentials: credentials.clone(),
             frames,
             shared: Arc::clone(&shared),
             greeting: Vec::new(),
@@ -270,11 +273,8 @@ mod tests {
 
     fn started() -> (TcpListener, VoterLink) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let peer = Endpoint {
-            host: "127.0.0.1".to_owned(),
-            port: listener.local_addr().unwrap().port(),
-        };
-        let link = VoterLink::start(peer, Credentials::default()).unwrap();
+        let peer = listener.local_addr().unwrap().to_string();
+        let link = VoterLink::start(&peer, &Credentials::default()).unwrap();
         (listener, link)
     }
 

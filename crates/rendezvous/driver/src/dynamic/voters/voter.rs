@@ -14,38 +14,53 @@ use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::group::GroupView;
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
-use rdzv_voters::{Fact, Open, Output, Settings, Voter};
+use rdzv_voters::{Fact, Output, Settings, Voter};
 use tracing::{error, info, warn};
 
-use super::NoteFile;
-use super::extension::{Host, beside};
-use super::voter_link::VoterLink;
-use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
+use super::link::VoterLink;
+use crate::dynamic::extension::{Host, beside};
+use crate::dynamic::note::NoteFile;
+use crate::dynamic::options::Options;
+use crate::{GroupEvent, Kept, NodeState, Onlookers, RendezvousEvent};
 
 /// The parts of a [`voter()`].
 #[derive(Debug)]
-pub struct VoterOptions {
-    /// The places of all voters, in the order in which every agent has them. Of a group that agents may join, those that are
-    /// known, the endpoint of the job first.
-    pub places: Vec<Endpoint>,
-    /// Agents may join the group.
-    pub open: Option<Open>,
+pub(super) struct VoterOptions {
+    /// The settings of the machine.
+    pub(super) settings: Settings,
     /// The note for the next process here; only of a group that agents may join.
-    pub note: Option<NoteFile>,
-    /// The place at which the server of this process listens, by its index.
-    pub own: usize,
-    /// No agent runs in this process, so it is to coordinate if it can.
-    pub is_store: bool,
-    /// The instance of the agent in this process, as its joins say it; none if it has no keeper, or there is no agent.
-    pub agent: Option<u64>,
-    /// The time for which agents wait for a coordinator.
-    pub timeout: Duration,
-    /// The time for which a machine may be silent.
-    pub node_timeout: Duration,
+    pub(super) note: Option<NoteFile>,
     /// The proof that this process belongs to the job.
-    pub credentials: Credentials,
+    pub(super) credentials: Credentials,
     /// Those who look on.
-    pub onlookers: Onlookers,
+    pub(super) onlookers: Onlookers,
+}
+
+impl VoterOptions {
+    /// The voter with index `own` of these, in an agent.
+    pub(super) fn of_agent(
+        places: &[Endpoint],
+        own: usize,
+        options: &Options,
+        onlookers: &Onlookers,
+    ) -> Self {
+        Self {
+            settings: Settings {
+                places: places.iter().map(Endpoint::to_string).collect(),
+                open: None,
+                own,
+                is_store: false,
+                agent: options.kept.as_ref().map(Kept::instance),
+                seed: fastrand::u64(..),
+                timeout: options.coordinator_timeout,
+                node_timeout: options.settings.node_timeout,
+                rules: Rules::default(),
+            },
+            note: None,
+            credentials: options.policy.credentials.clone(),
+            onlookers: onlookers.clone(),
+        }
+    }
 }
 
 /// The extension of a [server](rdzv_store::ServerOptions) that is a voter. The server's limits have to admit
@@ -53,41 +68,22 @@ pub struct VoterOptions {
 ///
 /// # Errors
 ///
-/// If the runtime of the links to the other places cannot be started.
-pub fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
+/// If the runtime of the links to the other voters cannot be started.
+pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
-        places,
-        open,
+        settings,
         note,
-        own,
-        is_store,
-        agent,
-        timeout,
-        node_timeout,
         credentials,
         onlookers,
     } = options;
     let mut links = BTreeMap::new();
-    for (place, endpoint) in places.iter().enumerate().filter(|(place, _)| *place != own) {
-        links.insert(
-            place,
-            VoterLink::start(endpoint.clone(), credentials.clone())?,
-        );
+    let peers = settings.places.iter().enumerate();
+    for (index, peer) in peers.filter(|(index, _)| *index != settings.own) {
+        links.insert(index, VoterLink::start(peer, &credentials)?);
     }
-    let is_open = open.is_some();
-    let voter = Voter::new(Settings {
-        places: places.iter().map(Endpoint::to_string).collect(),
-        open,
-        own,
-        is_store,
-        agent,
-        seed: fastrand::u64(..),
-        timeout,
-        node_timeout,
-        rules: Rules::default(),
-    });
+    let is_open = settings.open.is_some();
     let mut host = VoterHost {
-        voter,
+        voter: Voter::new(settings),
         links,
         credentials,
         greeting: Vec::new(),
@@ -179,13 +175,7 @@ impl VoterHost {
     fn call(&mut self, place: usize, address: Option<String>) {
         self.links.remove(&place);
         let Some(address) = address else { return };
-        let link = Endpoint::parse(&address, 0)
-            .map_err(|error| error.to_string())
-            .and_then(|endpoint| {
-                let link = VoterLink::start(endpoint, self.credentials.clone());
-                link.map_err(|error| error.to_string())
-            });
-        match link {
+        match VoterLink::start(&address, &self.credentials) {
             Ok(link) => {
                 link.greet(self.greeting.clone());
                 self.links.insert(place, link);

@@ -5,13 +5,15 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
+use rdzv_core::rules::Rules;
 use rdzv_store::ServerOptions;
+use rdzv_voters::Settings;
 
-use super::options::{listed, most_voters, node_timeout};
-use super::voters::{become_voter, take_place};
+use super::listed::{become_voter, take_place};
+use super::voter::VoterOptions;
 use crate::bind::loopback;
-use crate::dynamic::is_this_machine;
-use crate::dynamic::native::VoterOptions;
+use crate::dynamic::node::is_this_machine;
+use crate::dynamic::options::{listed, most_voters, node_timeout};
 use crate::{Onlookers, RendezvousError};
 
 /// Time to find out which places are this machine.
@@ -102,14 +104,18 @@ impl StoreVoter {
     ) -> io::Result<()> {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
         let voter = VoterOptions {
-            places: self.places.clone(),
-            open: None,
+            settings: Settings {
+                places: self.places.iter().map(Endpoint::to_string).collect(),
+                open: None,
+                own: self.own,
+                is_store: true,
+                agent: None,
+                seed: fastrand::u64(..),
+                timeout,
+                node_timeout,
+                rules: Rules::default(),
+            },
             note: None,
-            own: self.own,
-            is_store: true,
-            agent: None,
-            timeout,
-            node_timeout,
             credentials: server.admission.credentials.clone(),
             onlookers,
         };

@@ -1,39 +1,33 @@
 //! A group of voters that agents may join: the job has one endpoint, and its agent founds the group.
 //!
 //! The agent at the endpoint has the first voter, which coordinates at once. Others become voters
-//! when the coordinator asks them to ([`native::Candidate`]); each then has a server at a port of
+//! when the coordinator asks them to ([`Candidate`]); each then has a server at a port of
 //! its own, or at the endpoint if nobody is there. The next agent in the place of one that was
 //! killed finds its sockets, and a note that says where the other members are.
 
 use std::net::TcpListener;
-use std::slice;
-use std::time::{Duration, Instant};
+use std::{io, slice};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_core::reminder::{self, Reminder};
-use rdzv_rendezvous_proto::coordinator::Note;
+use rdzv_rendezvous_proto::coordinator::{Note, Origin};
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
 use rdzv_voters::{Open, Start};
 
-use super::Connection;
-use super::elected::{await_coordinator, call};
-use super::options::Options;
-use super::voters::{become_voter, start_voter, take_place};
+use super::candidate::{Candidate, OwnVoter, StartVoter};
+use super::listed::{become_voter, start_voter, take_place};
+use super::redirect::Redirect;
+use super::voter::VoterOptions;
 use crate::bind::loopback;
-use crate::dynamic::native::{
-    self, Candidate, NoteFile, Origin, OwnVoter, Redirect, Search, StartVoter, VoterOptions,
-};
 use crate::dynamic::node;
-use crate::{Kept, Onlookers, RendezvousError};
-
-/// The time for one place to answer where contact points are asked too.
-const ATTEMPT: Duration = Duration::from_secs(1);
+use crate::dynamic::note::NoteFile;
+use crate::dynamic::options::Options;
+use crate::{Kept, Onlookers};
 
 /// The endpoint of the job, and how this agent takes part.
-pub(super) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
+pub(in crate::dynamic) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
 
 /// The sockets and the note of the agent before this one.
-pub(super) struct Left {
+pub(in crate::dynamic) struct Left {
     /// Its sockets, if it was a voter.
     listeners: Vec<TcpListener>,
     note: Note,
@@ -41,7 +35,7 @@ pub(super) struct Left {
 
 impl Left {
     /// Those of an agent that knew other members of the group, or was its only one elsewhere than at the endpoint.
-    pub(super) fn by_member(
+    pub(in crate::dynamic) fn by_member(
         endpoint: &Endpoint,
         options: &Options,
     ) -> Result<Option<Self>, StoreError> {
@@ -60,69 +54,53 @@ impl Left {
         let listeners = kept.listeners().map_err(explain)?;
         Ok(Some(Self { listeners, note }))
     }
+
+    /// Starts the voter of the previous agent again.
+    ///
+    /// Returns it, and the members of the group.
+    pub(in crate::dynamic) fn resume(
+        self,
+        (endpoint, options, onlookers): Site<'_>,
+    ) -> Result<(OwnVoter, Vec<String>), StoreError> {
+        let Self { listeners, note } = self;
+        let mut members = note.voters.clone();
+        let Some(own) = place_of(&note, &listeners) else {
+            // Nobody is to be accepted there.
+            if let Some(kept) = &options.kept {
+                kept.release_listeners();
+            }
+            return Ok((OwnVoter::default(), members));
+        };
+        members.push(own.to_string());
+        let is_alone = note.voters.is_empty();
+        let note = Box::new(note);
+        let start = if is_alone {
+            let origin = origin(&listeners, options);
+            Start::Alone { note, origin }
+        } else {
+            Start::Returns { note }
+        };
+        let site = (endpoint, options, onlookers);
+        let server = serve(site, own, &members, listeners, start)?;
+        Ok((OwnVoter::new(server), members))
+    }
 }
 
 /// The place of the coordinator that this process has, if it begins with one.
-pub(super) fn origin(listeners: &[TcpListener], options: &Options) -> Origin {
+pub(in crate::dynamic) fn origin(listeners: &[TcpListener], options: &Options) -> Origin {
     Origin {
         agent: options.kept.as_ref().map(Kept::instance),
-        addresses: native::addresses(listeners),
+        addresses: node::addresses(listeners),
         recover: options.recover,
         ..Origin::default()
     }
 }
 
 /// The note of the agent before this one, for the next one.
-fn note_file(kept: &Kept, options: &Options) -> std::io::Result<NoteFile> {
+fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
     let mut note = NoteFile::over(kept.coordinator_slots()?, options.coordinator_timeout);
     note.reopen()?;
     Ok(note)
-}
-
-/// Goes on in the place of an agent that knew other members: as a voter where it was one, and with the coordinator wherever it
-/// is.
-pub(super) fn return_to(
-    (endpoint, options, onlookers): Site<'_>,
-    is_host: Option<bool>,
-    left: Left,
-) -> Result<Connection, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
-    let Left { listeners, note } = left;
-    let mut members = note.voters.clone();
-    let voter = match place_of(&note, &listeners) {
-        None => {
-            // Nobody is to be accepted there.
-            if let Some(kept) = &options.kept {
-                kept.release_listeners();
-            }
-            OwnVoter::default()
-        }
-        Some(own) => {
-            members.push(own.to_string());
-            let note = Box::new(note);
-            let start = match note.voters.is_empty() {
-                false => Start::Returns { note },
-                true => {
-                    let origin = origin(&listeners, options);
-                    Start::Alone { note, origin }
-                }
-            };
-            let site = (endpoint, options, onlookers);
-            OwnVoter::new(serve(site, own, &members, listeners, start).map_err(explain)?)
-        }
-    };
-    let search = Search::of_open_group(endpoint.clone(), &members);
-    let site = (endpoint, options, onlookers);
-    let timeout = options.read_timeout;
-    let is_here = is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
-    let candidate = |own| Some(candidate(site, voter.clone(), Some(own), is_here));
-    let native = await_coordinator(search, candidate, options, onlookers)?;
-    Ok(Connection {
-        backend: Box::new(native),
-        server: None,
-        voter,
-        is_observed: false,
-    })
 }
 
 /// The place of the agent before this one, if it was a member there. One that was asked to be a voter, and killed before it was a
@@ -137,69 +115,33 @@ fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
         .then_some(place)
 }
 
-/// Takes part in a group that contact points know, which goes on without the endpoint's machine. None if there is none to ask, or a
-/// store answers at the endpoint.
-pub(super) fn find_elsewhere(
-    (endpoint, options, onlookers): Site<'_>,
-    is_host: Option<bool>,
-) -> Result<Option<Connection>, RendezvousError> {
-    let timeout = options.read_timeout;
-    let is_here = || is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
-    if options.known_voters.is_empty() || options.most_voters == 1 || is_here() {
-        return Ok(None);
-    }
-    let places = options.known_voters.iter().map(Endpoint::to_string);
-    let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
-    let (started, mut reminder) = (Instant::now(), Reminder::default());
-    while let Err(why) = search.find(&options.policy.credentials, ATTEMPT) {
-        match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
-            Ok(_) => return Ok(None),
-            Err(error) if started.elapsed() >= timeout => {
-                return Err(RendezvousError::of_c10d_store(error, &options.place()));
-            }
-            Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
-                target: reminder::TARGET,
-                "no coordinator is known at the endpoint and the contact points ({why}); {} s left; check that \
-                 RDZV_CONTACT_POINTS names voters that live",
-                timeout.saturating_sub(started.elapsed()).as_secs()
-            ),
-            Err(_) => {}
-        }
-    }
-    let (site, voter) = ((endpoint, options, onlookers), OwnVoter::default());
-    let candidate = |own| Some(candidate(site, voter.clone(), Some(own), false));
-    let native = await_coordinator(search, candidate, options, onlookers)?;
-    Ok(Some(Connection {
-        backend: Box::new(native),
-        server: None,
-        voter,
-        is_observed: false,
-    }))
-}
-
 /// Makes a server the voter at the endpoint, which founds the group or goes on as its only one.
-pub(super) fn found(
+pub(in crate::dynamic) fn found(
     server: &mut ServerOptions,
     (endpoint, options, onlookers): Site<'_>,
     listeners: Vec<TcpListener>,
     origin: Origin,
-) -> std::io::Result<()> {
-    let note = match &options.kept {
-        Some(kept) => Some(note_file(kept, options)?),
-        None => None,
-    };
+) -> io::Result<()> {
+    let note = options.kept.as_ref().map(|kept| note_file(kept, options));
+    let note = note.transpose()?;
     let first = Note::new(fastrand::u64(1..), options.coordinator_timeout);
     let start = Start::Alone {
         note: Box::new(note.as_ref().map_or(first, |note| note.note().clone())),
         origin,
     };
-    let voter = voter(vec![endpoint.clone()], 0, start, note, (options, onlookers));
+    let voter = voter(
+        slice::from_ref(endpoint),
+        0,
+        start,
+        note,
+        (options, onlookers),
+    );
     become_voter(server, listeners, voter)
 }
 
 /// The part of an agent in the group, with its server if it has one. Others reach a voter at `address`; without one, it does not
 /// become a voter. `is_here`: the endpoint is this machine.
-pub(super) fn candidate(
+pub(in crate::dynamic) fn candidate(
     (endpoint, options, onlookers): Site<'_>,
     voter: OwnVoter,
     address: Option<String>,
@@ -280,41 +222,30 @@ fn serve(
         }
     }
     let at = places.iter().position(|place| *place == own).unwrap_or(0);
-    let note = match &options.kept {
-        Some(kept) => Some(
-            note_file(kept, options).map_err(|source| StoreError::Listen {
-                address: own.to_string(),
-                source,
-            })?,
-        ),
-        None => None,
-    };
+    let note = options.kept.as_ref().map(|kept| note_file(kept, options));
+    let note = note.transpose().map_err(|source| StoreError::Listen {
+        address: own.to_string(),
+        source,
+    })?;
     let server = options.policy.server(loopback(&endpoint.host), own.port);
-    let voter = voter(places, at, start, note, (options, onlookers));
+    let voter = voter(&places, at, start, note, (options, onlookers));
     start_voter(server, listeners, voter)
 }
 
+/// The options of a voter at `own` of these endpoints.
 fn voter(
-    places: Vec<Endpoint>,
+    places: &[Endpoint],
     own: usize,
     start: Start,
     note: Option<NoteFile>,
     (options, onlookers): (&Options, &Onlookers),
 ) -> VoterOptions {
-    VoterOptions {
-        places,
-        open: Some(Open {
-            run: options.run_id.as_str().to_owned(),
-            most: options.most_voters,
-            start,
-        }),
-        note,
-        own,
-        is_store: false,
-        agent: options.kept.as_ref().map(Kept::instance),
-        timeout: options.coordinator_timeout,
-        node_timeout: options.settings.node_timeout,
-        credentials: options.policy.credentials.clone(),
-        onlookers: onlookers.clone(),
-    }
+    let mut voter = VoterOptions::of_agent(places, own, options, onlookers);
+    voter.settings.open = Some(Open {
+        run: options.run_id.as_str().to_owned(),
+        most: options.most_voters,
+        start,
+    });
+    voter.note = note;
+    voter
 }

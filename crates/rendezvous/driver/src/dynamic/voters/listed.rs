@@ -1,21 +1,18 @@
-//! Being a voter, if this machine has one of the places of a list.
+//! A voter at one of the endpoints of a list.
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer, resolve};
 use rdzv_voters::FRAME_BOUND;
 
-use super::elected::await_coordinator;
-use super::options::Options;
-use super::{Connection, say_who_hosts};
+use super::voter::{VoterOptions, voter};
 use crate::bind::loopback;
-use crate::dynamic::native::{self, OwnVoter, Search, VoterOptions};
 use crate::dynamic::node;
-use crate::{Kept, Onlookers, RendezvousError};
+use crate::dynamic::options::Options;
+use crate::{Onlookers, RendezvousError};
 
 /// Time between two attempts to get a port.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -23,29 +20,9 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// The time in which an agent whose keeper was killed ends, so that the next one gets its port.
 const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
 
-/// Becomes a voter if this is one of the places, and connects to the coordinator, once all voters are there and
-/// have elected one.
-pub(super) fn connect(
-    places: &[Endpoint],
-    options: &Options,
-    onlookers: &Onlookers,
-) -> Result<Connection, RendezvousError> {
-    let server = serve(places, options, onlookers)?;
-    if server.is_some() {
-        say_who_hosts(onlookers);
-    }
-    let native = await_coordinator(Search::new(places.to_vec()), |_| None, options, onlookers)?;
-    Ok(Connection {
-        backend: Box::new(native),
-        server: server.map(Arc::new),
-        voter: OwnVoter::default(),
-        is_observed: false,
-    })
-}
-
 /// The server of this agent, if it gets one of the places. Several places may be on one machine; the agents there get
 /// one each.
-fn serve(
+pub(in crate::dynamic) fn serve(
     places: &[Endpoint],
     options: &Options,
     onlookers: &Onlookers,
@@ -160,7 +137,7 @@ pub(super) fn become_voter(
     options: VoterOptions,
 ) -> io::Result<()> {
     server.limits.max_extension_bytes = FRAME_BOUND;
-    server.extension = Some(native::voter(options)?);
+    server.extension = Some(voter(options)?);
     server.listeners = listeners;
     Ok(())
 }
@@ -173,19 +150,8 @@ fn start(
     onlookers: &Onlookers,
 ) -> Result<TcpStoreServer, StoreError> {
     let place = &places[own];
-    let voter = VoterOptions {
-        places: places.to_vec(),
-        open: None,
-        note: None,
-        own,
-        is_store: false,
-        agent: options.kept.as_ref().map(Kept::instance),
-        timeout: options.coordinator_timeout,
-        node_timeout: options.settings.node_timeout,
-        credentials: options.policy.credentials.clone(),
-        onlookers: onlookers.clone(),
-    };
     let server = options.policy.server(loopback(&place.host), place.port);
+    let voter = VoterOptions::of_agent(places, own, options, onlookers);
     start_voter(server, listeners, voter)
 }
 
@@ -195,7 +161,7 @@ pub(super) fn start_voter(
     listeners: Vec<TcpListener>,
     voter: VoterOptions,
 ) -> Result<TcpStoreServer, StoreError> {
-    let address = voter.places[voter.own].to_string();
+    let address = voter.settings.places[voter.settings.own].clone();
     let onlookers = voter.onlookers.clone();
     let explain = |source| StoreError::Listen { address, source };
     become_voter(&mut server, listeners, voter).map_err(explain)?;
