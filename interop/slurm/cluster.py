@@ -146,7 +146,7 @@ def remove_groups(folder: Path):
 
 
 def remove_groups_of_ended_runs():
-    """Ends what a killed test run has left in its control groups: no signal ends a frozen process."""
+    """Ends what a killed run has left in its control groups: no signal ends a frozen process."""
     for group in FREEZER.glob("rdzv-*"):
         owner = group.name.split("-")[1]
         if not Path(f"/proc/{owner}").exists():
