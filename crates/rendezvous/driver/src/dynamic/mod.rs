@@ -6,7 +6,7 @@
 //! | [`driver`] | takes part over a state that every agent may change |
 //! | [`shared`] | where that state can be: to add a backend, begin there |
 //! | [`native`] | through a store server of ours, which runs the rendezvous itself |
-//! | `extension`, `note` | what makes a store server a coordinator; what it leaves to the next one if it is killed |
+//! | `extension`, `note` | what makes a store server a coordinator; its record |
 //! | `voters` | what makes a store server a voter; finding the coordinator among voters |
 //! | `probe` | finding out whether a server is a coordinator, and connecting to it |
 //! | `options` | the parameters and options of `c10d` |

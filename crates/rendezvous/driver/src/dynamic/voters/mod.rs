@@ -6,7 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `voter.rs`, `link.rs` | what makes a store server a voter; its connections to the others |
-//! | `listed.rs`, `store_voter.rs` | a voter at one of the endpoints of a list, in an agent and in a store |
+//! | `listed.rs`, `store_voter.rs` | a voter at an endpoint of a list, in an agent and in a store |
 //! | `open_group.rs` | a voter in a group that agents may join |
 //! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
 //! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
