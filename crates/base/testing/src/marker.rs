@@ -80,20 +80,25 @@ impl Marker {
     }
 
     /// Kills every process that carries the marker, and those that start meanwhile.
+    ///
+    /// All of them stop before the first is killed, as on a machine that loses its power: none reports
+    /// the death of another.
     pub fn kill_all(&self) {
         loop {
-            let left = self.processes();
+            let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));
+            let mut left: Vec<_> = self.processes().into_iter().filter_map(opened).collect();
+            // A number may belong to another process by now.
+            left.retain(|(pid, _)| Self::of(*pid).as_ref() == Some(self));
             if left.is_empty() {
                 return;
             }
-            for (pid, _) in left {
-                if let Some(process) = pids::open(pid) {
-                    // The number may belong to another process by now.
-                    if Self::of(pid).as_ref() == Some(self) {
-                        pids::signal(&process, Signal::KILL);
-                    }
-                    pids::closes_within(&process, Duration::from_millis(100));
+            for signal in [Signal::STOP, Signal::KILL] {
+                for (_, process) in &left {
+                    pids::signal(process, signal);
                 }
+            }
+            for (_, process) in &left {
+                pids::closes_within(process, Duration::from_millis(100));
             }
         }
     }
