@@ -81,8 +81,8 @@ impl Marker {
 
     /// Kills every process that carries the marker, and those that start meanwhile.
     ///
-    /// All of them stop before the first is killed, as on a machine that loses its power: none reports
-    /// the death of another.
+    /// All of them stop before the first is killed, so none reports the death of another: this is
+    /// what others see of a machine that loses its power.
     pub fn kill_all(&self) {
         loop {
             let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));
