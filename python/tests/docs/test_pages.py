@@ -39,7 +39,7 @@ def test_an_example_runs(block, tmp_path):
         command,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1800,
         cwd=tmp_path,
         env={**os.environ, "PYTHON_EXEC": sys.executable},
     )

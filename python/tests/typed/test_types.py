@@ -28,7 +28,7 @@ def check(tool, *arguments, folder):
         [sys.executable, "-m", tool, *arguments],
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=3000,
         cwd=folder,
         env=environment,
     )

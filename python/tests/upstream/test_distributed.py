@@ -11,7 +11,7 @@ from upstream import check
 def test_tests_of_pytorch_pass(backend, section, part):
     names = check.expected()[section]["names"]
     names = names[16:] if part else names[:16]
-    outcomes = check.outcomes(backend, names, timeout=280)
+    outcomes = check.outcomes(backend, names, timeout=1800)
     assert sorted(outcomes) == sorted(names)
     assert {name: result for name, result in outcomes.items() if result[0] != "passed"} == {}
 
