@@ -42,7 +42,6 @@ usage: cargo xtask <task>
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
-  bench terminal [...]   start, throughput, lag and idling of the view on a terminal
   flags                  write python/rdzv/_flags.py: the flags of `rdzv run`, for Python's `launch`
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest

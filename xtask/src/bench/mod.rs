@@ -23,7 +23,6 @@ mod secret;
 mod stolen;
 mod store;
 mod table;
-mod terminal;
 mod worker;
 
 use std::path::PathBuf;
@@ -47,17 +46,16 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("rpc", rest)) => rpc::run(rest),
         Some(("secret", rest)) => secret::run(rest),
         Some(("store", rest)) => store::run(rest),
-        Some(("terminal", rest)) => terminal::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
                 "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
-                   `secret`, `store` or `terminal`"
+                   `secret` or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret`, `store` or `terminal`"
+            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
         ),
     }
 }
