@@ -9,7 +9,6 @@ mod collective_worker;
 mod crowd;
 mod fixture_worker;
 mod group_member;
-mod hostile;
 mod load;
 mod member;
 mod placement;
@@ -34,12 +33,11 @@ use rdzv_store::{TcpStore, TcpStoreOptions};
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 17] = [
+const PROGRAMS: [Program; 16] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),
     ("group_member", || ended(group_member::main)),
-    ("hostile", || ended(hostile::main)),
     ("load", || ended(load::main)),
     ("member", || ended(member::main)),
     ("placement", || ended(placement::main)),

@@ -9,7 +9,6 @@ mod agent;
 mod arguments;
 mod collective;
 mod group;
-mod hostile;
 mod launch;
 mod launcher;
 mod measure;
@@ -39,7 +38,6 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("agent", rest)) => agent::run(rest),
         Some(("collective", rest)) => collective::run(rest),
         Some(("group", rest)) => group::run(rest),
-        Some(("hostile", rest)) => hostile::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("python", rest)) => python::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
@@ -50,12 +48,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some((worker::NAME, rest)) => worker::run(rest),
         Some((other, _)) => {
             bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
+                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc`, \
                    `secret` or `store`"
             )
         }
         None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
+            "say what to measure: `bench agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
         ),
     }
 }
