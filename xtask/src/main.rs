@@ -39,7 +39,6 @@ usage: cargo xtask <task>
   bench python [...]     the stores of the Python package, beside PyTorch's client
   bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
-  bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
   flags                  write python/rdzv/_flags.py: the flags of `rdzv run`, for Python's `launch`
   fuzz [seconds]         run each fuzz target for that long (default 60)

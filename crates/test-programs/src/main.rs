@@ -15,7 +15,6 @@ mod placement;
 mod reference_worker;
 mod rpc_bench;
 mod rpc_scenario;
-mod secret_cost;
 mod serve;
 mod shm_peer;
 mod state_codec;
@@ -33,7 +32,7 @@ use rdzv_store::{TcpStore, TcpStoreOptions};
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 16] = [
+const PROGRAMS: [Program; 15] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),
@@ -44,7 +43,6 @@ const PROGRAMS: [Program; 16] = [
     ("reference_worker", || ended(reference_worker::main)),
     ("rpc_bench", || ended(rpc_bench::main)),
     ("rpc_scenario", || ended(rpc_scenario::main)),
-    ("secret_cost", || ended(secret_cost::main)),
     ("serve", || ended(serve::main)),
     ("shm_peer", || ended(shm_peer::main)),
     ("state_codec", || ended(state_codec::main)),

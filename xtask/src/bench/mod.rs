@@ -18,7 +18,6 @@ mod python;
 mod reattach;
 mod rendezvous;
 mod rpc;
-mod secret;
 mod stolen;
 mod store;
 mod table;
@@ -29,6 +28,10 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 
 use crate::command::{cargo, step};
+
+/// Benchmarks that a developer may name.
+const NAMES: &str =
+    "`agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc` or `store`";
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match arguments
@@ -42,19 +45,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("python", rest)) => python::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("rpc", rest)) => rpc::run(rest),
-        Some(("secret", rest)) => secret::run(rest),
         Some(("store", rest)) => store::run(rest),
         Some((measure::NAME, rest)) => measure::run(rest),
         Some((worker::NAME, rest)) => worker::run(rest),
-        Some((other, _)) => {
-            bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc`, \
-                   `secret` or `store`"
-            )
-        }
-        None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc`, `secret` or `store`"
-        ),
+        Some((other, _)) => bail!("there is no benchmark '{other}': say {NAMES}"),
+        None => bail!("say what to measure: {NAMES}"),
     }
 }
 
