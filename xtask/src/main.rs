@@ -34,7 +34,6 @@ usage: cargo xtask <task>
   lines [CHECKOUT]       size, modules and cycles of each crate
   bench agent [...]      recovery, idling and console output, against torchrun
   bench collective [...] operations of process groups, against gloo
-  bench group [...]      torch.distributed with the backend rdzv, against gloo
   bench launch [...]     starting, restarting and log throughput, against torchrun
   bench python [...]     the stores of the Python package, beside PyTorch's client
   bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator

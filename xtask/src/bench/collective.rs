@@ -90,7 +90,7 @@ fn python_rank(python: &Path) -> Command {
 }
 
 /// Runs all ranks of one group, and returns the figures of rank 0.
-pub(super) fn group(
+fn group(
     command: impl Fn() -> Command,
     store: &str,
     world_size: u32,

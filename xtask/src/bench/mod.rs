@@ -8,7 +8,6 @@
 mod agent;
 mod arguments;
 mod collective;
-mod group;
 mod launch;
 mod launcher;
 mod measure;
@@ -30,8 +29,7 @@ use anyhow::{Context, bail, ensure};
 use crate::command::{cargo, step};
 
 /// Benchmarks that a developer may name.
-const NAMES: &str =
-    "`agent`, `collective`, `group`, `launch`, `python`, `rendezvous`, `rpc` or `store`";
+const NAMES: &str = "`agent`, `collective`, `launch`, `python`, `rendezvous`, `rpc` or `store`";
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match arguments
@@ -40,7 +38,6 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     {
         Some(("agent", rest)) => agent::run(rest),
         Some(("collective", rest)) => collective::run(rest),
-        Some(("group", rest)) => group::run(rest),
         Some(("launch", rest)) => launch::run(rest),
         Some(("python", rest)) => python::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
