@@ -35,7 +35,6 @@ usage: cargo xtask <task>
   bench agent [...]      recovery, idling and console output, against torchrun
   bench collective [...] operations of process groups, against gloo
   bench launch [...]     starting, restarting and log throughput, against torchrun
-  bench python [...]     the stores of the Python package, beside PyTorch's client
   bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
   bench store [...]      the TCP store server, against PyTorch's

@@ -13,7 +13,6 @@ mod launcher;
 mod measure;
 mod peer;
 mod processes;
-mod python;
 mod reattach;
 mod rendezvous;
 mod rpc;
@@ -29,7 +28,7 @@ use anyhow::{Context, bail, ensure};
 use crate::command::{cargo, step};
 
 /// Benchmarks that a developer may name.
-const NAMES: &str = "`agent`, `collective`, `launch`, `python`, `rendezvous`, `rpc` or `store`";
+const NAMES: &str = "`agent`, `collective`, `launch`, `rendezvous`, `rpc` or `store`";
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match arguments
@@ -39,7 +38,6 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         Some(("agent", rest)) => agent::run(rest),
         Some(("collective", rest)) => collective::run(rest),
         Some(("launch", rest)) => launch::run(rest),
-        Some(("python", rest)) => python::run(rest),
         Some(("rendezvous", rest)) => rendezvous::run(rest),
         Some(("rpc", rest)) => rpc::run(rest),
         Some(("store", rest)) => store::run(rest),
