@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Violation;
 use crate::history::key::{Answer, Key};
 use crate::history::{Operation, check};
 use crate::key_operation::KeyOperation;
+use crate::{Violation, broken};
 
 /// What the clients have learnt so far.
 #[derive(Debug, Default)]
@@ -45,9 +45,9 @@ impl Ledger {
     pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
         match self.winners.insert(version, client) {
             None => Ok(()),
-            Some(other) => Err(Violation(format!(
+            Some(other) => broken(format!(
                 "INV-S1: clients {other} and {client} both took the register from version {version}"
-            ))),
+            )),
         }
     }
 
@@ -56,7 +56,7 @@ impl Ledger {
         if self.sums.insert(sum) {
             return Ok(());
         }
-        Err(Violation(format!("two additions were answered with {sum}")))
+        broken(format!("two additions were answered with {sum}"))
     }
 
     /// An entry was taken from the queue. With one queue and one server, the entries of a pusher
@@ -66,9 +66,9 @@ impl Ledger {
         let key = pusher << 32 | usize::try_from(number).unwrap_or(usize::MAX);
         match self.taken.insert(key, number) {
             None => Ok(()),
-            Some(_) => Err(Violation(format!(
+            Some(_) => broken(format!(
                 "INV-S6: entry {number} of client {pusher} was taken twice"
-            ))),
+            )),
         }
     }
 }

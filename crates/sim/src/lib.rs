@@ -50,6 +50,11 @@ pub mod world;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 
+/// Fails with this description.
+fn broken<T>(what: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(what.into()))
+}
+
 /// Runs the world of a seed to its end; with `trace`, every event is written to standard output.
 pub fn run(seed: u64, trace: bool) -> Result<world::Report, Violation> {
     world::World::new(seed, trace).run()

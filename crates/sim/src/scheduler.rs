@@ -57,6 +57,22 @@ impl<E> Scheduler<E> {
         self.events.insert((time.max(self.now), number), event);
     }
 
+    /// Schedules an event for `delay` nanoseconds from now, after all others of that time.
+    pub fn after(&mut self, delay: u64, event: E) {
+        self.at(self.now + delay, event);
+    }
+
+    /// Schedules the event that wakes something when it is due, unless `wake`, the time of the
+    /// last such event, is as early.
+    pub fn wake(&mut self, wake: &mut Option<u64>, due: Option<u64>, event: E) {
+        if let Some(due) = due.map(|due| due.max(self.now))
+            && wake.is_none_or(|at| due < at)
+        {
+            *wake = Some(due);
+            self.at(due, event);
+        }
+    }
+
     /// Schedules an event for now, before other events of this time.
     pub fn at_once(&mut self, event: E) {
         self.urgent += 1;

@@ -15,18 +15,18 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Input, ServerMachine};
 use rdzv_store_proto::wire::request;
 
-use crate::Violation;
 use crate::client::Client;
 use crate::ledger::Ledger;
 use crate::link::Link;
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// Things that clients begin in one run.
 const ACTS: usize = 600;
 
 /// What a run amounted to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
     /// Events that happened.
     pub events: u64,
@@ -92,15 +92,7 @@ impl World {
             links: (0..=clients).map(|_| None).collect(),
             ledger: Ledger::default(),
             acts_left: ACTS,
-            report: Report {
-                events: 0,
-                answers: 0,
-                operations: 0,
-                resets: 0,
-                pauses: 0,
-                peak_memory: 0,
-                elapsed: Duration::ZERO,
-            },
+            report: Report::default(),
         };
         for client in 0..clients {
             world.turn_soon(client);
@@ -119,9 +111,7 @@ impl World {
             self.report.peak_memory = self.report.peak_memory.max(memory);
             // One request that was let in may take a little more than it said.
             if memory > self.limits.max_memory_bytes + (1 << 20) {
-                return Err(Violation(format!(
-                    "INV-S4: {memory} bytes of memory in use"
-                )));
+                return broken(format!("INV-S4: {memory} bytes of memory in use"));
             }
         }
         self.check_end()?;

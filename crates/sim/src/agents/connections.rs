@@ -67,7 +67,7 @@ impl World {
         } else {
             Event::AtAgent(id)
         };
-        self.time.at(self.time.now + late, event);
+        self.time.after(late, event);
     }
 
     pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {

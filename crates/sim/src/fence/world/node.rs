@@ -10,9 +10,9 @@ use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
-use super::{Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
-use crate::Violation;
+use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
+use crate::{Violation, broken};
 
 /// Where the agent's end of a connection is.
 pub(super) fn place(id: ConnId) -> String {
@@ -22,7 +22,7 @@ pub(super) fn place(id: ConnId) -> String {
 impl World {
     pub(super) fn begin(&mut self, it: usize) -> Result<(), Violation> {
         let Some(coordinator) = self.coordinator_for(it) else {
-            self.time.at(self.time.now + 100 * MS, Event::Begin(it));
+            self.time.after(100 * MS, Event::Begin(it));
             return Ok(());
         };
         let settings = Settings {
@@ -70,8 +70,7 @@ impl World {
             }
             None => {
                 let life = self.machines[it].life;
-                self.time
-                    .at(self.time.now + 300 * MS, Event::NotFound(it, life));
+                self.time.after(300 * MS, Event::NotFound(it, life));
                 Ok(())
             }
         }
@@ -149,7 +148,7 @@ impl World {
             }
             agent::Output::Changed(Change::Membership { .. }) => {}
             agent::Output::Changed(change) => {
-                return Err(Violation(format!("n{it} is told of {change:?}")));
+                return broken(format!("n{it} is told of {change:?}"));
             }
             _ => {}
         }
@@ -163,7 +162,7 @@ impl World {
                 true => 0,
                 false => self.time.random.u64(0..6000) * MS,
             };
-            self.time.at(self.time.now + grace, Event::Ended(it, start));
+            self.time.after(grace, Event::Ended(it, start));
         }
         Ok(())
     }
@@ -187,24 +186,19 @@ impl World {
         machine.fence = Fence::new(Duration::from_secs(60), self.plan.rules);
         if let Some((_, start, _)) = machine.workers {
             self.report.ended += 1;
-            self.time.at(self.time.now + late, Event::Killed(it, start));
+            self.time.after(late, Event::Killed(it, start));
         }
         if let Some(id) = machine.connection.take() {
             self.end_stream(id);
         }
         let again = again.max(nanos(WORKERS_END_WITHIN));
-        self.time.at(self.time.now + again, Event::Begin(it));
+        self.time.after(again, Event::Begin(it));
     }
 
     pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result<(), Violation> {
         let now = self.now(it);
         self.machines[it].fence.handle(now, input);
-        while let Some(output) = self.machines[it].fence.poll_output() {
-            let signal = match output {
-                fence::Output::Stop => Signal::Stop,
-                fence::Output::Continue(_) => Signal::Continue,
-                fence::Output::Kill | fence::Output::GiveUp(_) => Signal::Kill,
-            };
+        while let Some(signal) = self.machines[it].fence.poll_output() {
             let late = self.time.random.u64(0..nanos(SIGNALS_TAKE));
             let machine = &mut self.machines[it];
             let Some((_, start, _)) = machine.workers else {
@@ -223,7 +217,7 @@ impl World {
         &mut self,
         it: usize,
         start: u64,
-        signal: Signal,
+        signal: fence::Output,
     ) -> Result<(), Violation> {
         self.time.log(format!("n{it}"), || format!("{signal:?}"));
         let Some((_, of, stopped)) = &mut self.machines[it].workers else {
@@ -233,16 +227,16 @@ impl World {
             return Ok(());
         }
         match signal {
-            Signal::Stop => {
+            fence::Output::Stop => {
                 *stopped = true;
                 self.report.stops += 1;
             }
-            Signal::Continue => {
+            fence::Output::Continue(_) => {
                 *stopped = false;
                 self.report.continued += 1;
                 return self.check();
             }
-            Signal::Kill => {
+            fence::Output::Kill | fence::Output::GiveUp(_) => {
                 self.report.kills += 1;
                 return self.workers_are_gone(it);
             }
