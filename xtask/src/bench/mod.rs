@@ -11,7 +11,7 @@ mod collective;
 mod launch;
 mod launcher;
 mod measure;
-mod peer;
+pub(crate) mod peer;
 mod processes;
 mod reattach;
 mod rendezvous;
