@@ -85,15 +85,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         "asked for: an empty call within its three gates in 9 of 10 runs: {quick} of {runs}, {}",
         if is_quick { "yes" } else { "NO" }
     );
-    let paced = figures::paced(ours, "wake_p50");
-    let is_paced = figures::paced_is_met(paced);
-    met &= is_paced;
-    println!(
-        "asked for: a call every 10 ms in at most 1.25 round trips over two eventfds: {paced:.2}, {} ({:.2} of those with a poll before each read, {:.2} of those between two processors)",
-        if is_paced { "yes" } else { "NO" },
-        figures::paced(ours, "wake_polled_p50"),
-        figures::paced(ours, "wake_apart_p50"),
-    );
     ensure!(met, "a target was missed");
     Ok(())
 }
@@ -126,9 +117,6 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
 
     let mut pair = start(2)?;
     figures.add("init_2", slowest(&pair.tell_all("init")?, "seconds")?);
-    if lends {
-        figures.add_all(&pair.tell_first("wake")?);
-    }
     let before = Processors::now()?;
     figures.add_all(&pair.tell_first("calls")?);
     println!(
