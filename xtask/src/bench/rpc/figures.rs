@@ -182,18 +182,6 @@ pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
     compared.collect()
 }
 
-/// In how many runs an empty call was within all of its gates.
-pub(super) fn quick_runs(side: &Side) -> usize {
-    let gates = ["latency_p50", "latency_p90", "latency_p99"].map(Quantity::of);
-    let quick = |figures: &&Figures| {
-        gates.iter().all(|quantity| {
-            let value = figures.0.get(quantity.key);
-            value.is_some_and(|value| value * quantity.scale <= quantity.gate)
-        })
-    };
-    side.runs.iter().filter(quick).count()
-}
-
 /// Whether a side uses next to nothing while nothing is called.
 pub(super) fn rests(side: &Side) -> bool {
     let quantity = Quantity::of("cores");
@@ -223,30 +211,6 @@ mod tests {
         figures.add_all(&answer);
         let error = figures.complete().unwrap_err().to_string();
         assert_eq!(error, "nobody answered 'echo'");
-    }
-
-    #[test]
-    fn a_run_is_quick_if_all_of_its_percentiles_are() {
-        let run = |p50: f64, p90: f64, p99: f64| {
-            let mut figures = Figures::default();
-            for (key, value) in [
-                ("latency_p50", p50),
-                ("latency_p90", p90),
-                ("latency_p99", p99),
-            ] {
-                figures.add(key, value * 1e-6);
-            }
-            figures
-        };
-        let side = Side {
-            name: "rdzv",
-            runs: vec![
-                run(3.0, 7.0, 19.0),
-                run(3.0, 7.0, 21.0),
-                run(5.0, 7.0, 19.0),
-            ],
-        };
-        assert_eq!(quick_runs(&side), 1);
     }
 
     #[test]
