@@ -16,7 +16,6 @@ mod processes;
 mod reattach;
 mod rendezvous;
 mod rpc;
-mod stolen;
 mod store;
 mod table;
 mod worker;

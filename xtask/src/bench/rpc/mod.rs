@@ -17,7 +17,6 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::peer::Server;
-use super::stolen::Processors;
 use super::{arguments, release_binary, table, test_program};
 use crate::install;
 use figures::{Figures, Side};
@@ -95,12 +94,7 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
 
     let mut pair = start(2)?;
     figures.add("init_2", slowest(&pair.tell_all("init")?, "seconds")?);
-    let before = Processors::now()?;
     figures.add_all(&pair.tell_first("calls")?);
-    println!(
-        "        {:.1} % of the time was stolen during the calls",
-        Processors::now()?.stolen_since(before)
-    );
     figures.add("cores", slowest(&pair.tell_all("idle")?, "cores")?);
     figures.add(
         "shutdown_2",
