@@ -68,7 +68,7 @@ impl Drop for Peer {
 
 /// A server that runs until this is dropped.
 pub(crate) struct Server {
-    pub(super) peer: Peer,
+    peer: Peer,
     pub(super) port: u16,
 }
 

@@ -1,7 +1,7 @@
 //! A crowd of agents that find one another through an rdzv store server, timed.
 //!
 //! ```text
-//! crowd serve                       hosts; prints its port, then for each line read its figures so far
+//! crowd serve                       hosts, and prints its port
 //! crowd threads <address> <agents>  one round of agents as programs have them, a thread each
 //! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
 //! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
