@@ -127,7 +127,6 @@ impl Starts {
 fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let rank = number("LOCAL_RANK")?;
     let mut text = std::fs::File::open(folder.join(rank.to_string()))?;
-    note(notes, "pid", std::process::id().into())?;
     note(notes, "began", now())?;
     let mut out = std::io::stdout().lock();
     // The kernel copies it from file to stdout.
