@@ -60,7 +60,6 @@ enum Event {
 /// The world of one seed.
 #[derive(Debug)]
 pub struct World {
-    trace: bool,
     time: Scheduler<Event>,
     machine: ServerMachine,
     limits: Limits,
@@ -74,8 +73,8 @@ pub struct World {
 
 impl World {
     /// A world in which nothing has happened yet.
-    pub fn new(seed: u64, trace: bool) -> Self {
-        let mut time = Scheduler::new(seed, Trace::Nothing);
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        let mut time = Scheduler::new(seed, trace);
         let limits = Limits {
             max_unsent_bytes: time.random.usize(100..200_000),
             max_memory_bytes: 8 << 20,
@@ -83,7 +82,6 @@ impl World {
         };
         let clients = time.random.usize(2..24);
         let mut world = Self {
-            trace,
             time,
             machine: ServerMachine::new(limits),
             limits,
@@ -102,10 +100,13 @@ impl World {
 
     /// Lets everything happen, and looks at what is left in the end.
     pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        self.time.finish(result)
+    }
+
+    fn go(&mut self) -> Result<Report, Violation> {
         while let Some(event) = self.time.pop() {
-            if self.trace {
-                println!("{:>12.6} ms  {}", self.time.now as f64 / 1e6, shown(&event));
-            }
+            self.time.log("clients", || shown(&event));
             self.happen(event)?;
             let memory = self.machine.stats().memory_bytes;
             self.report.peak_memory = self.report.peak_memory.max(memory);
