@@ -41,9 +41,8 @@ const FASTER: f64 = 20.0;
 const SECONDS: f64 = 10.0;
 
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    if let Some(("reattach", rest)) = words
-        .split_first()
-        .map(|(word, rest)| (word.as_str(), rest))
+    if let [word, rest @ ..] = words
+        && word == "reattach"
     {
         return reattach::run(rest);
     }

@@ -179,12 +179,8 @@ impl World {
             host: match plan.place {
                 Place::Coordinator => Some(Coordinator::default()),
                 Place::Restartable => {
-                    let origin = origin(
-                        plan.hosted.then(|| agents[0].instance),
-                        false,
-                        0,
-                        plan.rules,
-                    );
+                    let host = plan.hosted.then(|| agents[0].instance);
+                    let origin = origin(host, false, 0, plan.rules);
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
                 Place::Store => None,

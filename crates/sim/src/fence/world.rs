@@ -358,7 +358,7 @@ impl World {
                     return self.tell_agent(it, agent::Input::Disconnected(why));
                 }
             }
-            Event::Begin(it) => return self.begin(it),
+            Event::Begin(it) => self.begin(it),
             Event::Dial(it, life) | Event::NotFound(it, life) | Event::Join(it, life)
                 if self.machines[it].life != life => {}
             Event::Dial(it, _) => return self.dial(it),

@@ -96,19 +96,17 @@ impl World {
             return self.collect(worker);
         }
         self.model.creators.insert(rref, me);
-        self.model.forks.insert(
-            fork,
-            Fork {
-                rref,
-                owner: to,
-                from: me,
-                holder: me,
-                parent: None,
-                stage: Stage::Pending,
-                held: true,
-                given_up: false,
-            },
-        );
+        let it = Fork {
+            rref,
+            owner: to,
+            from: me,
+            holder: me,
+            parent: None,
+            stage: Stage::Pending,
+            held: true,
+            given_up: false,
+        };
+        self.model.forks.insert(fork, it);
         self.holds(worker, Handle::User(rref, fork));
         let (arrives, answered) = (self.time.now + self.latency(), self.time.now + takes);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
@@ -156,19 +154,17 @@ impl World {
             Handle::Owner(_) => None,
             Handle::User(_, parent) => Some(parent),
         };
-        self.model.forks.insert(
-            data.fork,
-            Fork {
-                rref: data.rref,
-                owner: data.owner,
-                from: me,
-                holder: to,
-                parent,
-                stage: Stage::OnItsWay,
-                held: true,
-                given_up: false,
-            },
-        );
+        let it = Fork {
+            rref: data.rref,
+            owner: data.owner,
+            from: me,
+            holder: to,
+            parent,
+            stage: Stage::OnItsWay,
+            held: true,
+            given_up: false,
+        };
+        self.model.forks.insert(data.fork, it);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if lost {
             self.over(data.fork);

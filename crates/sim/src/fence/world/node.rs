@@ -20,10 +20,10 @@ pub(super) fn place(id: ConnId) -> String {
 }
 
 impl World {
-    pub(super) fn begin(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn begin(&mut self, it: usize) {
         let Some(coordinator) = self.coordinator_for(it) else {
             self.time.after(100 * MS, Event::Begin(it));
-            return Ok(());
+            return;
         };
         let settings = Settings {
             last_call_timeout: Duration::from_secs(1),
@@ -48,7 +48,6 @@ impl World {
         let client = client.from(Some(place(id)));
         (machine.client, machine.connection) = (Some(client), Some(id));
         self.time.at(self.time.now, Event::Join(it, life));
-        Ok(())
     }
 
     pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
@@ -143,7 +142,7 @@ impl World {
                     .workers
                     .is_some_and(|(of, ..)| of == round) =>
             {
-                self.stop_workers(it)?;
+                self.stop_workers(it);
                 return self.tell_fence(it, fence::Input::Over);
             }
             agent::Output::Changed(Change::Membership { .. }) => {}
@@ -156,7 +155,7 @@ impl World {
     }
 
     /// Workers have a grace, and then the agent joins again.
-    pub(super) fn stop_workers(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
             let grace = match self.time.chance(50) {
                 true => 0,
@@ -164,7 +163,6 @@ impl World {
             };
             self.time.after(grace, Event::Ended(it, start));
         }
-        Ok(())
     }
 
     pub(super) fn workers_are_gone(&mut self, it: usize) -> Result<(), Violation> {
