@@ -14,8 +14,8 @@ pub struct Ledger {
     winners: BTreeMap<u64, usize>,
     /// Sums that were answered to additions of 1.
     sums: BTreeSet<i64>,
-    /// INV-S6: entries taken, per pusher the last one.
-    taken: BTreeMap<usize, u64>,
+    /// INV-S6: entries taken, by pusher and number.
+    taken: BTreeSet<(usize, u64)>,
     /// INV-L1: what was done to each key.
     keys: BTreeMap<usize, Vec<Operation<Key>>>,
     /// How many answers were looked at.
@@ -63,12 +63,11 @@ impl Ledger {
     /// are answered in the order in which they were pushed only if they travel to one popper; so
     /// only taking one twice is wrong here.
     pub fn took(&mut self, pusher: usize, number: u64) -> Result<(), Violation> {
-        let key = pusher << 32 | usize::try_from(number).unwrap_or(usize::MAX);
-        match self.taken.insert(key, number) {
-            None => Ok(()),
-            Some(_) => broken(format!(
-                "INV-S6: entry {number} of client {pusher} was taken twice"
-            )),
+        if self.taken.insert((pusher, number)) {
+            return Ok(());
         }
+        broken(format!(
+            "INV-S6: entry {number} of client {pusher} was taken twice"
+        ))
     }
 }

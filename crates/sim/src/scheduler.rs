@@ -105,11 +105,6 @@ impl<E> Scheduler<E> {
         self.random.u32(0..100) < percent
     }
 
-    /// Whether anything is traced.
-    pub fn is_traced(&self) -> bool {
-        self.log.is_on()
-    }
-
     /// Traces what happens to `who`.
     pub fn log(&self, who: impl Display, text: impl FnOnce() -> String) {
         self.log.write(self.now, who, text);

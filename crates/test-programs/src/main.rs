@@ -27,6 +27,7 @@ use std::process::{ExitCode, Termination};
 use std::{env, fs, io};
 
 use rdzv_store::{TcpStore, TcpStoreOptions};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// A name and what runs under it.
 type Program = (&'static str, fn() -> ExitCode);
@@ -86,6 +87,14 @@ fn store_at(endpoint: &str) -> Result<TcpStore, Box<dyn Error>> {
         host,
         port.parse()?,
     ))?)
+}
+
+/// Lets this process have as many files open as the system allows.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What it is for fails with a clear error of its own.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn ended<E: Termination>(program: impl FnOnce() -> E) -> ExitCode {

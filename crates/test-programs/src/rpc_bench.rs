@@ -27,8 +27,9 @@ use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{Arena, Method, Methods, RpcAgent, RpcError, RpcFuture, RpcOptions, Tensor};
 use rdzv_rpc_proto::worker::WorkerInfo;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+
+use crate::rpc_scenario::process;
 
 /// What all sides of the benchmark do. The peer has the same figures.
 const CALLS: usize = 1000;
@@ -78,7 +79,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             }
             ("idle", agent) => {
                 worker = agent;
-                idle()
+                json!({ "cores": process::idle(IDLE) })
             }
             ("shutdown", Some(agent)) => {
                 let start = Instant::now();
@@ -230,14 +231,4 @@ fn registered(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
     }
     times.sort_unstable_by(f64::total_cmp);
     Ok(times[times.len() / 2])
-}
-
-fn idle() -> Value {
-    let seconds = || {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let (start, before) = (Instant::now(), seconds());
-    std::thread::sleep(IDLE);
-    json!({ "cores": (seconds() - before) / start.elapsed().as_secs_f64() })
 }

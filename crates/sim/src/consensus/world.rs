@@ -412,7 +412,7 @@ impl World {
             return Ok(());
         };
         let id = process.id;
-        if self.time.is_traced() && !matches!(output, Output::Send { .. }) {
+        if !matches!(output, Output::Send { .. }) {
             self.time.log(id, || format!("{output:?}"));
         }
         match output {
