@@ -62,8 +62,7 @@ impl<E> Scheduler<E> {
         self.at(self.now + delay, event);
     }
 
-    /// Schedules the event that wakes something when it is due, unless `wake`, the time of the
-    /// last such event, is as early.
+    /// Schedules the event of a machine that is due, unless an event at `wake` is as early.
     pub fn wake(&mut self, wake: &mut Option<u64>, due: Option<u64>, event: E) {
         if let Some(due) = due.map(|due| due.max(self.now))
             && wake.is_none_or(|at| due < at)

@@ -91,7 +91,7 @@ impl Server {
         self.peer.process.id()
     }
 
-    /// Ends it in order.
+    /// Sends SIGTERM, and waits until the server has ended.
     pub(crate) fn end(self) -> anyhow::Result<ExitStatus> {
         signal(self.process_id(), Signal::SIGTERM)?;
         self.peer.end()

@@ -11,7 +11,7 @@ use crate::{Violation, broken};
 /// The most handles that a worker collects.
 const HANDLES: usize = 24;
 
-/// The value of a creation exists. Its making may fail, which is drawn when the owner is told.
+/// The input that a value exists. The world draws whether its making has failed.
 fn made(rref: RRefId) -> Input<'static> {
     let failed = false;
     Input::Made { rref, failed }

@@ -68,7 +68,7 @@ fn no_lie_ends_a_process() {
     assert!(refused > 2000, "only {refused} lies were refused");
 }
 
-/// What is noticed of a broken rule in the world of a seed.
+/// Returns the text of a violation in the world of a seed, in which one rule is broken.
 fn fault(seed: u64, rule: Rule) -> Option<String> {
     let mut plan = Plan::of_seed(seed);
     plan.rules = Rules::without(rule);

@@ -50,8 +50,8 @@ fn occur<A: Debug>(acts: impl Iterator<Item = A>, kinds: &[&str], least: usize) 
     }
 }
 
-/// Breaks one rule after the other, and fails unless each is noticed. `fault` returns what is
-/// noticed of a broken rule in the worlds of a seed.
+/// Breaks one rule after the other, and fails unless each is noticed. `fault` returns the text of
+/// a violation in the worlds of a seed, in which one rule is broken.
 fn are_noticed<R: Copy + Debug>(rules: &[R], fault: impl Fn(u64, R) -> Option<String>) {
     let mut unnoticed = Vec::new();
     for rule in rules {
