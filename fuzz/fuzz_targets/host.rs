@@ -10,7 +10,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::wire::{EventReader, Operation};
-use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Output};
+use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Note, Origin, Output};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut reader = EventReader::default();
@@ -23,7 +23,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     operate(Coordinator::default(), false, bytes);
     let note = Note::new(1, Duration::from_secs(60));
-    operate(Coordinator::restartable(Now::default(), note), true, bytes);
+    let host = Coordinator::restartable(Now::default(), note, Origin::default());
+    operate(host, true, bytes);
 });
 
 /// Each request: connection, opcode, length, payload.

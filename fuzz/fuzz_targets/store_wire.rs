@@ -86,36 +86,8 @@ struct World {
 }
 
 impl World {
+    /// Hands an input to the machine, and carries out what that leads to.
     fn handle(&mut self, input: Input<'_>) {
-        self.machine.handle(Now::default(), input);
-        loop {
-            let mut outputs = Vec::new();
-            while let Some(output) = self.machine.poll_output() {
-                outputs.push(output);
-            }
-            if outputs.is_empty() {
-                return;
-            }
-            for output in outputs {
-                match output {
-                    Output::Flush(id) => {
-                        let count = self.collect(id);
-                        self.tell(Input::Sent(id, count));
-                    }
-                    Output::Close(id, _) => {
-                        self.collect(id);
-                        self.closed[id.0 as usize] = true;
-                        self.tell(Input::Closed(id));
-                    }
-                    Output::Yield => self.tell(Input::Turn),
-                    Output::PauseReading(_) | Output::ResumeReading(_) | Output::Joined(_) => {}
-                }
-            }
-        }
-    }
-
-    /// Tells the machine what came of an output; what that leads to is carried out at once.
-    fn tell(&mut self, input: Input<'_>) {
         self.machine.handle(Now::default(), input);
         let mut outputs = Vec::new();
         while let Some(output) = self.machine.poll_output() {
@@ -125,15 +97,15 @@ impl World {
             match output {
                 Output::Flush(id) => {
                     let count = self.collect(id);
-                    self.tell(Input::Sent(id, count));
+                    self.handle(Input::Sent(id, count));
                 }
                 Output::Close(id, _) => {
                     self.collect(id);
                     self.closed[id.0 as usize] = true;
-                    self.tell(Input::Closed(id));
+                    self.handle(Input::Closed(id));
                 }
-                Output::Yield => self.tell(Input::Turn),
-                Output::PauseReading(_) | Output::ResumeReading(_) | Output::Joined(_) => {}
+                Output::Yield => self.handle(Input::Turn),
+                Output::PauseReading(_) | Output::ResumeReading(_) | Output::Joined(..) => {}
             }
         }
     }

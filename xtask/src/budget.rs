@@ -8,13 +8,12 @@
 //! Both are counted in the development build that the tests use. A launch is counted in system
 //! calls, since valgrind 3.19 has no `pidfd_open`, without which no agent runs.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, ensure};
 
+use crate::bench::peer::{Peer, Server};
 use crate::command::{succeeds, target_folder};
 use crate::install::{apt_install, has};
 use crate::test;
@@ -88,21 +87,17 @@ fn callgrind(file: &Path, rdzv: &Path) -> Command {
         .args(["--tool=callgrind", "--trace-children=yes"])
         .arg(format!("--callgrind-out-file={}.%p", file.display()))
         .arg(rdzv)
-        .args(["store", "--host", "127.0.0.1", "--port", "0"])
-        .stderr(Stdio::null());
+        .args(["store", "--host", "127.0.0.1", "--port", "0"]);
     command
 }
 
 /// Returns the instructions of a store server that one client sends `requests`, one at a time.
 fn instructions(rdzv: &Path, client: &Path, requests: u64) -> anyhow::Result<u64> {
     let folder = tempfile::tempdir()?;
-    let mut server = callgrind(&folder.path().join("counts"), rdzv)
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let served = ask(&mut server, client, requests);
-    kill_process(Pid::from_child(&server), Signal::TERM)?;
-    server.wait()?;
-    served?;
+    let server = Server::start(&mut callgrind(&folder.path().join("counts"), rdzv))?;
+    ask(&server, client, requests)?;
+    // It writes its counts when it ends in order.
+    server.end()?;
     let mut total = 0;
     for entry in folder.path().read_dir()? {
         let text = std::fs::read_to_string(entry?.path())?;
@@ -116,31 +111,17 @@ fn instructions(rdzv: &Path, client: &Path, requests: u64) -> anyhow::Result<u64
     Ok(total)
 }
 
-fn ask(server: &mut Child, client: &Path, requests: u64) -> anyhow::Result<()> {
-    let mut line = String::new();
-    let output = server.stdout.take().context("the server has no output")?;
-    BufReader::new(output).read_line(&mut line)?;
-    let port = line.trim().rsplit(':').next().unwrap_or_default();
-    let mut client = Command::new(client)
-        .arg(format!("tcp://127.0.0.1:{port}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut questions = client.stdin.take().context("the client has no input")?;
-    let answers = BufReader::new(client.stdout.take().context("the client has no output")?);
-    let mut answers = answers.lines();
-    ensure!(
-        answers.next().transpose()?.as_deref() == Some("ready"),
-        "the client did not connect"
-    );
+fn ask(server: &Server, client: &Path, requests: u64) -> anyhow::Result<()> {
+    let url = format!("tcp://{}", server.address());
+    let mut client = Peer::start(Command::new(client).arg(url))?;
+    let greeting = client.line()?;
+    ensure!(greeting == "ready\n", "the client did not connect");
     for sum in 1..=requests {
-        writeln!(questions, "add key 1")?;
-        let answer = answers.next().transpose()?.unwrap_or_default();
-        if answer != sum.to_string() {
-            bail!("the store answered '{answer}' to request {sum}");
-        }
+        let answer = client.ask("add key 1")?;
+        ensure!(
+            answer == sum,
+            "the store answered '{answer}' to request {sum}"
+        );
     }
-    drop(questions);
-    client.wait()?;
     Ok(())
 }

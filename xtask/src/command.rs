@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 /// The root of the workspace, whatever the current directory is.
@@ -85,20 +85,26 @@ pub(crate) fn line(command: &Command) -> String {
 
 /// Runs `command` with the terminal's streams and fails unless it exits with 0.
 pub(crate) fn step(title: &str, command: &mut Command) -> anyhow::Result<()> {
+    println!("\n==> {title}\n    {}", line(command));
+    run(title, command, || Ok(()))
+}
+
+/// Runs a command, then `show`, and fails unless the command exits with 0.
+fn run(
+    title: &str,
+    command: &mut Command,
+    show: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let text = line(command);
-    println!("\n==> {title}\n    {text}");
     let start = Instant::now();
     let status = command
         .stdin(Stdio::null())
         .status()
         .with_context(|| format!("failed to start `{text}`"))?;
-    if !status.success() {
-        bail!("{title} failed ({status}): {text}");
-    }
-    println!(
-        "    {title}: done in {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
+    show()?;
+    ensure!(status.success(), "{title} failed ({status}): {text}");
+    let seconds = start.elapsed().as_secs_f64();
+    println!("    {title}: done in {seconds:.1} s");
     Ok(())
 }
 
@@ -123,28 +129,16 @@ pub(crate) fn lowest_priority(command: &Command) -> Command {
 /// Runs `command` as [`step`] does, and prints its output when it has ended: the lines of steps that run
 /// at the same time stay apart.
 pub(crate) fn step_aside(title: &str, command: &mut Command) -> anyhow::Result<()> {
-    let text = line(command);
-    println!("\n==> {title}, beside others\n    {text}");
-    let start = Instant::now();
+    println!("\n==> {title}, beside others\n    {}", line(command));
     let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file.try_clone()?)
-        .status()
-        .with_context(|| format!("failed to start `{text}`"))?;
-    let mut printed = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut printed)?;
-    println!("\n==> {title}\n{}", String::from_utf8_lossy(&printed));
-    if !status.success() {
-        bail!("{title} failed ({status}): {text}");
-    }
-    println!(
-        "    {title}: done in {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
-    Ok(())
+    command.stdout(file.try_clone()?).stderr(file.try_clone()?);
+    run(title, command, || {
+        let mut printed = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut printed)?;
+        println!("\n==> {title}\n{}", String::from_utf8_lossy(&printed));
+        Ok(())
+    })
 }
 
 /// Runs `command` quietly and returns what it wrote to stdout; its stderr is part of the error.

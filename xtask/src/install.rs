@@ -160,6 +160,12 @@ pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
         .with_context(|| format!("install these packages yourself: {}", packages.join(" ")))
 }
 
+/// Returns `PATH` with a folder before all others.
+pub(crate) fn path_with(folder: &Path) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}", folder.display())
+}
+
 /// `true` if a program of this name is on `PATH`.
 pub(crate) fn has(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -34,15 +34,10 @@ usage: cargo xtask <task>
   lines [CHECKOUT]       size, modules and cycles of each crate
   bench agent [...]      recovery, idling and console output, against torchrun
   bench collective [...] operations of process groups, against gloo
-  bench group [...]      torch.distributed with the backend rdzv, against gloo
-  bench hostile          an honest client of the store beside each attack
   bench launch [...]     starting, restarting and log throughput, against torchrun
-  bench python [...]     the stores of the Python package, beside PyTorch's client
   bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator
   bench rpc [...]        calls between workers, beside torch.distributed.rpc
-  bench secret [...]     stores and launches with a job token and with TLS, beside the same without
   bench store [...]      the TCP store server, against PyTorch's
-  bench terminal [...]   start, throughput, lag and idling of the view on a terminal
   flags                  write python/rdzv/_flags.py: the flags of `rdzv run`, for Python's `launch`
   fuzz [seconds]         run each fuzz target for that long (default 60)
   python [...]           build the Python package and run its tests alone; arguments go to pytest

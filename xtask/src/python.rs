@@ -119,7 +119,6 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     fs::copy(built.join("rdzv"), python.with_file_name("rdzv"))?;
     // Entry points, name and version.
     let tools = install::python()?;
-    let path = std::env::var("PATH").unwrap_or_default();
     let folder = tools.parent().unwrap_or(Path::new(""));
     let mut metadata = Command::new(&tools);
     metadata
@@ -127,7 +126,7 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
         .args(["-c", METADATA])
         .arg(&site)
         .env("PYTHONPATH", sources.join("build"))
-        .env("PATH", format!("{}:{path}", folder.display()));
+        .env("PATH", install::path_with(folder));
     step("metadata of the package", &mut metadata)?;
     Ok(python)
 }

@@ -141,8 +141,17 @@ fn manifests() -> anyhow::Result<()> {
 
 /// Runs PyTorch against the programs that [`build`] compiled.
 fn interop(arguments: &[String]) -> anyhow::Result<()> {
-    let (python, programs) = interop_setting()?;
-    let mut pytest = Command::new(python);
+    let built = target_folder()?.join("debug");
+    let names = PROGRAMS.map(|(_, name)| name);
+    let paths = programs(&built.join("rdzv-test-programs"), &names)?;
+    let variables = PROGRAMS.map(|(variable, _)| variable);
+    let mut programs: Vec<_> = variables.into_iter().zip(paths).collect();
+    for (variable, name) in BESIDE {
+        let path = built.join(name);
+        ensure!(path.is_file(), "{} was not built", path.display());
+        programs.push((variable, path));
+    }
+    let mut pytest = Command::new(install::python()?);
     pytest
         .current_dir(root())
         .args(["-m", "pytest", "interop"])
@@ -155,23 +164,6 @@ fn interop(arguments: &[String]) -> anyhow::Result<()> {
     }
     pytest.env(slurm::PROCTRACK, proctracks.join(" "));
     step_aside("tests with PyTorch", &mut pytest)
-}
-
-/// Returns what the interop suite runs with: an interpreter that has PyTorch, and the variables that name the programs that
-/// [`build`] compiled.
-pub(crate) fn interop_setting() -> anyhow::Result<(PathBuf, Vec<(&'static str, PathBuf)>)> {
-    let python = install::python()?;
-    let built = target_folder()?.join("debug");
-    let names = PROGRAMS.map(|(_, name)| name);
-    let paths = programs(&built.join("rdzv-test-programs"), &names)?;
-    let variables = PROGRAMS.map(|(variable, _)| variable);
-    let mut programs: Vec<_> = variables.into_iter().zip(paths).collect();
-    for (variable, name) in BESIDE {
-        let path = built.join(name);
-        ensure!(path.is_file(), "{} was not built", path.display());
-        programs.push((variable, path));
-    }
-    Ok((python, programs))
 }
 
 /// Lets the binary of all test programs link its names, and returns the paths of `names`.

@@ -3,9 +3,9 @@
 //! The build backend of the package itself does it (`python/build/build_backend.py`), so that this
 //! wheel is the one that `pip install .` makes.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fs, io};
 
 use anyhow::{Context, bail, ensure};
 
@@ -79,12 +79,11 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let tools = install::python()?;
     let folder = tools.parent().context("the tools have a folder")?;
     let mut zig = Command::new(folder.join("cargo-zigbuild"));
-    let path = std::env::var("PATH").unwrap_or_default();
     step(
         "build of the launcher",
         zig.args(["zigbuild", "--release", "--locked", "--package", "rdzv"])
             .args(["--target", &format!("{target}.{GLIBC}")])
-            .env("PATH", format!("{}:{path}", folder.display()))
+            .env("PATH", install::path_with(folder))
             .current_dir(root()),
     )?;
     let launcher = target_folder()?.join(target).join("release").join("rdzv");
@@ -105,16 +104,10 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     let python = install::python()?;
     let tools = python.parent().context("the tools have a folder")?;
-    let path = std::env::var("PATH").unwrap_or_default();
-    if out.exists() {
-        for entry in out.read_dir()? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|end| end == "whl") {
-                fs::remove_file(path)?;
-            }
-        }
-    }
     fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
+    for wheel in wheels(out)? {
+        fs::remove_file(wheel)?;
+    }
     // The variables of this very cargo are not for the one inside: see `command::cargo`.
     let plain = cargo();
     let mut command = Command::new(&python);
@@ -129,20 +122,22 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
         .arg(out)
         .arg(arguments)
         .env("PYTHONPATH", root().join("python").join("build"))
-        .env("PATH", format!("{}:{path}", tools.display()))
+        .env("PATH", install::path_with(tools))
         .envs(variables.iter().map(|(name, value)| (name, value)));
     step("build of the wheel", &mut command)?;
-    let mut wheels = Vec::new();
-    for entry in out.read_dir()? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|end| end == "whl") {
-            wheels.push(path);
-        }
-    }
-    match wheels.pop() {
-        Some(wheel) if wheels.is_empty() => Ok(wheel),
+    match &wheels(out)?[..] {
+        [wheel] => Ok(wheel.clone()),
         _ => bail!("the build backend has left no wheel in {}", out.display()),
     }
+}
+
+/// The wheels in a folder.
+fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = folder.read_dir()?;
+    let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut paths = paths?;
+    paths.retain(|path| path.extension().is_some_and(|end| end == "whl"));
+    Ok(paths)
 }
 
 /// The program of pip, without an environment of its own.

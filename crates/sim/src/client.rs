@@ -5,10 +5,10 @@ use fastrand::Rng;
 use rdzv_store_proto::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, WAIT_CANCELED};
 use rdzv_store_proto::wire::{LARGE_BODY, request};
 
-use crate::Violation;
 use crate::history::key::Answer;
 use crate::key_operation::{KEYS, KeyOperation};
 use crate::ledger::Ledger;
+use crate::{Violation, broken};
 
 const REGISTER: &[u8] = b"/register";
 const COUNTER: &[u8] = b"/counter";
@@ -261,13 +261,8 @@ impl Client {
             (State::Joining, Reply::Nonce(nonce)) if nonce == self.nonce() => {}
             (State::Pinging { next, last }, Reply::Nonce(nonce)) if nonce == next => {
                 if next < last {
-                    self.expect(
-                        State::Pinging {
-                            next: next + 1,
-                            last,
-                        },
-                        Shape::Nonce,
-                    );
+                    let next = next + 1;
+                    self.expect(State::Pinging { next, last }, Shape::Nonce);
                 }
             }
             (State::Gorging { next, last }, Reply::Nonce(nonce)) if nonce == next => {
@@ -276,13 +271,8 @@ impl Client {
             (State::Swallowing { next, last }, Reply::Bytes(value)) => {
                 self.look_at_large(&value)?;
                 if next < last {
-                    self.expect(
-                        State::Gorging {
-                            next: next + 1,
-                            last,
-                        },
-                        Shape::Nonce,
-                    );
+                    let next = next + 1;
+                    self.expect(State::Gorging { next, last }, Shape::Nonce);
                 }
             }
             (State::Reading, Reply::Bytes(held)) => {
@@ -378,12 +368,12 @@ impl Client {
     }
 
     fn violated<T>(&self, what: &str, bytes: &[u8]) -> Result<T, Violation> {
-        Err(Violation(format!(
+        broken(format!(
             "client {} while {:?}: {what}: {:?}",
             self.number,
             self.state,
             String::from_utf8_lossy(bytes)
-        )))
+        ))
     }
 }
 

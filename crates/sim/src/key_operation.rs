@@ -44,36 +44,24 @@ impl KeyOperation {
             _ => Call::CompareSet(seen[key].clone(), value),
         };
         let name = format!("/history/{key}").into_bytes();
-        let shape = match &call {
-            Call::Get => {
-                request::get(out, &name);
-                Shape::Bytes
-            }
-            Call::Check => {
-                request::check(out, &[&name]);
-                Shape::Byte
-            }
-            Call::Set(value) => {
-                request::set(out, &name, value);
-                request::ping(out, nonce);
-                Shape::Nonce
-            }
-            Call::Append(value) => {
-                request::append(out, &name, value);
-                request::ping(out, nonce);
-                Shape::Nonce
-            }
-            Call::Add(delta) => {
-                request::add(out, &name, *delta);
-                Shape::Number
-            }
+        match &call {
+            Call::Get => request::get(out, &name),
+            Call::Check => request::check(out, &[&name]),
+            Call::Set(value) => request::set(out, &name, value),
+            Call::Append(value) => request::append(out, &name, value),
+            Call::Add(delta) => request::add(out, &name, *delta),
             Call::CompareSet(expected, desired) => {
                 request::compare_set(out, &name, expected, desired);
-                Shape::Bytes
             }
-            Call::Delete => {
-                request::delete_key(out, &name);
-                Shape::Number
+            Call::Delete => request::delete_key(out, &name),
+        }
+        let shape = match &call {
+            Call::Get | Call::CompareSet(..) => Shape::Bytes,
+            Call::Check => Shape::Byte,
+            Call::Add(_) | Call::Delete => Shape::Number,
+            Call::Set(_) | Call::Append(_) => {
+                request::ping(out, nonce);
+                Shape::Nonce
             }
         };
         let called = now;

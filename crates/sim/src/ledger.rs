@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Violation;
 use crate::history::key::{Answer, Key};
 use crate::history::{Operation, check};
 use crate::key_operation::KeyOperation;
+use crate::{Violation, broken};
 
 /// What the clients have learnt so far.
 #[derive(Debug, Default)]
@@ -14,8 +14,8 @@ pub struct Ledger {
     winners: BTreeMap<u64, usize>,
     /// Sums that were answered to additions of 1.
     sums: BTreeSet<i64>,
-    /// INV-S6: entries taken, per pusher the last one.
-    taken: BTreeMap<usize, u64>,
+    /// INV-S6: entries taken, by pusher and number.
+    taken: BTreeSet<(usize, u64)>,
     /// INV-L1: what was done to each key.
     keys: BTreeMap<usize, Vec<Operation<Key>>>,
     /// How many answers were looked at.
@@ -45,9 +45,9 @@ impl Ledger {
     pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
         match self.winners.insert(version, client) {
             None => Ok(()),
-            Some(other) => Err(Violation(format!(
+            Some(other) => broken(format!(
                 "INV-S1: clients {other} and {client} both took the register from version {version}"
-            ))),
+            )),
         }
     }
 
@@ -56,19 +56,18 @@ impl Ledger {
         if self.sums.insert(sum) {
             return Ok(());
         }
-        Err(Violation(format!("two additions were answered with {sum}")))
+        broken(format!("two additions were answered with {sum}"))
     }
 
     /// An entry was taken from the queue. With one queue and one server, the entries of a pusher
     /// are answered in the order in which they were pushed only if they travel to one popper; so
     /// only taking one twice is wrong here.
     pub fn took(&mut self, pusher: usize, number: u64) -> Result<(), Violation> {
-        let key = pusher << 32 | usize::try_from(number).unwrap_or(usize::MAX);
-        match self.taken.insert(key, number) {
-            None => Ok(()),
-            Some(_) => Err(Violation(format!(
-                "INV-S6: entry {number} of client {pusher} was taken twice"
-            ))),
+        if self.taken.insert((pusher, number)) {
+            return Ok(());
         }
+        broken(format!(
+            "INV-S6: entry {number} of client {pusher} was taken twice"
+        ))
     }
 }

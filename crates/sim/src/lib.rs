@@ -50,7 +50,12 @@ pub mod world;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 
-/// Runs the world of a seed to its end; with `trace`, every event is written to standard output.
-pub fn run(seed: u64, trace: bool) -> Result<world::Report, Violation> {
+/// Fails with this description.
+fn broken<T>(what: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(what.into()))
+}
+
+/// Runs the world of a seed to its end.
+pub fn run(seed: u64, trace: trace::Trace) -> Result<world::Report, Violation> {
     world::World::new(seed, trace).run()
 }

@@ -54,12 +54,18 @@ fn main() -> ExitCode {
     };
     let is_calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
-    let place = match arguments.first().map(String::as_str) {
+    let world = arguments.first().filter(|word| !word.starts_with("--"));
+    let replay = |seed| {
+        let agents = agents.map(|agents| format!("--agents {agents}"));
+        let seed = (!is_calm).then(|| format!("--seed {seed}"));
+        let words = world.cloned().into_iter().chain(agents).chain(seed);
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let place = match world.map(String::as_str) {
         Some("rendezvous") => Place::Store,
         Some("native") => Place::Coordinator,
         Some("restarts") => Place::Restartable,
         Some("consensus") => {
-            let replay = |seed| format!("consensus --seed {seed}");
             let place = arguments.iter().position(|argument| argument == "--break");
             let name = place.and_then(|place| arguments.get(place + 1));
             let broken = name.and_then(|name| {
@@ -74,32 +80,22 @@ fn main() -> ExitCode {
             });
         }
         Some("fence") => {
-            let replay = |seed| format!("fence --seed {seed}");
             return run(seeds, everything, replay, |seed, trace| {
                 let world = fence::world::World::new(fence::Plan::of_seed(seed), seed, trace);
                 Ok((world.run()?, 0))
             });
         }
         Some("references") => {
-            let replay = |seed| format!("references --seed {seed}");
             return run(seeds, everything, replay, |seed, trace| {
                 Ok((references::run(seed, trace)?, 0))
             });
         }
         _ => {
-            let replay = |seed| format!("--seed {seed}");
             return run(seeds, everything, replay, |seed, trace| {
-                let report = rdzv_sim::run(seed, trace != Trace::Nothing)?;
+                let report = rdzv_sim::run(seed, trace)?;
                 Ok((report, report.operations))
             });
         }
-    };
-    let replay = |seed| {
-        let words = arguments.first().into_iter().cloned();
-        let agents = agents.map(|agents| format!("--agents {agents}"));
-        let seed = (!is_calm).then(|| format!("--seed {seed}"));
-        let words: Vec<String> = words.chain(agents).chain(seed).collect();
-        words.join(" ")
     };
     run(seeds, everything, replay, |seed, trace| {
         let plan = match agents {

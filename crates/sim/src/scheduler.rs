@@ -57,6 +57,21 @@ impl<E> Scheduler<E> {
         self.events.insert((time.max(self.now), number), event);
     }
 
+    /// Schedules an event for `delay` nanoseconds from now, after all others of that time.
+    pub fn after(&mut self, delay: u64, event: E) {
+        self.at(self.now + delay, event);
+    }
+
+    /// Schedules the event of a machine that is due, unless an event at `wake` is as early.
+    pub fn wake(&mut self, wake: &mut Option<u64>, due: Option<u64>, event: E) {
+        if let Some(due) = due.map(|due| due.max(self.now))
+            && wake.is_none_or(|at| due < at)
+        {
+            *wake = Some(due);
+            self.at(due, event);
+        }
+    }
+
     /// Schedules an event for now, before other events of this time.
     pub fn at_once(&mut self, event: E) {
         self.urgent += 1;
@@ -87,11 +102,6 @@ impl<E> Scheduler<E> {
     /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.random.u32(0..100) < percent
-    }
-
-    /// Whether anything is traced.
-    pub fn is_traced(&self) -> bool {
-        self.log.is_on()
     }
 
     /// Traces what happens to `who`.

@@ -15,18 +15,18 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Input, ServerMachine};
 use rdzv_store_proto::wire::request;
 
-use crate::Violation;
 use crate::client::Client;
 use crate::ledger::Ledger;
 use crate::link::Link;
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// Things that clients begin in one run.
 const ACTS: usize = 600;
 
 /// What a run amounted to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
     /// Events that happened.
     pub events: u64,
@@ -60,7 +60,6 @@ enum Event {
 /// The world of one seed.
 #[derive(Debug)]
 pub struct World {
-    trace: bool,
     time: Scheduler<Event>,
     machine: ServerMachine,
     limits: Limits,
@@ -74,8 +73,8 @@ pub struct World {
 
 impl World {
     /// A world in which nothing has happened yet.
-    pub fn new(seed: u64, trace: bool) -> Self {
-        let mut time = Scheduler::new(seed, Trace::Nothing);
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        let mut time = Scheduler::new(seed, trace);
         let limits = Limits {
             max_unsent_bytes: time.random.usize(100..200_000),
             max_memory_bytes: 8 << 20,
@@ -83,7 +82,6 @@ impl World {
         };
         let clients = time.random.usize(2..24);
         let mut world = Self {
-            trace,
             time,
             machine: ServerMachine::new(limits),
             limits,
@@ -92,15 +90,7 @@ impl World {
             links: (0..=clients).map(|_| None).collect(),
             ledger: Ledger::default(),
             acts_left: ACTS,
-            report: Report {
-                events: 0,
-                answers: 0,
-                operations: 0,
-                resets: 0,
-                pauses: 0,
-                peak_memory: 0,
-                elapsed: Duration::ZERO,
-            },
+            report: Report::default(),
         };
         for client in 0..clients {
             world.turn_soon(client);
@@ -110,18 +100,19 @@ impl World {
 
     /// Lets everything happen, and looks at what is left in the end.
     pub fn run(mut self) -> Result<Report, Violation> {
+        let result = self.go();
+        self.time.finish(result)
+    }
+
+    fn go(&mut self) -> Result<Report, Violation> {
         while let Some(event) = self.time.pop() {
-            if self.trace {
-                println!("{:>12.6} ms  {}", self.time.now as f64 / 1e6, shown(&event));
-            }
+            self.time.log("clients", || shown(&event));
             self.happen(event)?;
             let memory = self.machine.stats().memory_bytes;
             self.report.peak_memory = self.report.peak_memory.max(memory);
             // One request that was let in may take a little more than it said.
             if memory > self.limits.max_memory_bytes + (1 << 20) {
-                return Err(Violation(format!(
-                    "INV-S4: {memory} bytes of memory in use"
-                )));
+                return broken(format!("INV-S4: {memory} bytes of memory in use"));
             }
         }
         self.check_end()?;

@@ -9,14 +9,12 @@ mod collective_worker;
 mod crowd;
 mod fixture_worker;
 mod group_member;
-mod hostile;
 mod load;
 mod member;
 mod placement;
 mod reference_worker;
 mod rpc_bench;
 mod rpc_scenario;
-mod secret_cost;
 mod serve;
 mod shm_peer;
 mod state_codec;
@@ -29,24 +27,23 @@ use std::process::{ExitCode, Termination};
 use std::{env, fs, io};
 
 use rdzv_store::{TcpStore, TcpStoreOptions};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// A name and what runs under it.
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
-const PROGRAMS: [Program; 17] = [
+const PROGRAMS: [Program; 15] = [
     ("collective_worker", || ended(collective_worker::main)),
     ("crowd", || ended(crowd::main)),
     ("fixture_worker", || ended(fixture_worker::main)),
     ("group_member", || ended(group_member::main)),
-    ("hostile", || ended(hostile::main)),
     ("load", || ended(load::main)),
     ("member", || ended(member::main)),
     ("placement", || ended(placement::main)),
     ("reference_worker", || ended(reference_worker::main)),
     ("rpc_bench", || ended(rpc_bench::main)),
     ("rpc_scenario", || ended(rpc_scenario::main)),
-    ("secret_cost", || ended(secret_cost::main)),
     ("serve", || ended(serve::main)),
     ("shm_peer", || ended(shm_peer::main)),
     ("state_codec", || ended(state_codec::main)),
@@ -90,6 +87,14 @@ fn store_at(endpoint: &str) -> Result<TcpStore, Box<dyn Error>> {
         host,
         port.parse()?,
     ))?)
+}
+
+/// Lets this process have as many files open as the system allows.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What it is for fails with a clear error of its own.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 fn ended<E: Termination>(program: impl FnOnce() -> E) -> ExitCode {

@@ -12,16 +12,13 @@
 //! |---|---|
 //! | `init` | joins the group: `seconds` |
 //! | `calls` | calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
-//! | `registered` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`registered`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
-//! | `wake` | no call: seconds from one process to another and back by two eventfds, every 10 ms, where the system puts them (`wake_p50`: on one processor, mostly) and on two processors (`wake_apart_p50`, with two or more): the least that two processes that sleep can do; and where the system puts them, with a `poll` before each read (`wake_polled_p50`): the least if each of them listens to more than one |
+//! | `lent` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`lent`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
 //! | `idle` | does nothing for a while: `cores` that it used |
 //! | `shutdown` | leaves with all others: `seconds`, and ends |
 
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{BufRead, Write};
-use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,11 +27,9 @@ use rdzv_rpc::tensor::DataType;
 use rdzv_rpc::transport::TransportOptions;
 use rdzv_rpc::{Arena, Method, Methods, RpcAgent, RpcError, RpcFuture, RpcOptions, Tensor};
 use rdzv_rpc_proto::worker::WorkerInfo;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+
+use crate::rpc_scenario::process;
 
 /// What all sides of the benchmark do. The peer has the same figures.
 const CALLS: usize = 1000;
@@ -56,19 +51,8 @@ const NOTHING: Method<(), ()> = Method::new("bench.nothing");
 const TAKE: Method<Tensor, ()> = Method::new("bench.take");
 const GIVE_BACK: Method<Tensor, Tensor> = Method::new("bench.give_back");
 
-/// Argument of the process that answers over two eventfds.
-const WAKE_PEER: &str = "wake_peer";
-
-/// A second argument: it polls before it reads.
-const POLLED: &str = "polled";
-
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let configuration = std::env::args()
-        .nth(1)
-        .ok_or("say default, tcp or wake_peer")?;
-    if configuration == WAKE_PEER {
-        return answer_wake_ups(std::env::args().nth(2).is_some_and(|word| word == POLLED));
-    }
+    let configuration = std::env::args().nth(1).ok_or("say default or tcp")?;
     let alone = Used::now()?;
     let mut out = std::io::stdout();
     writeln!(out, "{{}}")?;
@@ -93,13 +77,9 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
                 worker = Some(agent);
                 answer
             }
-            ("wake", agent) => {
-                worker = agent;
-                wakes()?
-            }
             ("idle", agent) => {
                 worker = agent;
-                idle()
+                json!({ "cores": process::idle(IDLE) })
             }
             ("shutdown", Some(agent)) => {
                 let start = Instant::now();
@@ -251,87 +231,4 @@ fn registered(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
     }
     times.sort_unstable_by(f64::total_cmp);
     Ok(times[times.len() / 2])
-}
-
-/// Wakes the one who reads an eventfd.
-fn wake(eventfd: impl AsFd) -> rustix::io::Result<()> {
-    rustix::io::write(eventfd, &1_u64.to_ne_bytes()).map(drop)
-}
-
-/// Sleeps until an eventfd is written to: in the read, or in a poll before it.
-fn await_wake_up(eventfd: impl AsFd, polled: bool) -> rustix::io::Result<()> {
-    if polled {
-        poll(&mut [PollFd::new(&eventfd, PollFlags::IN)], None)?;
-    }
-    rustix::io::read(eventfd, &mut [0_u8; 8]).map(drop)
-}
-
-/// Wake-ups where the system puts the two processes, and on a processor each. A call is between two processors,
-/// since its caller waits awake; to wake an idle processor of a virtual machine takes longer than to change to
-/// another process on the same one.
-fn wakes() -> Result<Value, Box<dyn Error>> {
-    let (anywhere, polled) = (wake_ups(None, false)?, wake_ups(None, true)?);
-    let before = sched_getaffinity(None)?;
-    let mut processors = (0..CpuSet::MAX_CPU).filter(|&number| before.is_set(number));
-    let (Some(ours), Some(peers)) = (processors.next(), processors.next()) else {
-        return Ok(json!({ "wake_p50": anywhere, "wake_polled_p50": polled }));
-    };
-    sched_setaffinity(None, &only(ours))?;
-    let apart = wake_ups(Some(peers), false);
-    sched_setaffinity(None, &before)?;
-    Ok(json!({ "wake_p50": anywhere, "wake_polled_p50": polled, "wake_apart_p50": apart? }))
-}
-
-fn only(processor: usize) -> CpuSet {
-    let mut set = CpuSet::new();
-    set.set(processor);
-    set
-}
-
-/// Median seconds of a wake-up of another process and back, one every 10 ms. The other process stays on a processor,
-/// if one is named.
-fn wake_ups(processor: Option<usize>, polled: bool) -> Result<f64, Box<dyn Error>> {
-    let (there, back) = (
-        eventfd(0, EventfdFlags::CLOEXEC)?,
-        eventfd(0, EventfdFlags::CLOEXEC)?,
-    );
-    let mut peer = Command::new(std::env::current_exe()?)
-        .arg(WAKE_PEER)
-        .args(polled.then_some(POLLED))
-        .stdin(there.try_clone()?)
-        .stdout(back.try_clone()?)
-        .spawn()?;
-    if let Some(processor) = processor {
-        sched_setaffinity(Some(Pid::from_child(&peer)), &only(processor))?;
-    }
-    let mut times = Vec::with_capacity(PACED_CALLS);
-    for _ in 0..PACED_CALLS {
-        std::thread::sleep(Duration::from_millis(10));
-        let start = Instant::now();
-        wake(&there)?;
-        await_wake_up(&back, polled)?;
-        times.push(start.elapsed().as_secs_f64());
-    }
-    peer.kill()?;
-    peer.wait()?;
-    times.sort_unstable_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
-}
-
-/// Answers every wake-up on the standard input by one on the standard output, until it is killed.
-fn answer_wake_ups(polled: bool) -> Result<(), Box<dyn Error>> {
-    loop {
-        await_wake_up(std::io::stdin(), polled)?;
-        wake(std::io::stdout())?;
-    }
-}
-
-fn idle() -> Value {
-    let seconds = || {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let (start, before) = (Instant::now(), seconds());
-    std::thread::sleep(IDLE);
-    json!({ "cores": (seconds() - before) / start.elapsed().as_secs_f64() })
 }

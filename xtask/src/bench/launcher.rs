@@ -18,17 +18,13 @@ pub(super) struct Launcher {
 impl Launcher {
     /// `rdzv run`, built optimised, and the torchrun beside this interpreter.
     pub(super) fn both(python: &Path) -> anyhow::Result<[Self; 2]> {
+        let ours = Self {
+            words: vec![release_binary()?, PathBuf::from("run")],
+        };
         let theirs = Self {
             words: vec![python.with_file_name("torchrun")],
         };
-        Ok([Self::ours()?, theirs])
-    }
-
-    /// `rdzv run` alone.
-    pub(super) fn ours() -> anyhow::Result<Self> {
-        Ok(Self {
-            words: vec![release_binary()?, PathBuf::from("run")],
-        })
+        Ok([ours, theirs])
     }
 
     /// A launch of workers with these flags, of the program that is still to be named.

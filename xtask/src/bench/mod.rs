@@ -8,22 +8,16 @@
 mod agent;
 mod arguments;
 mod collective;
-mod group;
-mod hostile;
 mod launch;
 mod launcher;
 mod measure;
-mod peer;
+pub(crate) mod peer;
 mod processes;
-mod python;
 mod reattach;
 mod rendezvous;
 mod rpc;
-mod secret;
-mod stolen;
 mod store;
 mod table;
-mod terminal;
 mod worker;
 
 use std::path::PathBuf;
@@ -32,51 +26,42 @@ use anyhow::{Context, bail, ensure};
 
 use crate::command::{cargo, step};
 
+/// Benchmarks that a developer may name.
+const NAMES: &str = "`agent`, `collective`, `launch`, `rendezvous`, `rpc` or `store`";
+
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    match arguments
-        .split_first()
-        .map(|(what, rest)| (what.as_str(), rest))
-    {
-        Some(("agent", rest)) => agent::run(rest),
-        Some(("collective", rest)) => collective::run(rest),
-        Some(("group", rest)) => group::run(rest),
-        Some(("hostile", rest)) => hostile::run(rest),
-        Some(("launch", rest)) => launch::run(rest),
-        Some(("python", rest)) => python::run(rest),
-        Some(("rendezvous", rest)) => rendezvous::run(rest),
-        Some(("rpc", rest)) => rpc::run(rest),
-        Some(("secret", rest)) => secret::run(rest),
-        Some(("store", rest)) => store::run(rest),
-        Some(("terminal", rest)) => terminal::run(rest),
-        Some((measure::NAME, rest)) => measure::run(rest),
-        Some((worker::NAME, rest)) => worker::run(rest),
-        Some((other, _)) => {
-            bail!(
-                "there is no benchmark '{other}': say `agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, \
-                   `secret`, `store` or `terminal`"
-            )
-        }
-        None => bail!(
-            "say what to measure: `bench agent`, `collective`, `group`, `hostile`, `launch`, `python`, `rendezvous`, `rpc`, `secret`, `store` or `terminal`"
-        ),
+    let Some((what, rest)) = arguments.split_first() else {
+        bail!("say what to measure: {NAMES}");
+    };
+    match what.as_str() {
+        "agent" => agent::run(rest),
+        "collective" => collective::run(rest),
+        "launch" => launch::run(rest),
+        "rendezvous" => rendezvous::run(rest),
+        "rpc" => rpc::run(rest),
+        "store" => store::run(rest),
+        measure::NAME => measure::run(rest),
+        worker::NAME => worker::run(rest),
+        other => bail!("there is no benchmark '{other}': say {NAMES}"),
     }
 }
 
 /// The optimised `rdzv`, built now if it is not up to date.
 fn release_binary() -> anyhow::Result<PathBuf> {
-    optimised("rdzv", "rdzv")
+    optimised("rdzv")
 }
 
 /// One of the programs that tests start, optimised.
 fn test_program(name: &str) -> anyhow::Result<PathBuf> {
-    let all = optimised("rdzv-test-programs", "rdzv-test-programs")?;
+    let all = optimised("rdzv-test-programs")?;
     crate::test::programs(&all, &[name]).map(|mut programs| programs.remove(0))
 }
 
-fn optimised(package: &str, name: &str) -> anyhow::Result<PathBuf> {
+/// The program of the package with the same name, built optimised.
+fn optimised(name: &str) -> anyhow::Result<PathBuf> {
     step(
         &format!("build {name} optimised"),
-        cargo().args(["build", "--release", "--package", package, "--bin", name]),
+        cargo().args(["build", "--release", "--package", name, "--bin", name]),
     )?;
     let binary = crate::command::target_folder()?.join("release").join(name);
     ensure!(binary.is_file(), "{} was not built", binary.display());

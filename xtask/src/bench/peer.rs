@@ -4,17 +4,20 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::Context;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use super::launcher::signal;
+
 /// A process that answers lines with lines, and runs until this is dropped.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     process: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -38,7 +41,7 @@ impl Peer {
     }
 
     /// The JSON that it answers to a line.
-    pub(super) fn ask(&mut self, what: &str) -> anyhow::Result<Value> {
+    pub(crate) fn ask(&mut self, what: &str) -> anyhow::Result<Value> {
         self.tell(what)?;
         self.answer()
     }
@@ -48,7 +51,7 @@ impl Peer {
         Ok(self.process.wait()?)
     }
 
-    fn line(&mut self) -> anyhow::Result<String> {
+    pub(crate) fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Ok(line)
@@ -64,14 +67,14 @@ impl Drop for Peer {
 }
 
 /// A server that runs until this is dropped.
-pub(super) struct Server {
-    pub(super) peer: Peer,
+pub(crate) struct Server {
+    peer: Peer,
     pub(super) port: u16,
 }
 
 impl Server {
     /// Starts it, and waits until it says where it listens: at the end of its first line.
-    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         // PyTorch's server reports every reply that a closed connection does not take.
         let mut peer = Peer::start(command.stderr(Stdio::null()))?;
         let line = peer.line()?;
@@ -80,12 +83,18 @@ impl Server {
     }
 
     /// Its address on loopback.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
     pub(super) fn process_id(&self) -> u32 {
         self.peer.process.id()
+    }
+
+    /// Sends SIGTERM, and waits until the server has ended.
+    pub(crate) fn end(self) -> anyhow::Result<ExitStatus> {
+        signal(self.process_id(), Signal::SIGTERM)?;
+        self.peer.end()
     }
 }
 

@@ -65,21 +65,12 @@ fn has_ended(error: &io::Error) -> bool {
 
 /// Proportional set size of these processes in MiB: pages that several share count once.
 pub(super) fn proportional_size(processes: &[u32]) -> anyhow::Result<f64> {
-    sum_of(processes, "smaps_rollup", "Pss:")
-}
-
-/// Sum of the largest resident sizes so far, in MiB.
-pub(super) fn peak_size(processes: &[u32]) -> anyhow::Result<f64> {
-    sum_of(processes, "status", "VmHWM:")
-}
-
-fn sum_of(processes: &[u32], file: &str, key: &str) -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for process in processes {
-        let path = format!("/proc/{process}/{file}");
+        let path = format!("/proc/{process}/smaps_rollup");
         let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
-        let kilobytes = kilobytes(&text, key);
-        sum += kilobytes.with_context(|| format!("{path} does not say {key}"))?;
+        let kilobytes = kilobytes(&text, "Pss:");
+        sum += kilobytes.with_context(|| format!("{path} does not say Pss"))?;
     }
     Ok(sum / 1024.0)
 }
@@ -104,7 +95,6 @@ mod tests {
     fn this_process_has_a_size_and_has_run() {
         let us = [std::process::id()];
         assert!(proportional_size(&us).unwrap() > 0.1);
-        assert!(peak_size(&us).unwrap() >= proportional_size(&us).unwrap());
         // The kernel counts whenever it looks; it does so if there is something to see.
         while processor_time(&us).unwrap() == 0 {}
         assert!(launcher_processes(us[0], &BTreeSet::new()).contains(&us[0]));

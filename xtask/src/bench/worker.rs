@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -26,11 +26,7 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .context("the worker was given no part")?;
     match (part.as_str(), rest) {
         ("die-once", [notes]) => die_once(Path::new(notes), started),
-        ("copy", []) => copy(),
         ("flood", [notes, lines]) => flood(Path::new(notes), lines.parse()?),
-        ("flood-of-one", [..]) if number("RANK")? > 0 => Ok(()),
-        ("flood-of-one", [notes, lines]) => flood(Path::new(notes), lines.parse()?),
-        ("paced", [pace, lines]) => paced(pace.parse()?, lines.parse()?),
         ("pour", [notes, folder]) => pour(Path::new(notes), Path::new(folder)),
         ("stay", [socket]) => stay(Path::new(socket), started),
         _ => bail!("the worker does not know the part '{part}'"),
@@ -131,7 +127,6 @@ impl Starts {
 fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let rank = number("LOCAL_RANK")?;
     let mut text = std::fs::File::open(folder.join(rank.to_string()))?;
-    note(notes, "pid", std::process::id().into())?;
     note(notes, "began", now())?;
     let mut out = std::io::stdout().lock();
     // The kernel copies it from file to stdout.
@@ -152,43 +147,6 @@ fn flood(notes: &Path, lines: usize) -> anyhow::Result<()> {
         out.write_all(&block)?;
     }
     out.flush().context("failed to write the last line")
-}
-
-/// Copies stdin, a terminal, to stdout as it comes.
-fn copy() -> anyhow::Result<()> {
-    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
-    let mut buffer = vec![0; 64 << 10];
-    // Reading fails once nobody can write to the terminal any more.
-    while let Ok(length @ 1..) = input.read(&mut buffer) {
-        output.write_all(&buffer[..length])?;
-        output.flush()?;
-    }
-    Ok(())
-}
-
-/// Writes `lines` lines, `pace` a second, each with the time at which it was written.
-fn paced(pace: usize, lines: usize) -> anyhow::Result<()> {
-    const EACH: Duration = Duration::from_millis(2);
-    let at_once = pace * EACH.as_millis() as usize / 1000;
-    let rank = number("RANK")?;
-    let mut out = std::io::stdout().lock();
-    let began = Instant::now();
-    for turn in 0..lines / at_once {
-        let due = EACH * turn as u32;
-        std::thread::sleep(due.saturating_sub(began.elapsed()));
-        let mut block = String::with_capacity(at_once * LINE);
-        for number in 0..at_once {
-            let line = format!(
-                "line {} of {rank} written {} ",
-                turn * at_once + number,
-                now()
-            );
-            block.push_str(&format!("{line:.<width$}\n", width = LINE - 1));
-        }
-        out.write_all(block.as_bytes())?;
-        out.flush()?;
-    }
-    Ok(())
 }
 
 pub(super) fn now() -> u128 {

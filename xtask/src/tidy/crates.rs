@@ -273,7 +273,7 @@ fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
     for tree in cycles::trees(sources, folder) {
         let modules = tree.modules.iter();
         for module in modules.filter(|inside| inside.name.starts_with(module)) {
-            let impure = module.paths().iter().filter(|(path, _)| is_impure(path));
+            let impure = module.paths.iter().filter(|(path, _)| is_impure(path));
             findings.extend(impure.map(|(path, line)| {
                 let place = format!("{}:{line}", module.file);
                 Finding::new(place, format!("{} in pure code", path.join("::")))

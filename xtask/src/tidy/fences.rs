@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::Finding;
 use super::source::Source;
-use super::tokens::{Tokens, texts, words};
+use super::tokens::{Token, Tokens, texts, words};
 
 /// The step between fork and exec cannot be written without it, nor can memory be used that another
 /// process writes, or that another library vouches for. A path that ends with a slash is a folder.
@@ -76,12 +76,20 @@ fn protobuf(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     if !source.path.starts_with(CONSENSUS) {
         return Vec::new();
     }
-    words(&tokens.all)
-        .filter(|word| PROTOBUF_READS.contains(&word.text.as_str()))
-        .map(|word| {
-            let rule = format!("bytes of peers are not read by protobuf: {}", word.text);
-            Finding::new(source.place(word.line), rule)
-        })
+    let rule = |word: &str| format!("bytes of peers are not read by protobuf: {word}");
+    forbidden(source, &tokens.all, &PROTOBUF_READS, rule)
+}
+
+/// Each use of one of these words.
+fn forbidden(
+    source: &Source,
+    tokens: &[Token],
+    names: &[&str],
+    rule: impl Fn(&str) -> String,
+) -> Vec<Finding> {
+    words(tokens)
+        .filter(|word| names.contains(&word.text.as_str()))
+        .map(|word| Finding::new(source.place(word.line), rule(&word.text)))
         .collect()
 }
 
@@ -94,10 +102,7 @@ fn unsafe_code(source: &Source, tokens: &Tokens) -> Vec<Finding> {
         return Vec::new();
     }
     let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
-    words(&tokens.all)
-        .filter(|word| word.text == "unsafe")
-        .map(|word| Finding::new(source.place(word.line), &rule))
-        .collect()
+    forbidden(source, &tokens.all, &["unsafe"], |_| rule.clone())
 }
 
 fn is_variable(name: &str) -> bool {
@@ -140,13 +145,8 @@ fn globals(source: &Source, tokens: &Tokens) -> Vec<Finding> {
     if !library || !source.is_shipped() {
         return Vec::new();
     }
-    words(&tokens.shipped)
-        .filter(|word| GLOBALS.contains(&word.text.as_str()))
-        .map(|word| {
-            let rule = format!("a library installs no global: {}", word.text);
-            Finding::new(source.place(word.line), rule)
-        })
-        .collect()
+    let rule = |word: &str| format!("a library installs no global: {word}");
+    forbidden(source, &tokens.shipped, &GLOBALS, rule)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(crate) struct Module {
     pub(super) imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     declared: BTreeSet<String>,
+    /// Every path in its code, also those of `use`, with its line.
     pub(super) paths: Vec<Path>,
 }
 
@@ -52,13 +53,6 @@ enum Target {
 
 /// Everything that a crate is compiled from: the text of each file by its path.
 pub(crate) type Files<'a> = BTreeMap<&'a str, &'a Source>;
-
-impl Module {
-    /// Every path in its code, also those of `use`, with its line.
-    pub(crate) fn paths(&self) -> &[Path] {
-        &self.paths
-    }
-}
 
 impl Tree {
     /// Reads the tree whose root is the file `root`.

@@ -48,22 +48,12 @@ impl Source {
 
     /// Whether the file is shipped code: below a crate's `src` and no file of tests.
     pub(crate) fn is_shipped(&self) -> bool {
-        let inside = self.crate_folder().and_then(|folder| {
-            self.path
-                .strip_prefix("crates/")?
-                .strip_prefix(folder)?
-                .strip_prefix("/src/")
-        });
-        let is_for_tests = self
-            .crate_folder()
-            .is_some_and(|folder| folder.starts_with("test"));
-        !is_for_tests
-            && inside.is_some_and(|path| {
-                !path
-                    .split('/')
-                    .any(|part| part == "tests" || part == "tests.rs")
-                    && !path.ends_with("_tests.rs")
-            })
+        let folder = self.crate_folder().unwrap_or("tests");
+        let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));
+        let is_test = |part: &str| ["tests", "tests.rs"].contains(&part);
+        !folder.starts_with("test")
+            && inside
+                .is_some_and(|path| !path.ends_with("_tests.rs") && !path.split('/').any(is_test))
     }
 
     /// `path:line`, for a finding.

@@ -6,7 +6,7 @@ use rdzv_rendezvous_proto::{native_client, participant};
 
 use super::agent::{Doing, Input, place};
 use super::plan::{Act, Place};
-use super::world::{Event, World};
+use super::world::{Event, Within, World};
 use crate::Violation;
 use crate::history::record;
 use crate::scheduler::nanos;
@@ -98,17 +98,15 @@ impl World {
         self.crash(agent, false);
         self.agents[agent].predecessors = predecessors;
         self.agents[agent].wanted = true;
-        let process = self.agents[agent].process;
-        let at = self.time.now + self.time.random.u64(5_000_000..600_000_000);
-        self.time
-            .at(again.unwrap_or(at), Event::KeptStarts(agent, process));
+        let late = self.time.random.u64(5_000_000..600_000_000);
+        let late = again.map_or(late, |at| at - self.time.now);
+        self.later(agent, late, Within::KeptStarts);
     }
 
     pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
         if self.agents[agent].cut_until > self.time.now {
-            let process = self.agents[agent].process;
-            let until = self.agents[agent].cut_until;
-            self.time.at(until, Event::StartAgain(agent, process));
+            let late = self.agents[agent].cut_until - self.time.now;
+            self.later(agent, late, Within::StartAgain);
             return Ok(());
         }
         let seed = self.time.random.u64(..);
@@ -175,9 +173,8 @@ impl World {
             // A coordinator that recovers may have to wait for those who know what has become of
             // the round.
             for other in 0..self.agents.len() {
-                let at = self.time.now + self.time.random.u64(0..20_000_000_000);
-                let process = self.agents[other].process;
-                self.time.at(at, Event::WorkersFail(other, process, round));
+                let late = self.time.random.u64(0..20_000_000_000);
+                self.later(other, late, Within::WorkersFail(round));
             }
         }
         self.write(agent, record::Event::MayBeLost);
@@ -196,10 +193,9 @@ impl World {
     fn notice_dead(&mut self, agent: usize) {
         let dead = self.agents[agent].me.clone();
         for other in (0..self.agents.len()).filter(|other| *other != agent) {
-            let at = self.time.now + self.time.random.u64(0..3_000_000_000);
+            let late = self.time.random.u64(0..3_000_000_000);
             let input = participant::Input::Gone(vec![dead.clone()]);
-            let process = self.agents[other].process;
-            self.time.at(at, Event::Notice(other, process, input));
+            self.later(other, late, Within::Notice(input));
         }
     }
 }

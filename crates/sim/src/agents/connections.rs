@@ -16,20 +16,18 @@ impl World {
         let by_proxy = self.plan.proxies.contains(&agent);
         let it = &mut self.agents[agent];
         it.connection = Some(id);
-        self.links.insert(
-            id,
-            Link {
-                agent,
-                process: it.process,
-                node: it.me.clone(),
-                at_host: true,
-                at_agent: true,
-                cut: false,
-                by_proxy,
-                to_host: VecDeque::new(),
-                to_agent: VecDeque::new(),
-            },
-        );
+        let link = Link {
+            agent,
+            process: it.process,
+            node: it.me.clone(),
+            at_host: true,
+            at_agent: true,
+            cut: false,
+            by_proxy,
+            to_host: VecDeque::new(),
+            to_agent: VecDeque::new(),
+        };
+        self.links.insert(id, link);
         id
     }
 
@@ -58,16 +56,12 @@ impl World {
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.cut) else {
             return;
         };
-        match to_host {
-            true => link.to_host.push_back(what),
-            false => link.to_agent.push_back(what),
-        }
-        let event = if to_host {
-            Event::AtHost(id)
-        } else {
-            Event::AtAgent(id)
+        let (queue, event) = match to_host {
+            true => (&mut link.to_host, Event::AtHost(id)),
+            false => (&mut link.to_agent, Event::AtAgent(id)),
         };
-        self.time.at(self.time.now + late, event);
+        queue.push_back(what);
+        self.time.after(late, event);
     }
 
     pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {

@@ -6,11 +6,10 @@ use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 use rdzv_rendezvous_proto::{NodeDesc, native_client};
 
 use super::agent::{Action, Doing, Input};
-use super::ledger::broken;
 use super::plan::{Act, Place};
-use super::world::{Ask, Event, Piece, World};
-use crate::Violation;
+use super::world::{Ask, Event, Piece, Within, World};
 use crate::scheduler::nanos;
+use crate::{Violation, broken};
 
 /// How long it takes to notice that nobody answers.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,7 +34,6 @@ impl World {
     }
 
     fn apply(&mut self, agent: usize, action: Action) -> Result<(), Violation> {
-        let process = self.agents[agent].process;
         match action {
             Action::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
@@ -47,8 +45,7 @@ impl World {
                     true => nanos(DIAL_TIMEOUT),
                     false => self.latency(),
                 };
-                self.time
-                    .at(self.time.now + takes, Event::Dialed(agent, process));
+                self.later(agent, takes, Within::Dialed);
             }
             Action::HangUp => {
                 if let Some(id) = self.agents[agent].connection.take() {
@@ -62,8 +59,8 @@ impl World {
             Action::Finish { closes } => {
                 self.agents[agent].finishes = true;
                 // The last lines of its workers' output come before.
-                let at = self.time.now + self.time.random.u64(0..3_000_000_000);
-                self.time.at(at, Event::Finishes(agent, process, closes));
+                let late = self.time.random.u64(0..3_000_000_000);
+                self.later(agent, late, Within::Finishes(closes));
             }
             Action::Lead(round) => {
                 let addr = self.agents[agent].me.addr.clone();
@@ -86,16 +83,10 @@ impl World {
                 self.ask(agent, Ask::Write(state, self.agents[agent].version));
             }
             Action::JoinAgain(after) => {
-                self.time.at(
-                    self.time.now + nanos(after),
-                    Event::JoinAgain(agent, process),
-                );
+                self.later(agent, nanos(after), Within::JoinAgain);
             }
             Action::StartAgain(after) => {
-                self.time.at(
-                    self.time.now + nanos(after),
-                    Event::StartAgain(agent, process),
-                );
+                self.later(agent, nanos(after), Within::StartAgain);
             }
             Action::Joined(joined) => {
                 self.count_joined();
@@ -120,7 +111,7 @@ impl World {
             }
             Action::Lost(reason) => {
                 if !self.plan.faulty {
-                    return Err(Violation(format!("INV-R5: nobody is lost, but {reason}")));
+                    return broken(format!("INV-R5: nobody is lost, but {reason}"));
                 }
             }
             Action::NodesLost(_) | Action::Dropped | Action::TimedOut => {

@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::native_client::Joined;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
-use crate::Violation;
+use crate::{Violation, broken};
 
 /// Every round that was complete once.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Ledger {
                 nodes
             };
             if !new.closed {
-                return broken("INV-R4: open again".into());
+                return broken("INV-R4: open again");
             }
             if let Some(node) = all(new).difference(&all(old)).next() {
                 return broken(format!("INV-R4: {node} came after the end"));
@@ -263,8 +263,4 @@ impl Ledger {
         }
         self.formed(node, *round, *rank, size, true)
     }
-}
-
-pub(super) fn broken(what: String) -> Result<(), Violation> {
-    Err(Violation(what))
 }

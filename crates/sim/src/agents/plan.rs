@@ -149,10 +149,7 @@ impl Plan {
     pub fn of_seed(seed: u64, place: Place) -> Self {
         // Another stream of numbers than the one that the run itself draws from.
         let mut random = Rng::with_seed(!seed);
-        let most = match place {
-            Place::Coordinator | Place::Restartable => 100,
-            Place::Store => 60,
-        };
+        let most = if place == Place::Store { 60 } else { 100 };
         let agents = match random.u32(0..100) {
             0..75 => random.usize(2..8),
             75..95 => random.usize(8..24),

@@ -11,10 +11,9 @@ use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
 use super::agent::{Agent, Doing, Input};
-use super::ledger::broken;
-use super::world::{Answer, Ask, Event, Piece, Question, World, origin};
-use crate::Violation;
+use super::world::{Answer, Ask, Event, Piece, Question, Within, World, origin};
 use crate::scheduler::{due, nanos};
+use crate::{Violation, broken};
 
 const STATE: &[u8] = b"/torch.rendezvous.run";
 
@@ -177,7 +176,7 @@ impl World {
                     }
                     self.is_most_of_it(&event)?;
                     if let Announcement::Refused(Refusal::Unusable(why)) = &event {
-                        return Err(Violation(format!("{node} is refused: {why}")));
+                        return broken(format!("{node} is refused: {why}"));
                     }
                     let mut bytes = Vec::new();
                     event.write(&mut bytes);
@@ -242,8 +241,7 @@ impl World {
     }
 
     fn give_up(&mut self, question: Question) {
-        let at = self.time.now + nanos(GIVEN_UP);
-        self.time.at(at, Event::GivenUp(question));
+        self.time.after(nanos(GIVEN_UP), Event::GivenUp(question));
     }
 
     /// Whether the next message is lost. Faults end when the plan does.
@@ -349,10 +347,8 @@ impl World {
     /// Tells everybody, the writer too, that the state was written.
     fn notify(&mut self) {
         for agent in 0..self.agents.len() {
-            let arrives = self.time.now + self.latency();
-            let process = self.agents[agent].process;
-            let changed = Event::Notice(agent, process, participant::Input::Changed);
-            self.time.at(arrives, changed);
+            let late = self.latency();
+            self.later(agent, late, Within::Notice(participant::Input::Changed));
         }
     }
 
@@ -363,13 +359,8 @@ impl World {
     }
 
     pub(super) fn schedule_host(&mut self) {
-        if let Some(due) = self.host_due() {
-            let due = due.max(self.time.now);
-            if self.host_wakes.is_none_or(|at| due < at) {
-                self.host_wakes = Some(due);
-                self.time.at(due, Event::HostWakes);
-            }
-        }
+        let due = self.host_due();
+        self.time.wake(&mut self.host_wakes, due, Event::HostWakes);
     }
 
     pub(super) fn host_due(&self) -> Option<u64> {

@@ -13,31 +13,24 @@ use super::agent::{ADDRESS, Agent, Doing, Input, place};
 use super::history::History;
 use super::ledger::Ledger;
 use super::plan::{Act, Place, Plan};
-use crate::Violation;
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// How long everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
 
-/// Something that happens at a time; of an agent, in this process of it.
+/// Something that happens at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
     Wake(usize),
     HostWakes,
-    JoinAgain(usize, u64),
-    StartAgain(usize, u64),
-    /// The keeper of an agent that was killed starts another one.
-    KeptStarts(usize, u64),
     /// The workers of an agent have succeeded.
     Succeeds(usize),
-    /// The workers of a round fail.
-    WorkersFail(usize, u64, u64),
-    /// An agent whose workers have succeeded ends, and closes the run if those of all have.
-    Finishes(usize, u64, bool),
-    Dialed(usize, u64),
+    /// Something happens in this process of an agent, unless another one has followed.
+    Within(usize, u64, Within),
     /// The next thing on the way to the coordinator, or back, arrives.
     AtHost(u32),
     AtAgent(u32),
@@ -48,8 +41,22 @@ pub(super) enum Event {
     GivenUp(Question),
     /// A torchrun agent sets another key.
     Set(Vec<u8>, Vec<u8>),
+}
+
+/// Something that happens in a process of an agent.
+#[derive(Debug)]
+pub(super) enum Within {
+    JoinAgain,
+    StartAgain,
+    /// The keeper of an agent that was killed starts another one.
+    KeptStarts,
+    /// The workers of a round fail.
+    WorkersFail(u64),
+    /// An agent whose workers have succeeded ends, and closes the run if those of all have.
+    Finishes(bool),
+    Dialed,
     /// The store says something by itself.
-    Notice(usize, u64, participant::Input),
+    Notice(participant::Input),
 }
 
 /// What an agent that knows only the state asks the store.
@@ -172,12 +179,8 @@ impl World {
             host: match plan.place {
                 Place::Coordinator => Some(Coordinator::default()),
                 Place::Restartable => {
-                    let origin = origin(
-                        plan.hosted.then(|| agents[0].instance),
-                        false,
-                        0,
-                        plan.rules,
-                    );
+                    let host = plan.hosted.then(|| agents[0].instance);
+                    let origin = origin(host, false, 0, plan.rules);
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
                 Place::Store => None,
@@ -230,7 +233,7 @@ impl World {
             }
             let bound = (self.time.now / 1_000_000_000 + 60) * BUSY * self.agents.len() as u64;
             if self.time.count > bound {
-                return Err(Violation("the agents do something all the time".into()));
+                return broken("the agents do something all the time");
             }
             self.happen(event)?;
             if self.time.now > end {
@@ -244,7 +247,7 @@ impl World {
             }
         }
         if let Some(what) = self.unsettled() {
-            return Err(Violation(format!("INV-R5: at the end, {what}")));
+            return broken(format!("INV-R5: at the end, {what}"));
         }
         self.end_history()?;
         self.report.events = self.time.count;
@@ -262,106 +265,88 @@ impl World {
             return Ok(());
         }
         match event {
-            Event::Act(agent, act) => self.act(agent, act),
+            Event::Act(agent, act) => self.act(agent, act)?,
             Event::Wake(agent) => {
                 self.wakes[agent] = None;
                 match self.agents[agent].deadline() {
-                    Some(due) if due <= self.time.now => self.tell(agent, Input::Tick),
-                    _ => {
-                        self.schedule(agent);
-                        Ok(())
-                    }
+                    Some(due) if due <= self.time.now => self.tell(agent, Input::Tick)?,
+                    _ => self.schedule(agent),
                 }
             }
-            Event::HostWakes => self.wake_host(),
-            Event::JoinAgain(agent, process) => {
-                let alive = self.agents[agent].process == process;
-                if !alive || self.agents[agent].doing != Doing::Stopping {
-                    return Ok(());
-                }
-                self.agents[agent].doing = Doing::Joining;
-                self.tell(agent, Input::Join)
+            Event::HostWakes => self.wake_host()?,
+            Event::Succeeds(agent) => self.succeed(agent)?,
+            Event::Within(agent, process, what) if self.agents[agent].process == process => {
+                self.happen_within(agent, what)?;
             }
-            Event::WorkersFail(agent, process, round) => {
-                if self.agents[agent].process == process {
-                    self.fail_workers(agent, round)?;
-                }
-                Ok(())
-            }
-            Event::Succeeds(agent) => self.succeed(agent),
-            Event::Finishes(agent, process, closes) => {
-                let it = &self.agents[agent];
-                if it.process != process || !matches!(it.doing, Doing::Working(_)) {
-                    return Ok(());
-                }
-                self.ledger.succeeded |= closes;
-                self.end(agent, closes)
-            }
-            Event::StartAgain(agent, process) => {
-                if self.agents[agent].process == process && self.agents[agent].wanted {
-                    // One that could not begin yet still knows in whose place it was started.
-                    if self.agents[agent].machine.is_some() {
-                        self.crash(agent, false);
-                        self.agents[agent].wanted = true;
-                    }
-                    return self.start(agent);
-                }
-                Ok(())
-            }
-            Event::KeptStarts(agent, process) => {
-                if self.agents[agent].process == process && self.agents[agent].wanted {
-                    return self.start(agent);
-                }
-                Ok(())
-            }
-            Event::Dialed(agent, process) => {
-                if self.agents[agent].process != process {
-                    return Ok(());
-                }
-                if self.agents[agent].cut_until > self.time.now {
-                    let why = "nobody answers".to_owned();
-                    let input = native_client::Input::Disconnected(why);
-                    return self.tell(agent, Input::Native(input));
-                }
-                let id = self.connect(agent);
-                let connected = native_client::Input::Connected(Some(&place(id)));
-                self.tell(agent, Input::Native(connected))
-            }
-            Event::AtHost(link) => self.at_host(link),
-            Event::AtAgent(link) => self.at_agent(link),
-            Event::Asked(question, ask, is_late) => self.asked(question, ask, is_late),
-            Event::Answered(question, answer) => self.answered(question, answer),
+            Event::Within(..) => {}
+            Event::AtHost(link) => self.at_host(link)?,
+            Event::AtAgent(link) => self.at_agent(link)?,
+            Event::Asked(question, ask, is_late) => self.asked(question, ask, is_late)?,
+            Event::Answered(question, answer) => self.answered(question, answer)?,
             Event::GivenUp(question) => {
                 if self.is_open(question) {
                     self.note(question.agent, || "asks again".into());
                     self.ask(question.agent, Ask::Read);
                 }
-                Ok(())
             }
             Event::Set(key, value) => {
                 self.put(key.clone(), Some(value));
-                self.stored(&key)
-            }
-            Event::Notice(agent, process, input) => {
-                let it = &self.agents[agent];
-                if it.process != process || it.cut_until > self.time.now {
-                    return Ok(());
-                }
-                self.tell(agent, Input::Stock(input))
+                self.stored(&key)?;
             }
         }
+        Ok(())
+    }
+
+    /// Something happens in the process that an agent has.
+    fn happen_within(&mut self, agent: usize, what: Within) -> Result<(), Violation> {
+        let it = &mut self.agents[agent];
+        match what {
+            Within::JoinAgain if it.doing == Doing::Stopping => {
+                it.doing = Doing::Joining;
+                self.tell(agent, Input::Join)
+            }
+            Within::WorkersFail(round) => self.fail_workers(agent, round),
+            Within::Finishes(closes) if matches!(it.doing, Doing::Working(_)) => {
+                self.ledger.succeeded |= closes;
+                self.end(agent, closes)
+            }
+            Within::StartAgain if it.wanted => {
+                // One that could not begin yet still knows in whose place it was started.
+                if it.machine.is_some() {
+                    self.crash(agent, false);
+                    self.agents[agent].wanted = true;
+                }
+                self.start(agent)
+            }
+            Within::KeptStarts if it.wanted => self.start(agent),
+            Within::Dialed if it.cut_until > self.time.now => {
+                let why = "nobody answers".to_owned();
+                let input = native_client::Input::Disconnected(why);
+                self.tell(agent, Input::Native(input))
+            }
+            Within::Dialed => {
+                let id = self.connect(agent);
+                let connected = native_client::Input::Connected(Some(&place(id)));
+                self.tell(agent, Input::Native(connected))
+            }
+            Within::Notice(input) if it.cut_until <= self.time.now => {
+                self.tell(agent, Input::Stock(input))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has something happen in the process that an agent has now, after `delay` nanoseconds.
+    pub(super) fn later(&mut self, agent: usize, delay: u64, what: Within) {
+        let process = self.agents[agent].process;
+        self.time.after(delay, Event::Within(agent, process, what));
     }
 
     /// Which agent an event happens in, and must be awake for.
     fn of(&self, event: &Event) -> Option<usize> {
         match event {
-            Event::Wake(agent)
-            | Event::Succeeds(agent)
-            | Event::JoinAgain(agent, _)
-            | Event::WorkersFail(agent, ..)
-            | Event::Finishes(agent, ..)
-            | Event::Dialed(agent, _)
-            | Event::Notice(agent, ..) => Some(*agent),
+            Event::Within(_, _, Within::StartAgain | Within::KeptStarts) => None,
+            Event::Wake(agent) | Event::Succeeds(agent) | Event::Within(agent, ..) => Some(*agent),
             Event::Answered(question, _) | Event::GivenUp(question) => Some(question.agent),
             Event::AtAgent(link) => self.links.get(link).map(|link| link.agent),
             _ => None,
@@ -369,13 +354,9 @@ impl World {
     }
 
     pub(super) fn schedule(&mut self, agent: usize) {
-        if let Some(due) = self.agents[agent].deadline() {
-            let due = due.max(self.time.now);
-            if self.wakes[agent].is_none_or(|at| due < at) {
-                self.wakes[agent] = Some(due);
-                self.time.at(due, Event::Wake(agent));
-            }
-        }
+        let due = self.agents[agent].deadline();
+        let wake = &mut self.wakes[agent];
+        self.time.wake(wake, due, Event::Wake(agent));
     }
 
     pub(super) fn latency(&mut self) -> u64 {

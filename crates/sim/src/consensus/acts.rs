@@ -6,10 +6,10 @@ use std::time::Duration;
 use rdzv_consensus::{Change, Configuration, Input, VoterId};
 
 use super::plan::Act;
-use super::process::Packet;
+use super::process::{Packet, Process};
 use super::world::{Event, World};
-use crate::Violation;
 use crate::scheduler::nanos;
+use crate::{Violation, broken};
 
 /// A leader without a majority steps down within so long: fourteen ticks on a slow clock, checked once per period, and a
 /// hand-over begins the period anew.
@@ -24,31 +24,15 @@ impl World {
         let leader = self.leader();
         match act {
             Act::Kill(slot, after, with_machine) => {
-                if let Some(process) = self.slots[slot] {
-                    self.doom(process, after, with_machine);
-                }
+                self.doom(self.slots[slot], after, with_machine);
             }
-            Act::KillLeader(after, with_machine) => {
-                if let Some(process) = leader {
-                    self.doom(process, after, with_machine);
-                }
-            }
+            Act::KillLeader(after, with_machine) => self.doom(leader, after, with_machine),
             Act::Start(slot) => self.start(slot, None),
-            Act::End(slot) => {
-                if let Some(process) = self.slots[slot] {
-                    return self.end(process);
-                }
-            }
-            Act::EndLeader => {
-                if let Some(process) = leader {
-                    return self.end(process);
-                }
-            }
+            Act::End(slot) => return self.end(self.slots[slot]),
+            Act::EndLeader => return self.end(leader),
             Act::Stall(slot, time) => {
                 let until = self.time.now + nanos(time);
-                if let Some(process) = self.slots[slot]
-                    && let Some(process) = self.processes.get_mut(&process)
-                {
+                if let Some(process) = self.at_slot(slot) {
                     process.stalled_until = process.stalled_until.max(until);
                 }
             }
@@ -58,14 +42,13 @@ impl World {
                 self.cut_where(time, |one, two| side(one) != side(two));
             }
             Act::IsolateLeader(time) => {
-                if let Some(slot) = leader.map(|it| self.processes[&it].slot) {
+                if let Some(leader) = leader {
+                    let process = &self.processes[&leader];
+                    let (slot, term) = (process.slot, process.term);
                     self.cut_where(time, |one, two| one == slot || two == slot);
-                    if let Some(leader) = leader {
-                        let term = self.processes[&leader].term;
-                        let at = self.time.now + nanos(time) - 1;
-                        if time > STEPS_DOWN {
-                            self.time.at(at, Event::Isolated(leader, term));
-                        }
+                    if time > STEPS_DOWN {
+                        let event = Event::Isolated(leader, term);
+                        self.time.after(nanos(time) - 1, event);
                     }
                 }
             }
@@ -81,9 +64,7 @@ impl World {
             }
             Act::Slow(slot, time) => {
                 let until = self.time.now + nanos(time);
-                if let Some(process) = self.slots[slot]
-                    && let Some(process) = self.processes.get_mut(&process)
-                {
+                if let Some(process) = self.at_slot(slot) {
                     process.slow_until = process.slow_until.max(until);
                 }
             }
@@ -126,26 +107,34 @@ impl World {
         }
         let role = consensus.role();
         if role.leads {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q7: {} leads in term {} without a majority",
                 consensus.id(),
                 role.term
-            )));
+            ));
         }
         if role.term > term + 1 {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q7: alone, {} went from term {term} to {}",
                 consensus.id(),
                 role.term
-            )));
+            ));
         }
         Ok(())
     }
 
-    fn doom(&mut self, process: usize, after: u32, with_machine: bool) {
+    /// The process of a place, if one runs there.
+    fn at_slot(&mut self, slot: usize) -> Option<&mut Process> {
+        self.processes.get_mut(&self.slots[slot]?)
+    }
+
+    fn doom(&mut self, process: Option<usize>, after: u32, with_machine: bool) {
+        let Some(number) = process else {
+            return;
+        };
         if after == 0 {
-            self.kill(process, with_machine);
-        } else if let Some(process) = self.processes.get_mut(&process) {
+            self.kill(number, with_machine);
+        } else if let Some(process) = self.processes.get_mut(&number) {
             process.dies = Some((after, with_machine));
         }
     }
@@ -157,7 +146,7 @@ impl World {
             .filter(|(_, it)| it.consensus.is_some())
             .map(|(_, it)| it.id)
             .collect();
-        let known = |it: &super::process::Process| -> Vec<Configuration> {
+        let known = |it: &Process| -> Vec<Configuration> {
             let consensus = it.consensus.iter();
             consensus
                 .flat_map(|it| [it.configuration().clone(), it.appended().clone()])
@@ -185,7 +174,10 @@ impl World {
     }
 
     /// A process ends in order: at once, or when it has handed over.
-    fn end(&mut self, number: usize) -> Result<(), Violation> {
+    fn end(&mut self, process: Option<usize>) -> Result<(), Violation> {
+        let Some(number) = process else {
+            return Ok(());
+        };
         let now = self.time.now;
         let Some(process) = self.processes.get_mut(&number) else {
             return Ok(());

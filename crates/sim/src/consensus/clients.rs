@@ -6,9 +6,9 @@ use super::client::{Answer, Current};
 use super::counters::Addition;
 use super::process::Proposal;
 use super::world::{Event, World};
-use crate::Violation;
 use crate::history::{Operation, counter};
 use crate::scheduler::nanos;
+use crate::{Violation, broken};
 
 impl World {
     /// A client begins an operation, or asks again.
@@ -54,13 +54,9 @@ impl World {
         let client = &self.clients[number];
         let sequence = client.sequence;
         if let Some(process) = self.slots[client.slot] {
-            let late = self
-                .time
-                .random
-                .u64(self.plan.latency.0..=self.plan.latency.1);
-            let at = self.time.now + late;
             let event = Event::Asked(process, number, sequence, current);
-            self.time.at(at, event);
+            let late = self.client_latency();
+            self.time.after(late, event);
         }
     }
 
@@ -115,21 +111,18 @@ impl World {
             && process.proposals.contains_key(&token)
             && self.last(number) == before
         {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q7: {} neither begins command {token} nor says that it does not",
                 process.id
-            )));
+            ));
         }
         result
     }
 
     pub(super) fn answer(&mut self, client: usize, sequence: u64, answer: Answer) {
-        let late = self
-            .time
-            .random
-            .u64(self.plan.latency.0..=self.plan.latency.1);
-        let at = self.time.now + late;
-        self.time.at(at, Event::Answered(client, sequence, answer));
+        let late = self.client_latency();
+        let event = Event::Answered(client, sequence, answer);
+        self.time.after(late, event);
     }
 
     pub(super) fn answered(&mut self, number: usize, sequence: u64, answer: Answer) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Now;
 
-use crate::Violation;
+use crate::{Violation, broken};
 
 /// All that is known of the whole group.
 #[derive(Debug, Default)]
@@ -33,9 +33,9 @@ impl Ledger {
     /// A member leads in a term: INV-Q1. True for a new one.
     pub fn leads(&mut self, term: u64, leader: VoterId) -> Result<bool, Violation> {
         match self.leaders.insert(term, leader) {
-            Some(other) if other != leader => Err(Violation(format!(
-                "INV-Q1: {other} and {leader} lead in term {term}"
-            ))),
+            Some(other) if other != leader => {
+                broken(format!("INV-Q1: {other} and {leader} lead in term {term}"))
+            }
             other => Ok(other.is_none()),
         }
     }
@@ -62,10 +62,10 @@ impl Ledger {
         let known = known.or_insert(Committed { term, known_in });
         known.known_in = known.known_in.min(known_in);
         if known.term != term {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q2: entry {index} is committed with term {}, and at {who} with term {term}",
                 known.term
-            )));
+            ));
         }
         Ok(())
     }
@@ -84,9 +84,9 @@ impl Ledger {
         for (index, Committed { term, .. }) in earlier.take(300) {
             let has = term_at(*index);
             if *index > last || has.is_some_and(|has| has != *term) {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-Q2: {leader} leads in term {leads_in} without entry {index} of term {term}, and has {has:?}"
-                )));
+                ));
             }
         }
         Ok(())
@@ -108,9 +108,9 @@ impl Ledger {
     ) -> Result<(), Violation> {
         if let Some((known, known_at)) = self.commands.get(&index) {
             if known != command || *known_at != at {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-Q3: command {index} is another one at {who}: {command:?} at {at:?}, not {known:?} at {known_at:?}"
-                )));
+                ));
             }
             return Ok(());
         }
@@ -118,9 +118,9 @@ impl Ledger {
         let proposed = |index: u64, term: Option<u64>| self.proposed.get(&(index, term?)).copied();
         if let Some((before, (_, earlier))) = self.commands.range(..index).next_back() {
             if at.mono < earlier.mono || at.wall < earlier.wall {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-Q6: command {index} is of {at:?}, earlier than {before} of {earlier:?}"
-                )));
+                ));
             }
             let times = (
                 proposed(*before, self.committed.get(before).map(|entry| entry.term)),
@@ -129,11 +129,11 @@ impl Ledger {
             if let (Some(began), Some(ended)) = times {
                 let passed = ended.saturating_sub(began) as f64 * 1.051 + 1_000_000.0;
                 if (at.mono - earlier.mono).as_nanos() as f64 > passed {
-                    return Err(Violation(format!(
+                    return broken(format!(
                         "INV-Q6: {:?} went by between commands {before} and {index}, which {} ns separate",
                         at.mono - earlier.mono,
                         ended - began
-                    )));
+                    ));
                 }
             }
         }
@@ -151,9 +151,9 @@ impl Ledger {
     ) -> Result<(), Violation> {
         let state = (digest, configuration.clone());
         match self.states.get(&index) {
-            Some(other) if *other != state => Err(Violation(format!(
+            Some(other) if *other != state => broken(format!(
                 "INV-Q3: after {index}, {who} has {state:?}, and another one {other:?}"
-            ))),
+            )),
             Some(_) => Ok(()),
             None => {
                 self.states.insert(index, state);

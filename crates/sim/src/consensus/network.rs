@@ -15,24 +15,28 @@ impl World {
         self.cuts.contains_key(&(*from, *to))
     }
 
+    /// The time of a message between a client and a process.
+    pub(super) fn client_latency(&mut self) -> u64 {
+        let (least, most) = self.plan.latency;
+        self.time.random.u64(least..=most)
+    }
+
+    /// The number of the connection of one process to another.
+    fn connection(&self, it: usize, other: usize) -> Option<u64> {
+        self.processes.get(&it)?.peers.get(&other)?.connection
+    }
+
     fn latency(&mut self, from: usize, to: usize) -> u64 {
-        let late = self
-            .time
-            .random
-            .u64(self.plan.latency.0..=self.plan.latency.1);
+        let late = self.client_latency();
         let now = self.time.now;
-        let is_slow = |it: usize| {
-            self.processes
-                .get(&it)
-                .is_some_and(|it| it.slow_until > now)
-        };
+        let process = |it: usize| self.processes.get(&it);
+        let is_slow = |it: usize| process(it).is_some_and(|it| it.slow_until > now);
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 
     /// Puts something on its way.
     pub(super) fn send(&mut self, from: usize, to: usize, packet: Packet) {
-        let peer = self.processes.get(&from).and_then(|it| it.peers.get(&to));
-        let Some(number) = peer.and_then(|peer| peer.connection) else {
+        let Some(number) = self.connection(from, to) else {
             return;
         };
         let late = self.latency(from, to);
@@ -74,8 +78,8 @@ impl World {
         };
         if peer.connection != Some(number) {
             // This end has closed: the other one is told.
-            let at = now + self.plan.latency.1;
-            self.time.at(at, Event::Down(from, to, number, false));
+            let late = self.plan.latency.1;
+            self.time.after(late, Event::Down(from, to, number, false));
             return Ok(());
         }
         peer.heard = now;
@@ -114,10 +118,7 @@ impl World {
         let numbers: Vec<usize> = self.processes.keys().copied().collect();
         for (at, &one) in numbers.iter().enumerate() {
             for &two in &numbers[at + 1..] {
-                let has = |it: usize, other: usize| {
-                    let peer = self.processes[&it].peers.get(&other);
-                    peer.is_some_and(|peer| peer.connection.is_some())
-                };
+                let has = |it: usize, other: usize| self.connection(it, other).is_some();
                 let pending = self.connecting.contains(&(one, two));
                 let cut = self.is_cut(one, two) || self.is_cut(two, one);
                 if pending || cut || has(one, two) || has(two, one) {
@@ -127,8 +128,7 @@ impl World {
                 let number = self.time.unique();
                 for (it, other) in [(one, two), (two, one)] {
                     let late = self.latency(it, other);
-                    self.time
-                        .at(self.time.now + 2 * late, Event::Up(it, other, number));
+                    self.time.after(2 * late, Event::Up(it, other, number));
                 }
             }
         }
@@ -191,11 +191,9 @@ impl World {
         self.held
             .retain(|(from, to, ..)| (*from, *to) != (one, two) && (*from, *to) != (two, one));
         for (it, other) in [(one, two), (two, one)] {
-            let peer = self.processes.get(&it).and_then(|it| it.peers.get(&other));
-            if let Some(number) = peer.and_then(|peer| peer.connection) {
+            if let Some(number) = self.connection(it, other) {
                 let late = self.time.random.u64(0..=within);
-                let at = self.time.now + late;
-                self.time.at(at, Event::Down(it, other, number, false));
+                self.time.after(late, Event::Down(it, other, number, false));
             }
         }
     }
@@ -204,11 +202,7 @@ impl World {
     pub(super) fn hang_up(&mut self, gone: usize, slot: usize, with_machine: bool) {
         let numbers: Vec<usize> = self.processes.keys().copied().collect();
         for it in numbers {
-            let Some(number) = self.processes[&it]
-                .peers
-                .get(&gone)
-                .and_then(|peer| peer.connection)
-            else {
+            let Some(number) = self.connection(it, gone) else {
                 continue;
             };
             let cut = self.cuts.contains_key(&(slot, self.processes[&it].slot));
@@ -237,12 +231,11 @@ impl World {
             if time > patient {
                 let (one, two) = *direction;
                 if let (Some(one), Some(two)) = (self.slots[one], self.slots[two]) {
-                    let at = self.time.now + patient;
-                    self.time.at(at, Event::Reset(one, two));
+                    self.time.after(patient, Event::Reset(one, two));
                 }
             }
         }
-        self.time.at(self.time.now + time, Event::Heal(directions));
+        self.time.after(time, Event::Heal(directions));
     }
 
     pub(super) fn heal(&mut self, directions: &[(usize, usize)]) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdzv_consensus::membership;
 
 use super::world::World;
-use crate::Violation;
 use crate::history::{self, Operation, counter::Counter};
+use crate::{Violation, broken};
 
 /// A majority that is connected has a leader within.
 const LEADS_WITHIN: u64 = 5_000_000_000;
@@ -48,17 +48,17 @@ impl World {
             })
         })?;
         if !led {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q7: nobody leads 5 s after all faults: {:?}",
                 self.members()
-            )));
+            ));
         }
         let end = self.time.now + SETTLES_WITHIN;
         // Long enough that every process says that it is there.
         self.until(self.time.now + 1_000_000_000, |_| false)?;
         self.until(end, |world| world.unsettled().is_none())?;
         if let Some(what) = self.unsettled() {
-            return Err(Violation(format!("INV-Q7: at the end, {what}")));
+            return broken(format!("INV-Q7: at the end, {what}"));
         }
         Ok(())
     }
@@ -123,11 +123,11 @@ impl World {
                 leader.is_some_and(|it| world.processes[&it].term > term)
             })?;
             if !led {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-Q7: nobody leads {} ms after the leader's connections closed: {:?}",
                     (end - killed) / 1_000_000,
                     self.members()
-                )));
+                ));
             }
             self.report.fail_over = Duration::from_nanos(self.time.now - killed);
         }
@@ -136,13 +136,13 @@ impl World {
         self.clients_end = true;
         let idle = |world: &Self| world.clients.iter().all(|it| it.current.is_none());
         if !self.until(now + 20_000_000_000, idle)? && !idle(self) {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q7: operations are not answered: {:?}",
                 self.clients
                     .iter()
                     .map(|it| (it.sequence, it.current))
                     .collect::<Vec<_>>()
-            )));
+            ));
         }
         self.until(self.time.now + 1_000_000_000, |_| false)?;
         self.outstanding()?;
@@ -157,10 +157,7 @@ impl World {
                 .values()
                 .find(|it| it.since + 1_000_000_000 < self.time.now);
             if let Some(old) = old {
-                return Err(Violation(format!(
-                    "INV-Q7: {} says nothing of {old:?}",
-                    process.id
-                )));
+                return broken(format!("INV-Q7: {} says nothing of {old:?}", process.id));
             }
         }
         Ok(())

@@ -11,11 +11,11 @@ use rdzv_core::time::Mono;
 use super::client::{Answer, Client, Current};
 use super::counters::{Addition, Counters};
 use super::ledger::Ledger;
-use super::plan::{Act, Plan};
+use super::plan::Plan;
 use super::process::{Packet, Process};
-use crate::Violation;
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// A member whose machine is silent for so long is lost.
 const LOST: u64 = 3_400_000_000;
@@ -275,7 +275,7 @@ impl World {
             let seconds = self.time.now / 1_000_000_000 + 5;
             let bound = seconds * 20_000 * self.plan.processes as u64;
             if self.time.count > bound {
-                return Err(Violation("the members do something all the time".into()));
+                return broken("the members do something all the time");
             }
         }
         Ok(false)
@@ -299,15 +299,9 @@ impl World {
             return Ok(());
         }
         match event {
-            Event::Act(at) => {
-                let act: Act = self.plan.acts[at].1.clone();
-                self.act(act)
-            }
-            Event::Start(slot) => {
-                self.start(slot, None);
-                Ok(())
-            }
-            Event::Wake(it) => self.wake(it),
+            Event::Act(at) => self.act(self.plan.acts[at].1.clone())?,
+            Event::Start(slot) => self.start(slot, None),
+            Event::Wake(it) => self.wake(it)?,
             Event::Review(it) => {
                 let Some(process) = self.processes.get(&it) else {
                     return Ok(());
@@ -316,40 +310,29 @@ impl World {
                 for peer in process.peers.keys().copied().collect::<Vec<_>>() {
                     self.send(it, peer, Packet::Ping(ends));
                 }
-                self.time.at(self.time.now + REVIEW, Event::Review(it));
-                self.review(it)
+                self.time.after(REVIEW, Event::Review(it));
+                self.review(it)?;
             }
             Event::Connect => {
                 self.connect();
-                self.time.at(self.time.now + CONNECT, Event::Connect);
-                Ok(())
+                self.time.after(CONNECT, Event::Connect);
             }
-            Event::Up(it, other, number) => self.up(it, other, number),
-            Event::Down(it, other, number, ended) => self.down(it, other, number, ended),
-            Event::Reset(one, two) => {
-                if self.is_cut(one, two) || self.is_cut(two, one) {
-                    self.reset(one, two, 500_000_000);
-                }
-                Ok(())
+            Event::Up(it, other, number) => self.up(it, other, number)?,
+            Event::Down(it, other, number, ended) => self.down(it, other, number, ended)?,
+            Event::Reset(one, two) if self.is_cut(one, two) || self.is_cut(two, one) => {
+                self.reset(one, two, 500_000_000);
             }
-            Event::Heal(directions) => {
-                self.heal(&directions);
-                Ok(())
-            }
-            Event::Isolated(it, term) => self.isolated(it, term),
-            Event::Arrive(from, to, number, packet) => self.arrive(from, to, number, packet),
-            Event::Client(number, sequence) => {
-                self.client_wakes(number, sequence);
-                Ok(())
-            }
+            Event::Reset(..) => {}
+            Event::Heal(directions) => self.heal(&directions),
+            Event::Isolated(it, term) => self.isolated(it, term)?,
+            Event::Arrive(from, to, number, packet) => self.arrive(from, to, number, packet)?,
+            Event::Client(number, sequence) => self.client_wakes(number, sequence),
             Event::Asked(it, client, sequence, current) => {
-                self.asked(it, client, sequence, current)
+                self.asked(it, client, sequence, current)?;
             }
-            Event::Answered(client, sequence, answer) => {
-                self.answered(client, sequence, answer);
-                Ok(())
-            }
+            Event::Answered(client, sequence, answer) => self.answered(client, sequence, answer),
         }
+        Ok(())
     }
 
     fn wake(&mut self, it: usize) -> Result<(), Violation> {
@@ -369,17 +352,12 @@ impl World {
     }
 
     fn schedule(&mut self, it: usize) {
-        let now = self.time.now;
         let Some(process) = self.processes.get_mut(&it) else {
             return;
         };
         let due = process.consensus.as_ref().and_then(|it| it.deadline());
-        if let Some(due) = due.map(|due| process.time(due).max(now))
-            && process.wake.is_none_or(|wake| due < wake)
-        {
-            process.wake = Some(due);
-            self.time.at(due, Event::Wake(it));
-        }
+        let due = due.map(|due| process.time(due));
+        self.time.wake(&mut process.wake, due, Event::Wake(it));
     }
 
     /// Hands something to the machine of a process, does what it wants, and looks at it.
@@ -434,7 +412,7 @@ impl World {
             return Ok(());
         };
         let id = process.id;
-        if self.time.is_traced() && !matches!(output, Output::Send { .. }) {
+        if !matches!(output, Output::Send { .. }) {
             self.time.log(id, || format!("{output:?}"));
         }
         match output {
@@ -486,9 +464,7 @@ impl World {
             }
             Output::Unchanged(_) => {}
             Output::Close { peer, reason } => {
-                return Err(Violation(format!(
-                    "at {now}, {id} refuses what {peer} says: {reason}"
-                )));
+                return broken(format!("at {now}, {id} refuses what {peer} says: {reason}"));
             }
         }
         Ok(())
@@ -559,10 +535,10 @@ impl World {
         let said = role.heard.map_or(0, |heard| process.time(heard));
         let tolerance = self.time.now.saturating_sub(least) / 8 + 20_000_000;
         if said + tolerance < least && !configuration.is_joint() {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q6: {} leads and says that nobody was heard since {said}; most had heard at {least}",
                 process.id
-            )));
+            ));
         }
         Ok(())
     }
@@ -591,10 +567,10 @@ impl World {
                 .state(id, applied, digest, consensus.configuration())?;
         }
         if consensus.role().leads && !consensus.configuration().is_voter(id) {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-Q1: {id} leads and is no voter of {:?}",
                 consensus.configuration()
-            )));
+            ));
         }
         Ok(())
     }
@@ -702,9 +678,9 @@ impl World {
         let other = self.processes.iter().find(|(_, other)| other.id == member);
         let has = other.and_then(|(number, _)| self.last(*number));
         match has.filter(|has| votes && has + 64 < last) {
-            Some(has) => Err(Violation(format!(
+            Some(has) => broken(format!(
                 "INV-Q7: {member} is to vote, and has {has} entries of {last}"
-            ))),
+            )),
             None => Ok(()),
         }
     }

@@ -17,9 +17,9 @@ use rdzv_voters as voter;
 use rdzv_voters::{Open, Start, Voter};
 
 use super::{Act, Plan};
-use crate::Violation;
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// The most time that a signal takes to stop or kill all workers.
 pub const SIGNALS_TAKE: Duration = Duration::from_millis(240);
@@ -58,18 +58,11 @@ enum Event {
     Dial(usize, u64),
     NotFound(usize, u64),
     Join(usize, u64),
-    Signal(usize, u64, Signal),
+    Signal(usize, u64, fence::Output),
     /// The workers of a round end within their grace.
     Ended(usize, u64),
     /// They end with their agent.
     Killed(usize, u64),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Signal {
-    Stop,
-    Continue,
-    Kill,
 }
 
 /// A connection to a voter.
@@ -243,9 +236,7 @@ impl World {
             && rounds.iter().all(|round| *round == rounds[0]);
         match is_settled {
             true => Ok(()),
-            false => Err(Violation(format!(
-                "long after all faults, workers are in {rounds:?}"
-            ))),
+            false => broken(format!("long after all faults, workers are in {rounds:?}")),
         }
     }
 
@@ -256,7 +247,7 @@ impl World {
             };
             self.happen(event)?;
             if self.time.count > 3_000_000 {
-                return Err(Violation("the machines do something all the time".into()));
+                return broken("the machines do something all the time");
             }
         }
         Ok(())
@@ -322,7 +313,7 @@ impl World {
             }
             Event::Connect => {
                 self.connect();
-                self.time.at(self.time.now + 20 * MS, Event::Connect);
+                self.time.after(20 * MS, Event::Connect);
             }
             Event::Wake(it) => return self.wake(it),
             Event::Request(it, from, bytes) => {
@@ -367,7 +358,7 @@ impl World {
                     return self.tell_agent(it, agent::Input::Disconnected(why));
                 }
             }
-            Event::Begin(it) => return self.begin(it),
+            Event::Begin(it) => self.begin(it),
             Event::Dial(it, life) | Event::NotFound(it, life) | Event::Join(it, life)
                 if self.machines[it].life != life => {}
             Event::Dial(it, _) => return self.dial(it),
@@ -431,12 +422,11 @@ impl World {
         self.machines[it].wake = None;
         let now = self.now(it);
         let is_due = |due: Option<Mono>| due.is_some_and(|due| due <= now.mono);
-        let machine = &self.machines[it];
-        if is_due(machine.fence.deadline()) {
+        if is_due(self.machines[it].fence.deadline()) {
             self.tell_fence(it, fence::Input::Tick)?;
         }
-        let machine = &self.machines[it];
-        if is_due(machine.client.as_ref().and_then(|client| client.deadline())) {
+        let client = self.machines[it].client.as_ref();
+        if is_due(client.and_then(|client| client.deadline())) {
             self.tell_agent(it, agent::Input::Tick)?;
         }
         let machine = &self.machines[it];
@@ -484,7 +474,7 @@ impl World {
                 voter::Output::Log(fact) => {
                     self.time.log(format!("n{it}"), || fact.to_string());
                     if fact == voter::Fact::GaveUp {
-                        return Err(Violation("a group whose voters all live gives up".into()));
+                        return broken("a group whose voters all live gives up");
                     }
                 }
                 voter::Output::Call { place, address } => {
@@ -554,10 +544,10 @@ impl World {
                 && Some(round) < self.announced
                 && has_fence
             {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-F1: workers of round {round} run at n{it} when round {:?} is announced",
                     self.announced
-                )));
+                ));
             }
         }
         Ok(())

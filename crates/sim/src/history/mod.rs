@@ -18,7 +18,7 @@ pub mod run;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::Violation;
+use crate::{Violation, broken};
 
 /// Most states of a search. A history that is right needs hardly more than it has operations.
 const MOST: usize = 500_000;
@@ -82,16 +82,16 @@ pub fn check<M: Model>(operations: &[Operation<M>]) -> Result<(), Violation> {
             }
         }
         if tried.len() > MOST {
-            return Err(Violation(format!(
+            return broken(format!(
                 "INV-L1: undecided after {MOST} states; {}",
                 search.shown(&furthest.1)
-            )));
+            ));
         }
     }
-    Err(Violation(format!(
+    broken(format!(
         "INV-L1: not linearizable; {}",
         search.shown(&furthest.1)
-    )))
+    ))
 }
 
 /// Operations that have taken effect, a bit each, and what follows from them.

@@ -121,44 +121,36 @@ impl Model for Run {
     fn step(state: &State, call: &Call, _: Option<&()>) -> Option<State> {
         let agent = call.agent;
         let mut after = state.clone();
-        let is_right = match call.effect {
+        let mut is_right = true;
+        match call.effect {
             Effect::Arrive => {
                 after.members.remove(&agent);
                 after.waiting.insert(agent);
-                true
             }
-            Effect::Enter(assignment) => after.enter(agent, assignment),
+            Effect::Enter(assignment) => is_right = after.enter(agent, assignment),
             Effect::Leave => {
                 after.members.remove(&agent);
                 after.waiting.remove(&agent);
-                true
             }
-            Effect::MayBeLost => {
-                after.may_be_lost.insert(agent);
-                true
-            }
-            Effect::Close => {
-                after.closed = true;
-                true
-            }
-            Effect::IsClosed(closed) => closed == state.closed,
+            Effect::MayBeLost => drop(after.may_be_lost.insert(agent)),
+            Effect::Close => after.closed = true,
+            Effect::IsClosed(closed) => is_right = closed == state.closed,
             Effect::Succeed(round) => {
                 if state.round == round {
                     after.said.insert(agent);
                 }
-                true
             }
             Effect::AllSucceeded(round) => {
                 let all = state.size == 0 || state.said.len() == state.size as usize;
                 let is_first = all && !state.over;
                 after.succeeded = true;
-                state.round == round && (state.succeeded || is_first)
+                is_right = state.round == round && (state.succeeded || is_first);
             }
             Effect::IsOver(round) => {
                 after.over |= state.round == round;
-                !(state.round == round && state.succeeded)
+                is_right = !(state.round == round && state.succeeded);
             }
-        };
+        }
         is_right.then_some(after)
     }
 

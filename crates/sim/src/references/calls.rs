@@ -4,12 +4,18 @@ use rdzv_rpc_proto::rref::{
     Adopted, Failure, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
 };
 
-use super::model::{Fork, Stage, broken};
-use super::world::{Call, Doing, Event, Notice, World};
-use crate::Violation;
+use super::model::{Fork, Stage};
+use super::world::{Call, Doing, Event, World};
+use crate::{Violation, broken};
 
 /// The most handles that a worker collects.
 const HANDLES: usize = 24;
+
+/// The input that a value exists. The world draws whether its making has failed.
+fn made(rref: RRefId) -> Input<'static> {
+    let failed = false;
+    Input::Made { rref, failed }
+}
 
 impl World {
     /// A worker does something.
@@ -86,24 +92,21 @@ impl World {
         if to == me {
             self.model.known.insert(rref);
             self.holds(worker, Handle::Owner(rref));
-            self.time
-                .at(self.time.now + takes, Event::Tell(me, Notice::Made(rref)));
+            self.time.after(takes, Event::Tell(me, made(rref)));
             return self.collect(worker);
         }
         self.model.creators.insert(rref, me);
-        self.model.forks.insert(
-            fork,
-            Fork {
-                rref,
-                owner: to,
-                from: me,
-                holder: me,
-                parent: None,
-                stage: Stage::Pending,
-                held: true,
-                given_up: false,
-            },
-        );
+        let it = Fork {
+            rref,
+            owner: to,
+            from: me,
+            holder: me,
+            parent: None,
+            stage: Stage::Pending,
+            held: true,
+            given_up: false,
+        };
+        self.model.forks.insert(fork, it);
         self.holds(worker, Handle::User(rref, fork));
         let (arrives, answered) = (self.time.now + self.latency(), self.time.now + takes);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
@@ -114,7 +117,7 @@ impl World {
         if lost || self.time.chance(self.plan.bad_calls) {
             // Lost, or the caller's patience ends, whatever becomes of the call.
             self.time
-                .at(answered, Event::Tell(me, Notice::CreationFailed(fork)));
+                .at(answered, Event::Tell(me, Input::CreationFailed(fork)));
         }
         self.collect(worker)
     }
@@ -151,19 +154,17 @@ impl World {
             Handle::Owner(_) => None,
             Handle::User(_, parent) => Some(parent),
         };
-        self.model.forks.insert(
-            data.fork,
-            Fork {
-                rref: data.rref,
-                owner: data.owner,
-                from: me,
-                holder: to,
-                parent,
-                stage: Stage::OnItsWay,
-                held: true,
-                given_up: false,
-            },
-        );
+        let it = Fork {
+            rref: data.rref,
+            owner: data.owner,
+            from: me,
+            holder: to,
+            parent,
+            stage: Stage::OnItsWay,
+            held: true,
+            given_up: false,
+        };
+        self.model.forks.insert(data.fork, it);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if lost {
             self.over(data.fork);
@@ -175,9 +176,9 @@ impl World {
             self.time.at(at, Event::Call(Call::Pass(to, data)));
         }
         if lost && self.time.random.bool() || self.time.chance(self.plan.bad_calls) {
-            let at = self.time.now + self.time.random.u64(0..2_000_000_000);
+            let late = self.time.random.u64(0..2_000_000_000);
             self.time
-                .at(at, Event::Tell(me, Notice::Strayed(data.fork)));
+                .after(late, Event::Tell(me, Input::Strayed(data.fork)));
         }
         self.collect(worker)
     }
@@ -222,9 +223,8 @@ impl World {
         self.time.at(arrives, Event::Call(call));
         // The asker's patience ends at last: its agent says so, or the connection breaks.
         let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
-        let cancelled = Notice::Cancelled(rref, fetch);
-        self.time
-            .at(self.time.now + patience, Event::Tell(to, cancelled));
+        let cancelled = Input::FetchCancelled(rref, fetch);
+        self.time.after(patience, Event::Tell(to, cancelled));
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl World {
         fork: ForkId,
     ) -> Result<(), Violation> {
         let answer_at = self.time.now + self.latency();
-        let failed = Event::Tell(from, Notice::CreationFailed(fork));
+        let failed = Event::Tell(from, Input::CreationFailed(fork));
         let Some(worker) = self.running(to) else {
             self.time.at(answer_at, failed);
             return Ok(());
@@ -264,14 +264,13 @@ impl World {
             Ok(()) => {
                 self.model.known.insert(rref);
                 let takes = self.time.random.u64(0..1_000_000_000);
-                self.time
-                    .at(self.time.now + takes, Event::Tell(to, Notice::Made(rref)));
+                self.time.after(takes, Event::Tell(to, made(rref)));
                 if self.time.chance(self.plan.bad_calls) {
                     // The answer is lost.
                     self.time.at(answer_at, failed);
                 } else {
                     self.time
-                        .at(answer_at, Event::Tell(from, Notice::Accepted(fork)));
+                        .at(answer_at, Event::Tell(from, Input::Accepted(fork)));
                 }
             }
             Err(failure) => {
@@ -290,9 +289,9 @@ impl World {
         let Some(worker) = self.running(to) else {
             self.over(data.fork);
             if self.time.random.bool() {
-                let strayed = Notice::Strayed(data.fork);
+                let strayed = Input::Strayed(data.fork);
                 self.time
-                    .at(self.time.now + 1_000_000, Event::Tell(data.parent, strayed));
+                    .after(1_000_000, Event::Tell(data.parent, strayed));
             }
             return Ok(());
         };

@@ -6,7 +6,7 @@ use rdzv_rpc_proto::rref::{Input, Member, References};
 
 use super::model::Stage;
 use super::plan::Act;
-use super::world::{Doing, Event, Notice, World, pair};
+use super::world::{Doing, Event, World, pair};
 use crate::Violation;
 use crate::scheduler::nanos;
 
@@ -17,17 +17,17 @@ impl World {
         match act {
             Act::Kill if doing != Doing::Nothing => {
                 self.stop(worker);
-                self.tell_others(worker, 80, Notice::Unreachable);
+                self.tell_others(worker, 80, Input::Unreachable);
             }
             Act::Leave if doing == Doing::Working => {
                 let member = self.workers[worker].member;
                 let patience = self.time.random.u64(0..5_000_000_000);
-                self.time.at(self.time.now + patience, Event::Gone(member));
+                self.time.after(patience, Event::Gone(member));
                 self.shut_down(worker)?;
             }
             Act::Restart if doing == Doing::Nothing => {
                 self.start(worker);
-                self.tell_others(worker, 70, Notice::Reachable);
+                self.tell_others(worker, 70, Input::Reachable);
             }
             Act::Cut(other, time) if other != worker => {
                 let ids = pair(
@@ -48,13 +48,14 @@ impl World {
     fn notice_cut(&mut self, one: usize, another: usize, time: Duration) {
         let (me, other) = (self.workers[one].member, self.workers[another].member);
         if self.time.random.bool() {
-            let at = self.time.now + self.time.random.u64(0..=nanos(time));
+            let late = self.time.random.u64(0..=nanos(time));
             self.time
-                .at(at, Event::Tell(me, Notice::Unreachable(other)));
+                .after(late, Event::Tell(me, Input::Unreachable(other)));
         }
         if self.time.random.bool() {
-            let at = self.time.now + nanos(time) + 1;
-            self.time.at(at, Event::Tell(me, Notice::Reachable(other)));
+            let late = nanos(time) + 1;
+            self.time
+                .after(late, Event::Tell(me, Input::Reachable(other)));
         }
     }
 
@@ -81,7 +82,7 @@ impl World {
     }
 
     /// Others hear of a worker, each with this chance.
-    fn tell_others(&mut self, worker: usize, percent: u32, notice: fn(Member) -> Notice) {
+    fn tell_others(&mut self, worker: usize, percent: u32, notice: fn(Member) -> Input<'static>) {
         let member = self.workers[worker].member;
         for other in 0..self.workers.len() {
             if other != worker && self.time.chance(percent) {
@@ -129,7 +130,7 @@ impl World {
     pub(super) fn gone(&mut self, member: Member) -> Result<(), Violation> {
         if let Some(worker) = self.running(member) {
             self.stop(worker);
-            self.tell_others(worker, 90, Notice::Left);
+            self.tell_others(worker, 90, Input::Left);
         }
         Ok(())
     }

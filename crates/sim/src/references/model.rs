@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_rpc_proto::rref::{ForkId, Handle, Member, RRefId};
 
-use crate::Violation;
+use crate::{Violation, broken};
 
 /// How far a fork is, as its holder was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,8 +159,4 @@ impl Model {
         }
         Ok(())
     }
-}
-
-pub(super) fn broken<T>(what: String) -> Result<T, Violation> {
-    Err(Violation(what))
 }

@@ -3,9 +3,9 @@
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::rref::{Batch, Control, Failure, FetchId, ForkId, Handle, Member, Output};
 
-use super::model::{Stage, broken};
+use super::model::Stage;
 use super::world::{Doing, Event, World, pair};
-use crate::Violation;
+use crate::{Violation, broken};
 
 impl World {
     /// Applies what a machine wants done.
@@ -124,8 +124,7 @@ impl World {
                 continue;
             }
             let late = self.latency();
-            self.time
-                .at(self.time.now + late, Event::Batch(batch.clone()));
+            self.time.after(late, Event::Batch(batch.clone()));
         }
     }
 }

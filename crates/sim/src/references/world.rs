@@ -9,11 +9,11 @@ use rdzv_rpc_proto::rref::{
 };
 use rdzv_rpc_proto::worker::WorkerId;
 
-use super::model::{Model, broken};
+use super::model::Model;
 use super::plan::{Act, End, Plan};
-use crate::Violation;
 use crate::scheduler::{Scheduler, due, nanos};
 use crate::trace::Trace;
+use crate::{Violation, broken};
 
 /// How long after the last handle was dropped nothing may be left.
 const DRAINED_AFTER: Duration = Duration::from_secs(200);
@@ -57,7 +57,7 @@ pub(super) enum Event {
     Batch(Batch),
     Call(Call),
     /// Something is told to a process, if it still runs.
-    Tell(Member, Notice),
+    Tell(Member, Input<'static>),
     /// A worker that leaves has waited long enough.
     Gone(Member),
     /// Everything has been done.
@@ -73,19 +73,6 @@ pub(super) enum Call {
     Pass(Member, ForkData),
     /// F8: give me the value.
     Fetch(FetchId, Fetch),
-}
-
-/// What a process is told.
-#[derive(Debug, Clone)]
-pub(super) enum Notice {
-    Reachable(Member),
-    Unreachable(Member),
-    Left(Member),
-    Strayed(ForkId),
-    Accepted(ForkId),
-    CreationFailed(ForkId),
-    Made(RRefId),
-    Cancelled(RRefId, FetchId),
 }
 
 /// What a worker is doing.
@@ -177,7 +164,7 @@ impl World {
                 break;
             }
             if self.time.count > bound {
-                return broken("the workers do something all the time".into());
+                return broken("the workers do something all the time");
             }
             if matches!(event, Event::Ending) {
                 ends_at = self.time.now + nanos(DRAINED_AFTER);
@@ -228,7 +215,7 @@ impl World {
                 self.operations_left -= 1;
                 self.report.operations += 1;
                 let pause = self.time.random.u64(0..=2 * nanos(self.plan.pause));
-                self.time.at(self.time.now + pause, Event::Operate);
+                self.time.after(pause, Event::Operate);
                 self.operate()
             }
             Event::Wake(worker) => {
@@ -240,7 +227,7 @@ impl World {
                 self.tell(to, Input::Received(&batch))
             }
             Event::Call(call) => self.call_arrives(call),
-            Event::Tell(member, notice) => self.notice(member, notice),
+            Event::Tell(member, input) => self.notice(member, input),
             Event::Gone(member) => self.gone(member),
             Event::Ending => self.ends(),
         }
@@ -274,33 +261,22 @@ impl World {
         (it.member == member && it.doing != Doing::Nothing).then_some(worker)
     }
 
-    fn notice(&mut self, member: Member, notice: Notice) -> Result<(), Violation> {
+    fn notice(&mut self, member: Member, mut input: Input<'static>) -> Result<(), Violation> {
         let Some(worker) = self.running(member) else {
             return Ok(());
         };
-        let input = match notice {
+        match &mut input {
             // No connection to a process that is over.
-            Notice::Reachable(other) if self.running(other).is_none() => return Ok(()),
-            Notice::Reachable(other) => Input::Reachable(other),
-            Notice::Unreachable(other) => Input::Unreachable(other),
-            Notice::Left(other) => Input::Left(other),
-            Notice::Strayed(fork) => {
-                self.give_up(fork);
-                Input::Strayed(fork)
-            }
-            Notice::Accepted(fork) => Input::Accepted(fork),
-            Notice::CreationFailed(fork) => {
-                self.creation_failed(fork);
-                Input::CreationFailed(fork)
-            }
-            Notice::Made(rref) => {
+            Input::Reachable(other) if self.running(*other).is_none() => return Ok(()),
+            Input::Strayed(fork) => self.give_up(*fork),
+            Input::CreationFailed(fork) => self.creation_failed(*fork),
+            Input::Made { rref, failed } => {
                 self.report.made += 1;
-                self.model.made.insert(rref, member);
-                let failed = self.time.random.u32(0..10) == 0;
-                Input::Made { rref, failed }
+                self.model.made.insert(*rref, member);
+                *failed = self.time.random.u32(0..10) == 0;
             }
-            Notice::Cancelled(rref, fetch) => Input::FetchCancelled(rref, fetch),
-        };
+            _ => {}
+        }
         self.tell(worker, input)
     }
 
@@ -325,14 +301,9 @@ impl World {
     }
 
     pub(super) fn schedule(&mut self, worker: usize) {
-        let Some(due) = due(self.workers[worker].machine.deadline()) else {
-            return;
-        };
-        let due = due.max(self.time.now);
-        if self.workers[worker].wake.is_none_or(|at| due < at) {
-            self.workers[worker].wake = Some(due);
-            self.time.at(due, Event::Wake(worker));
-        }
+        let it = &mut self.workers[worker];
+        let due = due(it.machine.deadline());
+        self.time.wake(&mut it.wake, due, Event::Wake(worker));
     }
 
     /// Something happened to a worker.

@@ -37,9 +37,7 @@ impl World {
             let Some(output) = outputs.pop_front() else {
                 return;
             };
-            if self.trace {
-                println!("{:>18}{output:?}", "");
-            }
+            self.time.log("server", || format!("  ► {output:?}"));
             match output {
                 Output::Flush(id) => self.flush(id.0 as usize),
                 Output::Close(id, _) => {

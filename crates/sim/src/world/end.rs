@@ -7,8 +7,8 @@ use rdzv_store_proto::wire::reply::CheckReply;
 use rdzv_store_proto::wire::request;
 
 use super::{World, id};
-use crate::Violation;
 use crate::client::{Awaited, MEMBERS};
+use crate::{Violation, broken};
 
 impl World {
     /// In the end nobody waits for what is there.
@@ -29,15 +29,13 @@ impl World {
                 }
                 None if self.clients[number].is_idle() => false,
                 None => {
-                    return Err(Violation(format!(
-                        "INV-S2: client {number} is still {doing}"
-                    )));
+                    return broken(format!("INV-S2: client {number} is still {doing}"));
                 }
             };
             if is_there {
-                return Err(Violation(format!(
+                return broken(format!(
                     "INV-S2: client {number} is still {doing}, and all of it is there"
-                )));
+                ));
             }
         }
         Ok(())

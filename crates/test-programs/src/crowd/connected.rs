@@ -12,11 +12,21 @@ use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER}
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_store_proto::wire::request;
 use rdzv_voters::{Frame, SearchOrder};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
 /// The time for the only place to answer, as agents give it.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The token of standard input.
+pub(super) const STDIN: u64 = u64::MAX;
+
+/// The longest time between two looks at deadlines.
+pub(super) const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 
 /// The part that all agents share.
 pub(super) struct Crowd {

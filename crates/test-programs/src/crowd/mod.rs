@@ -1,7 +1,7 @@
 //! A crowd of agents that find one another through an rdzv store server, timed.
 //!
 //! ```text
-//! crowd serve                       hosts; prints its port, then for each line read its figures so far
+//! crowd serve                       hosts, and prints its port
 //! crowd threads <address> <agents>  one round of agents as programs have them, a thread each
 //! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
 //! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
@@ -32,7 +32,7 @@ struct Figures {
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    raise_open_files();
+    crate::raise_open_files();
     let crowd = match arguments[..] {
         ["serve"] => return serve::serve(),
         ["hold", places, run, agents, nodes, fence] => {
@@ -71,12 +71,4 @@ fn check_ranks(mut ranks: Vec<u32>) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("the agents hold the ranks {ranks:?}")),
     }
-}
-
-fn raise_open_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // What it is for fails with a clear error of its own.
-    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -27,7 +27,7 @@ struct Figures {
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    raise_open_files();
+    crate::raise_open_files();
     let figures = match arguments[..] {
         ["requests", address, pid, connections, in_flight, seconds] => requests::run(
             address.parse::<SocketAddr>()?,
@@ -48,12 +48,4 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         figures.server.as_secs_f64()
     );
     Ok(())
-}
-
-fn raise_open_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // What it is for fails with a clear error of its own.
-    let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -11,7 +11,7 @@ mod large;
 mod lives;
 mod offered;
 mod pressure;
-mod process;
+pub(crate) mod process;
 mod references;
 mod spans;
 mod tensors;

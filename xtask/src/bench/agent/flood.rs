@@ -1,16 +1,13 @@
 //! Eight workers that write as fast as they can, and a console that shows all of it.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::ensure;
 
 use super::{WORKERS, line};
 use crate::bench::launcher::{Launcher, Running, labelled};
-use crate::bench::processes::{launcher_processes, peak_size};
 use crate::bench::worker;
 
 /// Lines of each worker.
@@ -26,7 +23,6 @@ pub(super) struct Flood {
 
 pub(super) struct Poured {
     pub(super) megabytes_per_second: f64,
-    pub(super) peak_mebibytes: f64,
     /// Lines that did not arrive as they were written.
     pub(super) torn: usize,
 }
@@ -60,7 +56,7 @@ impl Flood {
         let expected = self.lines() * (worker::LINE + "[default0]:".len());
         // Its pages are touched here: while the flood runs, the reader does nothing but read.
         let mut shown = vec![b'.'; expected + READ];
-        let (mut end, mut last_byte, mut reads, mut peak) = (0, 0, 0, 0.0);
+        let (mut end, mut last_byte) = (0, 0);
         loop {
             ensure!(
                 end + READ <= shown.len(),
@@ -72,35 +68,16 @@ impl Flood {
             }
             end += length;
             last_byte = worker::now();
-            if reads % 200 == 0 {
-                let workers = pids(&notes);
-                if workers.len() == WORKERS as usize {
-                    // The last look has the largest value. They may end at any time.
-                    let processes = launcher_processes(launch.pid(), &workers);
-                    peak = peak_size(&processes).unwrap_or(peak);
-                }
-            }
-            reads += 1;
         }
-        ensure!(peak > 0.0, "the flood was over before anybody looked");
         let status = launch.0.wait()?;
         ensure!(status.success(), "the flood ended with {status}");
         let began = worker::noted(&notes, "began")?;
         Ok(Poured {
             megabytes_per_second: (self.lines() * worker::LINE) as f64 * 1e3
                 / (last_byte - began) as f64,
-            peak_mebibytes: peak,
             torn: self.lines() - whole(&shown[..end]),
         })
     }
-}
-
-/// The process ids that workers have noted so far.
-fn pids(notes: &Path) -> BTreeSet<u32> {
-    let text = fs::read_to_string(notes).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| line.strip_prefix("pid ")?.parse().ok())
-        .collect()
 }
 
 /// How many lines are as they were written, each once, and in the order of their worker.

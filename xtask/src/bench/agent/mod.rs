@@ -7,7 +7,6 @@
 //! | idle processor time | eight workers that do nothing, their output labelled | some seconds in which nothing happens | all processes of the launcher |
 //! | idle memory | the same | at the end of these seconds | proportional set size of all processes of the launcher |
 //! | console | eight workers each write a long log at once, labelled, into a pipe that is read as fast as it can be | the first byte written | the last byte read |
-//! | peak memory in a flood | the same | | resident size of the launcher's processes |
 //!
 //! Every line that reaches the console is checked: its label, its number and its text.
 
@@ -45,7 +44,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let mut processor = Comparison::new("idle processor time", "% of one", Better::Less, 1.0);
     let mut memory = Comparison::new("idle memory", "MiB", Better::Less, 1.0);
     let mut console = Comparison::new("console", "MB/s", Better::More, 5.0);
-    let mut peak = Comparison::new("peak memory in a flood", "MiB", Better::Less, 1.0);
     let mut torn = [0, 0];
     for run in 1..=runs {
         println!("    run {run} of {runs}");
@@ -58,12 +56,11 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
             memory.add(is_ours, idle.mebibytes);
             let poured = flood.pour(launcher)?;
             console.add(is_ours, poured.megabytes_per_second);
-            peak.add(is_ours, poured.peak_mebibytes);
             torn[usize::from(!is_ours)] += poured.torn;
         }
     }
     let idle = (median(&processor.ours), median(&memory.ours));
-    let all = [recovery, processor, memory, console, peak];
+    let all = [recovery, processor, memory, console];
     let met = table::print(&format!("bench agent, {runs} runs"), "torchrun", &all);
     println!(
         "\nlines torn or lost: {} of rdzv's, {} of torchrun's, of {} each",

@@ -40,13 +40,9 @@ const QUANTITIES: [Quantity; 15] = [
     quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
 ];
 
-/// Figures without a counterpart in PyTorch: wake-ups of the system by which `paced_p50` is judged, and tensors
-/// in shared memory that are not copied.
+/// Figures without a counterpart in PyTorch: tensors in shared memory that are not copied.
 #[rustfmt::skip]
-const OURS_ALONE: [Quantity; 5] = [
-    quantity("wake_p50", "two eventfds every 10 ms, median", "us", 1e6, Less, 150.0),
-    quantity("wake_polled_p50", "the same, with a poll before each read", "us", 1e6, Less, 150.0),
-    quantity("wake_apart_p50", "two eventfds every 10 ms on two processors, median", "us", 1e6, Less, 150.0),
+const OURS_ALONE: [Quantity; 2] = [
     quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
     quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
 ];
@@ -186,36 +182,6 @@ pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
     compared.collect()
 }
 
-/// The most that a call every 10 ms may take, in round trips over two eventfds.
-const PACED: f64 = 1.25;
-
-/// How many round trips over two eventfds a call every 10 ms takes: the median over the runs, each of which has
-/// measured both. The eventfds are where the system puts them, or between two processors, as a call is.
-pub(super) fn paced(side: &Side, wake: &str) -> f64 {
-    let ratios = side.runs.iter().filter_map(|figures| {
-        let value = |key| figures.0.get(key).copied();
-        Some(value("paced_p50")? / value(wake)?)
-    });
-    median(&ratios.collect::<Vec<_>>())
-}
-
-/// In how many runs an empty call was within all of its gates.
-pub(super) fn quick_runs(side: &Side) -> usize {
-    let gates = ["latency_p50", "latency_p90", "latency_p99"].map(Quantity::of);
-    let quick = |figures: &&Figures| {
-        gates.iter().all(|quantity| {
-            let value = figures.0.get(quantity.key);
-            value.is_some_and(|value| value * quantity.scale <= quantity.gate)
-        })
-    };
-    side.runs.iter().filter(quick).count()
-}
-
-/// Whether that is within its limit.
-pub(super) fn paced_is_met(ratio: f64) -> bool {
-    ratio <= PACED
-}
-
 /// Whether a side uses next to nothing while nothing is called.
 pub(super) fn rests(side: &Side) -> bool {
     let quantity = Quantity::of("cores");
@@ -245,30 +211,6 @@ mod tests {
         figures.add_all(&answer);
         let error = figures.complete().unwrap_err().to_string();
         assert_eq!(error, "nobody answered 'echo'");
-    }
-
-    #[test]
-    fn a_run_is_quick_if_all_of_its_percentiles_are() {
-        let run = |p50: f64, p90: f64, p99: f64| {
-            let mut figures = Figures::default();
-            for (key, value) in [
-                ("latency_p50", p50),
-                ("latency_p90", p90),
-                ("latency_p99", p99),
-            ] {
-                figures.add(key, value * 1e-6);
-            }
-            figures
-        };
-        let side = Side {
-            name: "rdzv",
-            runs: vec![
-                run(3.0, 7.0, 19.0),
-                run(3.0, 7.0, 21.0),
-                run(5.0, 7.0, 19.0),
-            ],
-        };
-        assert_eq!(quick_runs(&side), 1);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use rdzv_rendezvous_proto::fence::{self, Fence};
 use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
-use super::{Event, MACHINES, MS, SIGNALS_TAKE, Signal, World};
-use crate::Violation;
+use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
+use crate::{Violation, broken};
 
 /// Where the agent's end of a connection is.
 pub(super) fn place(id: ConnId) -> String {
@@ -20,10 +20,10 @@ pub(super) fn place(id: ConnId) -> String {
 }
 
 impl World {
-    pub(super) fn begin(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn begin(&mut self, it: usize) {
         let Some(coordinator) = self.coordinator_for(it) else {
-            self.time.at(self.time.now + 100 * MS, Event::Begin(it));
-            return Ok(());
+            self.time.after(100 * MS, Event::Begin(it));
+            return;
         };
         let settings = Settings {
             last_call_timeout: Duration::from_secs(1),
@@ -48,7 +48,6 @@ impl World {
         let client = client.from(Some(place(id)));
         (machine.client, machine.connection) = (Some(client), Some(id));
         self.time.at(self.time.now, Event::Join(it, life));
-        Ok(())
     }
 
     pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
@@ -70,8 +69,7 @@ impl World {
             }
             None => {
                 let life = self.machines[it].life;
-                self.time
-                    .at(self.time.now + 300 * MS, Event::NotFound(it, life));
+                self.time.after(300 * MS, Event::NotFound(it, life));
                 Ok(())
             }
         }
@@ -144,12 +142,12 @@ impl World {
                     .workers
                     .is_some_and(|(of, ..)| of == round) =>
             {
-                self.stop_workers(it)?;
+                self.stop_workers(it);
                 return self.tell_fence(it, fence::Input::Over);
             }
             agent::Output::Changed(Change::Membership { .. }) => {}
             agent::Output::Changed(change) => {
-                return Err(Violation(format!("n{it} is told of {change:?}")));
+                return broken(format!("n{it} is told of {change:?}"));
             }
             _ => {}
         }
@@ -157,15 +155,14 @@ impl World {
     }
 
     /// Workers have a grace, and then the agent joins again.
-    pub(super) fn stop_workers(&mut self, it: usize) -> Result<(), Violation> {
+    pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
             let grace = match self.time.chance(50) {
                 true => 0,
                 false => self.time.random.u64(0..6000) * MS,
             };
-            self.time.at(self.time.now + grace, Event::Ended(it, start));
+            self.time.after(grace, Event::Ended(it, start));
         }
-        Ok(())
     }
 
     pub(super) fn workers_are_gone(&mut self, it: usize) -> Result<(), Violation> {
@@ -187,24 +184,19 @@ impl World {
         machine.fence = Fence::new(Duration::from_secs(60), self.plan.rules);
         if let Some((_, start, _)) = machine.workers {
             self.report.ended += 1;
-            self.time.at(self.time.now + late, Event::Killed(it, start));
+            self.time.after(late, Event::Killed(it, start));
         }
         if let Some(id) = machine.connection.take() {
             self.end_stream(id);
         }
         let again = again.max(nanos(WORKERS_END_WITHIN));
-        self.time.at(self.time.now + again, Event::Begin(it));
+        self.time.after(again, Event::Begin(it));
     }
 
     pub(super) fn tell_fence(&mut self, it: usize, input: fence::Input) -> Result<(), Violation> {
         let now = self.now(it);
         self.machines[it].fence.handle(now, input);
-        while let Some(output) = self.machines[it].fence.poll_output() {
-            let signal = match output {
-                fence::Output::Stop => Signal::Stop,
-                fence::Output::Continue(_) => Signal::Continue,
-                fence::Output::Kill | fence::Output::GiveUp(_) => Signal::Kill,
-            };
+        while let Some(signal) = self.machines[it].fence.poll_output() {
             let late = self.time.random.u64(0..nanos(SIGNALS_TAKE));
             let machine = &mut self.machines[it];
             let Some((_, start, _)) = machine.workers else {
@@ -223,7 +215,7 @@ impl World {
         &mut self,
         it: usize,
         start: u64,
-        signal: Signal,
+        signal: fence::Output,
     ) -> Result<(), Violation> {
         self.time.log(format!("n{it}"), || format!("{signal:?}"));
         let Some((_, of, stopped)) = &mut self.machines[it].workers else {
@@ -233,16 +225,16 @@ impl World {
             return Ok(());
         }
         match signal {
-            Signal::Stop => {
+            fence::Output::Stop => {
                 *stopped = true;
                 self.report.stops += 1;
             }
-            Signal::Continue => {
+            fence::Output::Continue(_) => {
                 *stopped = false;
                 self.report.continued += 1;
                 return self.check();
             }
-            Signal::Kill => {
+            fence::Output::Kill | fence::Output::GiveUp(_) => {
                 self.report.kills += 1;
                 return self.workers_are_gone(it);
             }

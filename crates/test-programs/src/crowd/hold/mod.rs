@@ -22,21 +22,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_rendezvous_proto::{FencePolicy, Settings};
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use self::agent::Agent;
-use crate::crowd::connected::Crowd;
+use crate::crowd::connected::{Crowd, LOOK, STDIN};
 use crate::crowd::deadlines::Deadlines;
-
-/// The token of standard input.
-const STDIN: u64 = u64::MAX;
-
-/// The longest time between two looks at deadlines.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 20_000_000,
-};
 
 /// `places` as of an endpoint, `nodes` of the whole job, and the time of a fence in milliseconds, 0 for none.
 pub(crate) fn run(

@@ -13,23 +13,13 @@ use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::client::Client;
 use self::recorder::Recorder;
-use super::connected::Crowd;
+use super::connected::{Crowd, LOOK, STDIN};
 use super::deadlines::Deadlines;
-
-/// The token of standard input.
-const STDIN: u64 = u64::MAX;
-
-/// The longest time between two looks at deadlines.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 20_000_000,
-};
 
 /// Agents of a group.
 const GROUP: usize = 5;

@@ -10,8 +10,7 @@ use rdzv_sim::rules;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents};
 
-/// Seeds within which each broken rule has to be noticed.
-const NOTICED_WITHIN: u64 = 2000;
+use crate::{are_noticed, exceeds, report, reports};
 
 fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
     agents::run(plan, seed, Trace::Nothing)
@@ -19,23 +18,10 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 
 #[test]
 fn seeds_0_to_200_break_no_invariant() {
-    let (mut rounds, mut ordered) = (0, 0);
-    for seed in 0..200 {
-        let plan = Plan::of_seed(seed, Place::Restartable);
-        let report = run(plan, seed).unwrap_or_else(|violation| {
-            panic!(
-                "seed {seed}: {}; replay: cargo run -p rdzv-sim -- restarts --seed {seed} --trace",
-                violation.0
-            )
-        });
-        rounds += report.rounds;
-        ordered += report.ordered;
-    }
-    assert!(rounds > 300, "only {rounds} rounds were formed");
-    assert!(
-        ordered > 10_000,
-        "the order of only {ordered} operations was looked for"
-    );
+    let run = |seed| run(Plan::of_seed(seed, Place::Restartable), seed);
+    let reports = reports("restarts", 0..200, run);
+    exceeds(&reports, 300, "rounds", |report| report.rounds);
+    exceeds(&reports, 10_000, "ordered", |report| report.ordered);
 }
 
 /// Agents that nothing happens to, and a coordinator that is killed a hundred times.
@@ -52,8 +38,7 @@ fn hundred_deaths(seed: u64) -> Plan {
 #[test]
 fn a_round_outlives_a_hundred_coordinators() {
     for seed in 0..20 {
-        let report =
-            run(hundred_deaths(seed), seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        let report = report(run(hundred_deaths(seed), seed));
         assert_eq!((report.rounds, report.joined), (1, 2 + seed), "{report:?}");
     }
 }
@@ -79,8 +64,7 @@ fn unknown_round() -> Plan {
 #[test]
 fn no_number_is_used_twice_though_nobody_knows_it() {
     for seed in 0..20 {
-        let report =
-            run(unknown_round(), seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        let report = report(run(unknown_round(), seed));
         assert_eq!(report.rounds, 3, "{report:?}");
     }
 }
@@ -91,11 +75,12 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
     for death in 1..60 {
         for seed in 0..3 {
             let mut plan = Plan::of_many(4, Place::Restartable);
-            plan.acts.push((Duration::ZERO, 0, Act::HostDies(death)));
-            plan.acts.push((Duration::from_secs(20), 1, Act::Restart));
-            let at = Duration::from_secs(20);
-            plan.acts.push((at, 0, Act::HostDies(death)));
-            plan.end = at;
+            plan.end = Duration::from_secs(20);
+            plan.acts.extend([
+                (Duration::ZERO, 0, Act::HostDies(death)),
+                (plan.end, 1, Act::Restart),
+                (plan.end, 0, Act::HostDies(death)),
+            ]);
             let report = run(plan, seed).unwrap_or_else(|violation| {
                 panic!("killed at output {death}, seed {seed}: {}", violation.0)
             });
@@ -162,7 +147,7 @@ fn agents_that_were_killed_are_not_waited_for() {
             plan.acts.push((Duration::from_secs(23), agent, Act::Crash));
         }
         plan.end = Duration::from_secs(30);
-        let report = run(plan, seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        let report = report(run(plan, seed));
         assert_eq!(report.rounds, 2, "{report:?}");
         assert!(report.last_joined < Duration::from_secs(24), "{report:?}");
     }
@@ -180,7 +165,7 @@ fn moved() -> Plan {
 #[test]
 fn a_round_outlives_a_coordinator_that_moves() {
     for seed in 0..20 {
-        let report = run(moved(), seed).unwrap_or_else(|violation| panic!("{}", violation.0));
+        let report = report(run(moved(), seed));
         assert_eq!((report.rounds, report.joined), (1, 3), "{report:?}");
     }
 }
@@ -209,14 +194,7 @@ fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
 
 #[test]
 fn every_broken_rule_is_noticed() {
-    let mut unnoticed = Vec::new();
-    for rule in rules::RECOVERY {
-        let mut seeds = 0..NOTICED_WITHIN;
-        let noticed = seeds.find_map(|seed| Some((seed, fault(seed, Rules::without(rule))?)));
-        match noticed {
-            Some((seed, what)) => println!("{rule:?}: seed {seed}: {what}"),
-            None => unnoticed.push(rule),
-        }
-    }
-    assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
+    are_noticed(&rules::RECOVERY, |seed, rule| {
+        fault(seed, Rules::without(rule))
+    });
 }

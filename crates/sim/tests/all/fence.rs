@@ -1,0 +1,46 @@
+//! Nodes that are cut off in simulated worlds, and the rules of the fence that are broken on purpose.
+
+use rdzv_core::rules::Rules;
+use rdzv_sim::Violation;
+use rdzv_sim::fence::Plan;
+use rdzv_sim::fence::world::{Report, World};
+use rdzv_sim::rules;
+use rdzv_sim::trace::Trace;
+
+use crate::{are_noticed, exceeds, report, reports};
+
+fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
+    World::new(plan, seed, Trace::Last).run()
+}
+
+#[test]
+fn seeds_0_to_300_break_no_invariant() {
+    let reports = reports("fence", 0..300, |seed| run(Plan::of_seed(seed), seed));
+    // Whatever can happen does.
+    exceeds(&reports, 50, "stops", |report| report.stops);
+    exceeds(&reports, 50, "continued", |report| report.continued);
+    exceeds(&reports, 50, "kills", |report| report.kills);
+    exceeds(&reports, 50, "rounds", |report| report.rounds);
+    exceeds(&reports, 50, "ended", |report| report.ended);
+    exceeds(&reports, 50, "lifted", |report| report.lifted);
+}
+
+#[test]
+fn without_faults_no_fence_fires() {
+    for seed in 0..20 {
+        let report = report(run(Plan::calm(), seed));
+        assert_eq!((report.rounds, report.stops), (1, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_broken_rule_is_noticed() {
+    are_noticed(&rules::FENCE, |seed, rule| {
+        let plan = Plan {
+            rules: Rules::without(rule),
+            ..Plan::of_seed(seed)
+        };
+        let result = World::new(plan, seed, Trace::Nothing).run();
+        result.err().map(|violation| violation.0)
+    });
+}

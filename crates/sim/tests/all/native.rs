@@ -1,0 +1,51 @@
+//! Agents that meet through a host, in simulated worlds.
+
+use std::time::Duration;
+
+use rdzv_sim::agents::plan::{Place, Plan};
+use rdzv_sim::report::Report;
+use rdzv_sim::trace::Trace;
+use rdzv_sim::{Violation, agents};
+
+use crate::{exceeds, occur, report, reports};
+
+fn run(seed: u64) -> Result<Report, Violation> {
+    let plan = Plan::of_seed(seed, Place::Coordinator);
+    agents::run(plan, seed, Trace::Nothing)
+}
+
+#[test]
+fn seeds_0_to_100_break_no_invariant() {
+    let reports = reports("native", 0..100, run);
+    exceeds(&reports, 300, "rounds", |report| report.rounds);
+    exceeds(&reports, 4_000, "ordered", |report| report.ordered);
+}
+
+#[test]
+fn seeds_100_to_200_break_no_invariant() {
+    let reports = reports("native", 100..200, run);
+    exceeds(&reports, 1000, "writes of torchrun", |report| report.won);
+}
+
+#[test]
+fn seeds_have_faults_of_every_kind() {
+    let acts = (0..200).flat_map(|seed| Plan::of_seed(seed, Place::Coordinator).acts);
+    let kinds = "Restart Leave Close Crash Vanish Stall Cut Reset HostStalls";
+    let kinds: Vec<&str> = kinds.split(' ').collect();
+    occur(acts.map(|(_, _, act)| act), &kinds, 5);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    assert_eq!(run(7), run(7));
+}
+
+#[test]
+fn a_thousand_agents_meet_with_two_operations_each() {
+    let plan = Plan::of_many(1000, Place::Coordinator);
+    let report = report(agents::run(plan, 1, Trace::Nothing));
+    assert_eq!((report.rounds, report.joined), (1, 1000));
+    // While the world is watched for 16 s afterwards, each says three times that it lives.
+    assert!(report.operations <= 5 * 1000, "{report:?}");
+    assert!(report.last_joined < Duration::from_millis(10), "{report:?}");
+}
