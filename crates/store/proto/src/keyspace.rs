@@ -45,45 +45,18 @@ struct Queue {
 
 /// A value as the store keeps it.
 #[derive(Debug)]
-enum Value {
+pub enum Value {
     /// Small, or growing by appends.
     Plain(Vec<u8>),
     /// Large; counted as long as anybody holds it.
     Shared(Shared),
 }
 
-/// A value that was taken out of a queue.
-#[derive(Debug)]
-pub enum Popped {
-    /// Small.
-    Small(Vec<u8>),
-    /// Large.
-    Large(Shared),
-}
-
-impl AsRef<[u8]> for Popped {
+impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(bytes) => bytes,
-        }
-    }
-}
-
-/// A value as it is read.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Held<'a> {
-    /// Small; to be copied.
-    Small(&'a [u8]),
-    /// Large; to be shared.
-    Large(Shared),
-}
-
-impl AsRef<[u8]> for Held<'_> {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
         }
     }
 }
@@ -165,7 +138,7 @@ impl Keyspace {
 
     /// The value of a key.
     pub fn peek(&self, key: &[u8]) -> Option<&[u8]> {
-        self.map.get(key).map(|entry| entry.value.bytes())
+        self.map.get(key).map(|entry| entry.value.as_ref())
     }
 
     /// The length of the value of a key; 0 for an absent one.
@@ -174,7 +147,7 @@ impl Keyspace {
     }
 
     /// The value of a key, to be sent or kept.
-    pub fn get(&mut self, key: &[u8]) -> Option<Held<'_>> {
+    pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         let entry = self.map.get_mut(key)?;
         if let Value::Plain(bytes) = &mut entry.value
             && bytes.len() >= LARGE_BODY
@@ -185,8 +158,8 @@ impl Keyspace {
             entry.value = Value::Shared(shared);
         }
         Some(match &entry.value {
-            Value::Plain(bytes) => Held::Small(bytes),
-            Value::Shared(bytes) => Held::Large(bytes.clone()),
+            Value::Plain(bytes) => Body::Inline(bytes),
+            Value::Shared(bytes) => Body::Whole(bytes.clone()),
         })
     }
 
@@ -245,7 +218,7 @@ impl Keyspace {
             self.insert(key, Body::Inline(delta.to_string().as_bytes()));
             return Ok(delta);
         };
-        let sum = number::parse(entry.value.bytes())
+        let sum = number::parse(entry.value.as_ref())
             .ok_or(NotANumber)?
             .wrapping_add(delta);
         entry.change_owner(key, &self.owner);
@@ -282,7 +255,7 @@ impl Keyspace {
     }
 
     /// Takes the first of a queue, as bytes of its own. An emptied queue is forgotten.
-    pub fn pop(&mut self, name: &[u8]) -> Option<Popped> {
+    pub fn pop(&mut self, name: &[u8]) -> Option<Value> {
         let queue = self.queues.get_mut(name)?;
         let Entry { value, owner } = queue.entries.pop_front()?;
         owner.shrink(ENTRY_OVERHEAD + value.memory());
@@ -291,10 +264,7 @@ impl Keyspace {
         {
             queue.owner.remove_key(ENTRY_OVERHEAD + name.len());
         }
-        Some(match value {
-            Value::Plain(bytes) => Popped::Small(bytes),
-            Value::Shared(bytes) => Popped::Large(bytes),
-        })
+        Some(value)
     }
 
     /// The length of a queue; 0 for an unknown one.
@@ -359,13 +329,6 @@ impl Value {
             Body::Inline(bytes) if bytes.len() < LARGE_BODY => Self::Plain(bytes.to_vec()),
             Body::Inline(bytes) => Self::Shared(meter.share(bytes.to_vec())),
             Body::Whole(bytes) => Self::Shared(bytes),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
         }
     }
 

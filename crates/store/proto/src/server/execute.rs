@@ -2,8 +2,8 @@
 
 use super::lists::{Listed, WHOLE};
 use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
-use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
-use crate::ops::Compared;
+use crate::keyspace::{ENTRY_OVERHEAD, NotANumber};
+use crate::wire::fields::Body;
 use crate::wire::reply::{self, CheckReply, STOP_WAITING, VALUE_FOLLOWS, WAIT_CANCELED};
 use crate::wire::request::{NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
@@ -125,7 +125,7 @@ impl ServerMachine {
             } => {
                 self.admit(id, key, size)?;
                 let compared = self.operations.compare_set(key, expected.as_ref(), desired);
-                let stored = matches!(compared, Compared::Held(_));
+                let stored = compared.is_some();
                 self.wake();
                 if stored {
                     self.reply_value(id, key);
@@ -276,9 +276,9 @@ impl ServerMachine {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
             return;
         };
-        let value = self.operations.get(key).unwrap_or(Held::Small(&[]));
+        let value = self.operations.get(key).unwrap_or(Body::Inline(&[]));
         self.spent += KEY_WORK;
-        if let Held::Small(bytes) = &value {
+        if let Body::Inline(bytes) = &value {
             self.spent += bytes.len();
         }
         connection.outgoing.push_value(value);
