@@ -40,14 +40,10 @@ impl ServerMachine {
     /// Checks that a connection which is restricted leaves alone what is for agents.
     #[cold]
     fn check_restriction(&self, id: ConnId, request: &Request<'_>) -> Result<(), CloseReason> {
-        let connection = self.connections.get(id.0 as usize);
-        let connection = connection.and_then(Option::as_ref);
-        let Some(prefix) = &self.agent_prefix else {
+        let connection = self.known(id).filter(|connection| connection.restricted);
+        let (Some(_), Some(prefix)) = (connection, &self.agent_prefix) else {
             return Ok(());
         };
-        if connection.is_none_or(|connection| !connection.restricted) {
-            return Ok(());
-        }
         let key = match request {
             Request::Extension { opcode, .. } => {
                 return Err(CloseReason::ForAgents(format!("opcode {opcode:#04x}")));
