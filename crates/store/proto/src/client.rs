@@ -242,7 +242,7 @@ impl ClientMachine {
             }
         }
         self.reply_timeout = reply_timeout;
-        let mut bytes = operation.request;
+        let bytes = operation.request;
         match operation.expects {
             Expects::Nothing => {
                 self.outbox.push(Output::Send(bytes));
@@ -250,14 +250,7 @@ impl ClientMachine {
             }
             Expects::Reply(shape) => self.ask(now, bytes, shape),
             Expects::Release { limit, then } if limit.is_zero() => {
-                request::cancel_wait(&mut bytes);
-                self.outbox.push(Output::Send(bytes));
-                self.answer_by = now + reply_timeout;
-                self.state = State::Cancelling {
-                    released: false,
-                    given_up: false,
-                    then,
-                };
+                self.cancel(now, bytes, false, then);
             }
             Expects::Release { limit, then } => {
                 self.outbox.push(Output::Send(bytes));
@@ -330,12 +323,9 @@ impl ClientMachine {
                             let (shape, given_up) = (then.shape, *given_up);
                             self.expect(now, shape, Some(given_up));
                         }
-                        (State::Cancelled(_), WAIT_CANCELED) => {
-                            if let State::Cancelled(result) =
-                                std::mem::replace(&mut self.state, State::Idle)
-                            {
-                                self.finish(result);
-                            }
+                        (State::Cancelled(result), WAIT_CANCELED) => {
+                            let result = result.clone();
+                            self.finish(result);
                         }
                         (State::Cancelling { given_up: true, .. }, WAIT_CANCELED) => {
                             self.finish(Err(Failure::GivenUp));
@@ -376,30 +366,31 @@ impl ClientMachine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        match self.state {
-            State::Waiting { .. } => self.cancel(now, false),
+        match &mut self.state {
+            State::Waiting { then, .. } => {
+                let then = then.take();
+                self.cancel(now, Vec::new(), false, then);
+            }
             _ => self.fail(Failure::NoAnswer),
         }
     }
 
     fn give_up(&mut self, now: Mono) {
-        match &self.state {
-            State::Waiting { .. } => {}
+        match &mut self.state {
+            State::Waiting { then, .. } => {
+                let then = then.take();
+                self.cancel(now, Vec::new(), true, then);
+            }
+            State::Idle | State::Dead(_) => {}
             // The answer to the cancelling, or to a request, does not come.
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
-                return self.fail(Failure::GivenUp);
+                self.fail(Failure::GivenUp);
             }
-            State::Idle | State::Dead(_) => return,
         }
-        self.cancel(now, true);
     }
 
-    fn cancel(&mut self, now: Mono, given_up: bool) {
-        let State::Waiting { then, .. } = &mut self.state else {
-            return;
-        };
-        let then = then.take();
-        let mut bytes = Vec::new();
+    /// Cancels the wait. `bytes` are sent in front of the request to cancel it.
+    fn cancel(&mut self, now: Mono, mut bytes: Vec<u8>, given_up: bool, then: Option<Then>) {
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
         self.answer_by = now + self.reply_timeout;
