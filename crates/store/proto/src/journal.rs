@@ -111,11 +111,11 @@ impl Journal {
         let mut consumed = 0;
         let tail = loop {
             match next_record(&bytes[consumed..]) {
-                Next::Record(key, value, length) => {
+                Ok((key, value, length)) => {
                     self.apply(key, value);
                     consumed += length;
                 }
-                Next::Tail(tail) => break tail,
+                Err(tail) => break tail,
             }
         };
         self.offset += consumed as u64;
@@ -157,25 +157,18 @@ impl Journal {
     }
 }
 
-enum Next<'a> {
-    Record(&'a [u8], &'a [u8], usize),
-    Tail(Tail),
-}
-
-fn next_record(bytes: &[u8]) -> Next<'_> {
+/// Reads the record at the beginning of `bytes`: its key, its value and its length. An error is what
+/// stands there in its place.
+fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
-        return Next::Tail(Tail::Clean);
+        return Err(Tail::Clean);
     }
-    let Some((key, rest)) = field(bytes) else {
-        return Next::Tail(kind_of_tail(bytes));
-    };
+    let (key, rest) = field(bytes).ok_or_else(|| kind_of_tail(bytes))?;
     if kind_of_tail(bytes) == Tail::Foreign {
-        return Next::Tail(Tail::Foreign);
+        return Err(Tail::Foreign);
     }
-    match field(rest) {
-        Some((value, _)) => Next::Record(key, value, 2 * LENGTH + key.len() + value.len()),
-        None => Next::Tail(Tail::Torn),
-    }
+    let (value, _) = field(rest).ok_or(Tail::Torn)?;
+    Ok((key, value, 2 * LENGTH + key.len() + value.len()))
 }
 
 /// A length and that many bytes, if they are all there.
