@@ -328,12 +328,7 @@ impl TcpStore {
         let mut connected = self.lock(operation, shown)?;
         match connected.perform(operation, shown, sent, &[], self.reply_timeout())? {
             Ended::Answered(reply) => Ok(reply),
-            Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
-                store: connected.peer().to_string(),
-                missing: connected.missing(&wire_keys),
-                keys: wire_keys.iter().map(|key| text(key)).collect(),
-                elapsed,
-            }),
+            Ended::TimedOut(elapsed) => Err(connected.timed_out(&wire_keys, elapsed)),
         }
     }
 

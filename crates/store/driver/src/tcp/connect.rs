@@ -13,9 +13,9 @@ use rdzv_store_proto::wire::request::{self, NATIVE_ANSWER, NATIVE_PROBE};
 use rdzv_trust::channel::OpenError;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
-use socket2::{SockRef, TcpKeepalive};
 
 use super::link::Link;
+use super::server::KeepAlive;
 use crate::StoreError;
 use crate::deadline::Deadline;
 use crate::resolve::resolve;
@@ -411,12 +411,7 @@ fn shown(answer: &[u8]) -> String {
 
 /// Sets the connection up.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    socket.set_tcp_nodelay(true)?;
+    stream.set_nodelay(true)?;
     // A host that vanishes without a word is noticed in two minutes instead of never.
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(60))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(6);
-    socket.set_tcp_keepalive(&keepalive)
+    Ok(KeepAlive::default().set(stream)?)
 }

@@ -72,7 +72,7 @@ impl Connected {
         self.conclude(operation, key, started, ended)
     }
 
-    /// Sends the request of an operation; the answer is waited for on the socket, and read by
+    /// Sends the request of a wait. Its end is waited for on the socket, and read by
     /// [`finish`](Self::finish).
     pub(super) fn begin(
         &mut self,
@@ -80,16 +80,17 @@ impl Connected {
         key: &[u8],
         sent: Operation,
         reply_timeout: Duration,
-    ) -> Result<Option<Ended>, StoreError> {
-        match self.link.begin(sent, reply_timeout) {
-            None => Ok(None),
+    ) -> Result<(), StoreError> {
+        // Only a failure ends a wait before its answer.
+        match self.link.begin(sent, &[], reply_timeout) {
+            None => Ok(()),
             Some(ended) => self
                 .conclude(operation, key, Instant::now(), ended)
-                .map(Some),
+                .map(drop),
         }
     }
 
-    /// Ends the operation that was begun at `started`.
+    /// Ends the wait that was begun at `started`.
     pub(super) fn finish(
         &mut self,
         operation: &'static str,
@@ -191,9 +192,19 @@ impl Connected {
         }
     }
 
+    /// Returns the error for a wait for keys that has timed out.
+    pub(super) fn timed_out(&mut self, keys: &[Vec<u8>], elapsed: Duration) -> StoreError {
+        StoreError::WaitTimeout {
+            store: self.peer().to_string(),
+            missing: self.missing(keys),
+            keys: keys.iter().map(|key| text(key)).collect(),
+            elapsed,
+        }
+    }
+
     /// Which of the keys are not there now. Only for the text of an error, so a failure to find out
     /// counts as missing.
-    pub(super) fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
+    fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
         let [_, _, ..] = keys else {
             return keys.iter().map(|key| text(key)).collect();
         };
