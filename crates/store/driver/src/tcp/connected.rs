@@ -161,13 +161,13 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         shape: Shape,
         reply_timeout: Duration,
     ) -> Result<Reply, StoreError> {
         self.suspect(operation, key, 0);
         let sent = Operation {
-            request,
+            request: written(write),
             expects: Expects::Reply(shape),
         };
         match self.perform(operation, key, sent, &[], reply_timeout)? {
@@ -183,10 +183,10 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         reply_timeout: Duration,
     ) -> Result<i64, StoreError> {
-        match self.ask(operation, key, request, Shape::Number, reply_timeout)? {
+        match self.ask(operation, key, write, Shape::Number, reply_timeout)? {
             Reply::Number(number) => Ok(number),
             other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
         }
@@ -210,9 +210,8 @@ impl Connected {
         };
         let mut missing = Vec::new();
         for key in keys.iter().take(MOST_EXAMINED) {
-            let mut request = Vec::new();
-            request::check(&mut request, &[key]);
-            let there = match self.ask("check", key, request, Shape::Byte, LEAST_REPLY_TIMEOUT) {
+            let check = |out: &mut Vec<u8>| request::check(out, &[key]);
+            let there = match self.ask("check", key, check, Shape::Byte, LEAST_REPLY_TIMEOUT) {
                 Ok(Reply::Byte(byte)) => byte == CheckReply::Ready as u8,
                 _ => false,
             };
@@ -269,4 +268,11 @@ impl Connected {
 /// A key as errors show it.
 pub(super) fn text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
+}
+
+/// The request that `write` writes.
+pub(super) fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut request = Vec::new();
+    write(&mut request);
+    request
 }

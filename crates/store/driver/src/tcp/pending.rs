@@ -7,7 +7,7 @@ use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::wire::request;
 
 use super::client::{TcpStore, wire_key};
-use super::connected::Ended;
+use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
 /// The operation, as errors call it.
@@ -46,10 +46,8 @@ impl PendingWait {
     ) -> Result<Self, StoreError> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let limit = timeout.unwrap_or_else(|| store.timeout());
-        let mut request = Vec::new();
-        request::wait(&mut request, &keys);
         let sent = Operation {
-            request,
+            request: written(|out| request::wait(out, &keys)),
             expects: Expects::Release { limit, then: None },
         };
         let started = Instant::now();
