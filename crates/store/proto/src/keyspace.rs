@@ -25,8 +25,6 @@ pub struct Keyspace {
     owner: Meter,
     /// Counts everything of the store.
     meter: Meter,
-    /// Sum of the lengths of all keys of the map.
-    key_bytes: usize,
 }
 
 /// A key's value, and the owner that it counts for.
@@ -107,16 +105,6 @@ impl Keyspace {
     /// Number of queues that are not empty.
     pub fn queue_count(&self) -> usize {
         self.queues.len()
-    }
-
-    /// The lengths of all keys, added up.
-    pub fn key_bytes(&self) -> usize {
-        self.key_bytes
-    }
-
-    /// All keys, in byte order.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.map.keys().map(|key| &**key)
     }
 
     /// The keys after this one, in byte order; all keys without one.
@@ -230,12 +218,8 @@ impl Keyspace {
 
     /// Removes a key, never a queue; tells whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let Some((key, entry)) = self.map.remove_entry(key) else {
-            return false;
-        };
-        entry.forget(&key);
-        self.key_bytes -= key.len();
-        true
+        let removed = self.map.remove(key);
+        removed.inspect(|entry| entry.forget(key)).is_some()
     }
 
     /// Adds to the end of a queue.
@@ -275,12 +259,10 @@ impl Keyspace {
     /// Removes every key and queue whose name does not start with one of `prefixes`.
     pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
         let kept = |name: &[u8]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let key_bytes = &mut self.key_bytes;
         self.map.retain(|key, entry| {
             let kept = kept(key);
             if !kept {
                 entry.forget(key);
-                *key_bytes -= key.len();
             }
             kept
         });
@@ -300,7 +282,6 @@ impl Keyspace {
         let owner = self.owner.clone();
         let value = Value::from_body(body, &owner);
         owner.add_key(ENTRY_OVERHEAD + key.len() + value.memory());
-        self.key_bytes += key.len();
         self.map.insert(key.into(), Entry { value, owner });
     }
 }
