@@ -204,53 +204,6 @@ fn kind_of_tail(bytes: &[u8]) -> Tail {
 mod tests {
     use super::*;
 
-    fn three_records() -> Vec<u8> {
-        [
-            encode(OPEN_COUNT, b"1").unwrap(),
-            encode(&user_key("a"), b"x").unwrap(),
-            encode(&deletion_of("a"), b"").unwrap(),
-        ]
-        .concat()
-    }
-
-    #[test]
-    fn the_last_record_wins_and_deletions_delete() {
-        let mut journal = Journal::default();
-        journal.replay(&encode(&user_key("-k"), b"1").unwrap());
-        journal.replay(&encode(&user_key("-k"), b"2").unwrap());
-        assert_eq!(journal.get(b"/-k").unwrap(), "2");
-        journal.replay(&encode(&deletion_of("-k"), b"").unwrap());
-        assert_eq!(journal.get(b"/-k"), None);
-        assert!(journal.is_empty());
-    }
-
-    #[test]
-    fn the_counts_are_keys_but_not_users_keys() {
-        let mut journal = Journal::default();
-        journal.replay(&encode(OPEN_COUNT, b"1").unwrap());
-        journal.replay(&encode(&user_key("refcount/"), b"mine").unwrap());
-        assert_eq!(journal.len(), 2);
-        assert_eq!(journal.user_keys().collect::<Vec<_>>(), [b"refcount/"]);
-        assert_eq!(journal.get(OPEN_COUNT).unwrap(), "1");
-    }
-
-    #[test]
-    fn a_torn_record_is_not_there_yet() {
-        let whole = three_records();
-        let ends = [18, 29, 40];
-        assert_eq!(whole.len(), ends[2]);
-        for cut in 0..=whole.len() {
-            let mut journal = Journal::default();
-            let replayed = journal.replay(&whole[..cut]);
-            let last_end = ends.iter().rev().find(|end| **end <= cut).copied();
-            assert_eq!(replayed.consumed, last_end.unwrap_or(0), "cut at {cut}");
-            let clean = cut == replayed.consumed;
-            assert_eq!(replayed.tail, if clean { Tail::Clean } else { Tail::Torn });
-            journal.replay(&whole[replayed.consumed..]);
-            assert_eq!(journal.offset(), whole.len() as u64);
-        }
-    }
-
     #[test]
     fn other_files_are_distinguished_from_torn_ones() {
         for foreign in [
