@@ -233,18 +233,20 @@ mod tests {
     use super::super::{fields::Body, request};
     use super::*;
 
+    /// An assembler that has got the head of a `SET` of a value of this length.
+    fn begun(length: usize) -> Assembler {
+        let mut head = Vec::new();
+        request::set_head(&mut head, b"/k", length);
+        let mut assembler = Assembler::default();
+        let fed = assembler.feed(&mut &head[..], &Limits::default(), &Meter::default());
+        assert!(fed.unwrap().is_none());
+        assembler
+    }
+
     #[test]
     fn a_large_body_never_reserves_more_than_twice_what_arrived_and_a_step() {
         let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", 8 << 20);
-        let mut assembler = Assembler::default();
-        assert!(
-            assembler
-                .feed(&mut &head[..], &limits, &meter)
-                .unwrap()
-                .is_none()
-        );
+        let mut assembler = begun(8 << 20);
         assert!(assembler.buffered() < 200);
         let chunk = [7; 1000];
         for sent in 1..=4000 {
@@ -258,10 +260,7 @@ mod tests {
     #[test]
     fn a_body_read_straight_into_its_buffer_is_kept_without_a_copy() {
         let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", LARGE_BODY);
-        let mut assembler = Assembler::default();
-        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let mut assembler = begun(LARGE_BODY);
         let space = assembler.space().unwrap();
         space.extend_from_slice(&[9; LARGE_BODY]);
         let address = space.as_ptr();
@@ -283,11 +282,7 @@ mod tests {
 
     #[test]
     fn what_was_read_beyond_a_body_is_handed_back() {
-        let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", LARGE_BODY);
-        let mut assembler = Assembler::default();
-        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let mut assembler = begun(LARGE_BODY);
         let space = assembler.space().unwrap();
         space.extend_from_slice(&[9; LARGE_BODY]);
         space.extend_from_slice(b"next");
