@@ -61,13 +61,6 @@ pub(super) enum Server {
     Other,
 }
 
-/// A store that has answered.
-struct Found {
-    channel: Channel,
-    address: SocketAddr,
-    server: Server,
-}
-
 /// Connects to the store at `endpoint`, before the deadline.
 pub(super) fn connect(
     endpoint: &Endpoint,
@@ -80,14 +73,9 @@ pub(super) fn connect(
     let mut before: Option<Failed> = None;
     let mut silence = Silence::new(deadline);
     loop {
-        let failed = match try_once(endpoint, deadline, &mut silence, credentials) {
-            Ok(found) => match Link::new(found.channel, found.address, max_reply_bytes) {
-                Ok(link) => return Ok((link, found.server)),
-                Err(error) => Failed {
-                    peer: found.address.to_string(),
-                    reason: Reason::Unreachable(error),
-                },
-            },
+        let tried = try_once(endpoint, &mut silence, max_reply_bytes, credentials);
+        let failed = match tried {
+            Ok(found) => return Ok(found),
             Err(failed) => failed,
         };
         attempts += 1;
@@ -252,10 +240,11 @@ impl Failed {
 /// Tries every address of the host once, IPv6 first.
 fn try_once(
     endpoint: &Endpoint,
-    deadline: &Deadline,
     silence: &mut Silence<'_>,
+    max_reply_bytes: usize,
     credentials: &Credentials,
-) -> Result<Found, Failed> {
+) -> Result<(Link, Server), Failed> {
+    let deadline = silence.deadline;
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
         peer: endpoint.to_string(),
@@ -289,19 +278,14 @@ fn try_once(
                 return Err(failed);
             }
             Err(error) => failed.reason = Reason::Unreachable(error),
-            Ok(stream) => match handshake(stream, address, left(), silence, credentials) {
-                Ok((channel, server)) => {
-                    return Ok(Found {
-                        channel,
-                        address,
-                        server,
-                    });
-                }
-                Err(reason) => {
-                    failed.reason = reason;
-                    return Err(failed);
-                }
-            },
+            Ok(stream) => {
+                let met = handshake(stream, address, left(), silence, credentials);
+                let linked = met.and_then(|(channel, server)| {
+                    let link = Link::new(channel, address, max_reply_bytes);
+                    Ok((link.map_err(Reason::Unreachable)?, server))
+                });
+                return linked.map_err(|reason| Failed { reason, ..failed });
+            }
         }
     }
     Err(failed)

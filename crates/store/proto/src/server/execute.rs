@@ -5,7 +5,7 @@ use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
 use crate::keyspace::{ENTRY_OVERHEAD, NotANumber};
 use crate::wire::fields::Body;
 use crate::wire::reply::{self, CheckReply, STOP_WAITING, VALUE_FOLLOWS, WAIT_CANCELED};
-use crate::wire::request::{NATIVE_ANSWER, NATIVE_PROBE, Request};
+use crate::wire::request::{Access, NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
@@ -72,7 +72,9 @@ impl ServerMachine {
         }
     }
 
-    /// Like [`ServerMachine::perform`], with the extension looking on.
+    /// Like [`ServerMachine::perform`], with the extension looking on: it is shown the key of the
+    /// request before, and again if the request may have changed something. A request about several
+    /// keys is shown key by key in its steps.
     #[cold]
     fn perform_shown(
         &mut self,
@@ -80,9 +82,14 @@ impl ServerMachine {
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
-        self.show_before(&request);
-        let result = self.perform(id, request.clone(), size);
-        self.show_after(&request);
+        let shown = request.single_key();
+        if let Some((key, access)) = shown {
+            self.show_key(key, access == Access::Writes);
+        }
+        let result = self.perform(id, request, size);
+        if let Some((key, Access::Writes)) = shown {
+            self.show_stored(key);
+        }
         result
     }
 

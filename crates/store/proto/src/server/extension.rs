@@ -18,7 +18,6 @@ use super::connection::{Connection, Stage};
 use super::{CloseReason, Output, ServerMachine, Standing};
 use crate::ops::Operations;
 use crate::wire::fields::Body;
-use crate::wire::request::{Access, Request};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
@@ -186,21 +185,6 @@ impl ServerMachine {
         {
             connection.account.join();
             self.outbox.push(Output::Joined(id, silence));
-        }
-    }
-
-    /// Shows a request to the extension if it is about its keys, before it is executed. A request
-    /// about several keys is shown key by key in its steps.
-    pub(super) fn show_before(&mut self, request: &Request<'_>) {
-        if let Some((key, access)) = request.single_key() {
-            self.show_key(key, access == Access::Writes);
-        }
-    }
-
-    /// Shows it again, after it was executed, if it may have changed something.
-    pub(super) fn show_after(&mut self, request: &Request<'_>) {
-        if let Some((key, Access::Writes)) = request.single_key() {
-            self.show_stored(key);
         }
     }
 
