@@ -30,12 +30,9 @@ use rdzv_lock::Mutex;
 use rdzv_store::Store;
 
 use crate::errors::exception;
-use crate::interrupt::detach;
+use crate::interrupt::{SLICE, detach};
 use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
-
-/// Longest time between two looks at Python's signals.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// Ends the run after an exception of a signal handler.
 const SIGINT: i32 = 2;

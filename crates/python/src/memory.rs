@@ -104,27 +104,23 @@ enum Meaning {
 const NUMBERS: &str = "bool, uint8 to uint64, int8 to int64, float16, bfloat16, float32, float64";
 
 impl Kind {
+    const OPAQUE: Self = Self::new(ElementType::U8, 1, Meaning::Opaque);
+
     const fn number(element: ElementType) -> Self {
-        Self {
-            element,
-            lanes: 1,
-            meaning: Meaning::Number,
-        }
+        Self::new(element, 1, Meaning::Number)
     }
 
     const fn complex(element: ElementType) -> Self {
-        Self {
-            element,
-            lanes: 2,
-            meaning: Meaning::Complex,
-        }
+        Self::new(element, 2, Meaning::Complex)
     }
 
-    const OPAQUE: Self = Self {
-        element: ElementType::U8,
-        lanes: 1,
-        meaning: Meaning::Opaque,
-    };
+    const fn new(element: ElementType, lanes: usize, meaning: Meaning) -> Self {
+        Self {
+            element,
+            lanes,
+            meaning,
+        }
+    }
 
     /// From the format of a buffer, as the module `struct` has it.
     fn of_format(format: &CStr, size: usize) -> Result<Self, FormatError> {

@@ -45,19 +45,16 @@ pub trait Extension: fmt::Debug + Send {
     );
 
     /// A connection is about to be gone because the peer's machine does not answer any more.
-    fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
-        let _ = (now, id, reach);
-    }
+    fn silent(&mut self, _now: Now, _id: ConnId, _reach: &mut Reach<'_>) {}
 
     /// A connection is about to be gone because the peer, at this address if it is known, has ended its stream in order.
     fn end_of_stream(
         &mut self,
-        now: Now,
-        id: ConnId,
-        peer: Option<SocketAddr>,
-        reach: &mut Reach<'_>,
+        _now: Now,
+        _id: ConnId,
+        _peer: Option<SocketAddr>,
+        _reach: &mut Reach<'_>,
     ) {
-        let _ = (now, id, peer, reach);
     }
 
     /// A connection is gone.
@@ -71,9 +68,7 @@ pub trait Extension: fmt::Debug + Send {
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
     /// The server ends in order: it accepts nobody any more, and those that are connected have a moment left.
-    fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
-        let _ = (now, reach);
-    }
+    fn ending(&mut self, _now: Now, _reach: &mut Reach<'_>) {}
 
     /// Whether the server may end, after [`Extension::ending`]. It waits for that, however short the moment is that clients
     /// have; an extension that says no has a [deadline](Extension::deadline) from which on it says yes.
@@ -82,9 +77,7 @@ pub trait Extension: fmt::Debug + Send {
     }
 
     /// Somebody outside of the server asks how things stand.
-    fn asked(&mut self, now: Now) {
-        let _ = now;
-    }
+    fn asked(&mut self, _now: Now) {}
 
     /// When it wants [`Extension::tick`] to be called.
     fn deadline(&self) -> Option<Mono>;
