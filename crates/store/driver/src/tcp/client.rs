@@ -389,12 +389,8 @@ impl Store for TcpStore {
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let shown = keys.first().map_or(&b""[..], |key| key);
-        match self.ask(
-            "check",
-            shown,
-            |out| request::check(out, &keys),
-            Shape::Byte,
-        )? {
+        let check = |out: &mut Vec<u8>| request::check(out, &keys);
+        match self.ask("check", shown, check, Shape::Byte)? {
             Reply::Byte(byte) => match CheckReply::from_byte(byte) {
                 Ok(reply) => Ok(reply == CheckReply::Ready),
                 Err(error) => Err(self.link.lock().corrupt(error.to_string())),
