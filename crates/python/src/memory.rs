@@ -641,6 +641,9 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
+/// A view of the buffer protocol, to be filled in.
+type View = *mut ffi::Py_buffer;
+
 /// Memory that has come with a message, with the buffer protocol. It can be written unless it is leased from the
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
@@ -697,11 +700,7 @@ impl Received {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         let Self {
             memory, read_only, ..
         } = slf.get();
@@ -726,11 +725,7 @@ impl TensorMemory {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         // SAFETY: the view keeps a reference of this object, which keeps the tensor (M1).
         unsafe { fill(&slf, view, flags, slf.get().0.bytes(), false) }
     }
@@ -754,11 +749,7 @@ impl ArenaBlock {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by
         // the process that made the arena, which is this one; that it is not written while it is
         // lent is the promise of its owner.
@@ -774,7 +765,7 @@ impl ArenaBlock {
 /// read-only.
 unsafe fn fill(
     owner: &Bound<'_, impl PyClass>,
-    view: *mut ffi::Py_buffer,
+    view: View,
     flags: c_int,
     bytes: &[u8],
     read_only: bool,

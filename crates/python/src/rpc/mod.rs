@@ -201,22 +201,17 @@ impl Inner {
 
     /// Begins a call, as soon as there is room for it. `None`: the wait of this thread has ended.
     fn begin(&self, outgoing: &Outgoing) -> Option<rdzv_rpc::RpcFuture<Reply>> {
-        let Outgoing {
-            to,
-            call,
-            timeout,
-            context,
-        } = outgoing;
         let begun = Instant::now();
-        let options = CallOptions::new().timeout(*timeout).refuse_excess();
+        let options = CallOptions::new().timeout(outgoing.timeout).refuse_excess();
         loop {
-            let make = || self.agent.call_with(options, to.destination(), CALL, call);
-            let mut future = inside(context.as_ref(), make);
+            let (to, call) = (outgoing.to.destination(), &outgoing.call);
+            let make = || self.agent.call_with(options, to, CALL, call);
+            let mut future = inside(outgoing.context.as_ref(), make);
             if !future.is_done() {
                 return Some(future);
             }
-            let time_is_over = match timeout {
-                Timeout::After(time) => begun.elapsed() >= *time,
+            let time_is_over = match outgoing.timeout {
+                Timeout::After(time) => begun.elapsed() >= time,
                 _ => false,
             };
             match future.wait_for(Duration::ZERO) {
@@ -340,19 +335,12 @@ impl AgentObject {
     #[pyo3(signature = (*call))]
     fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
         let inner = self.handle.get()?;
-        let Outgoing {
-            to,
-            call,
-            timeout,
-            context,
-        } = call.outgoing()?;
-        let options = CallOptions::new().timeout(timeout);
+        let outgoing = call.outgoing()?;
+        let options = CallOptions::new().timeout(outgoing.timeout);
         let made = detached(py, || {
-            inside(context.as_ref(), || {
-                inner
-                    .agent
-                    .remote_with(options, to.destination(), REMOTE, &call)
-            })
+            let (to, call) = (outgoing.to.destination(), &outgoing.call);
+            let make = || inner.agent.remote_with(options, to, REMOTE, call);
+            inside(outgoing.context.as_ref(), make)
         })?;
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
