@@ -701,11 +701,9 @@ impl Received {
 
     // SAFETY: Python calls it with a view to be filled in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
-        let Self {
-            memory, read_only, ..
-        } = slf.get();
+        let Self { memory, .. } = slf.get();
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
-        unsafe { fill(&slf, view, flags, memory.as_ref(), *read_only) }
+        unsafe { fill(&slf, view, flags, memory.as_ref(), slf.get().read_only) }
     }
 }
 
