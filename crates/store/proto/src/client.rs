@@ -476,6 +476,10 @@ mod tests {
         Output::Send(bytes.to_vec())
     }
 
+    fn failed(failure: Failure) -> Output {
+        Output::Done(Err(failure))
+    }
+
     fn value(bytes: &'static [u8]) -> Output {
         Output::Done(Ok(Some(Reply::Bytes(Bytes::from_static(bytes)))))
     }
@@ -498,7 +502,7 @@ mod tests {
         client.get();
         assert_eq!(client.tick_after(LIMIT / 2), []);
         assert_eq!(client.tick_after(LIMIT / 2), [send(&[0x0c])]);
-        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
         assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
     }
 
@@ -538,7 +542,7 @@ mod tests {
             assert!(client.machine.deadline().is_some());
             let result = match gives_up {
                 false => value(b"value"),
-                true => Output::Done(Err(Failure::GivenUp)),
+                true => failed(Failure::GivenUp),
             };
             assert_eq!(client.receive(&[1]), [result]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
@@ -551,10 +555,7 @@ mod tests {
             let mut client = Client::default();
             client.get();
             assert_eq!(client.handle(Input::GiveUp), [send(&[0x0c])]);
-            assert_eq!(
-                client.receive(answers),
-                [Output::Done(Err(Failure::GivenUp))]
-            );
+            assert_eq!(client.receive(answers), [failed(Failure::GivenUp)]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
         }
     }
@@ -563,7 +564,7 @@ mod tests {
     fn a_reply_that_is_not_waited_for_costs_the_connection() {
         let mut client = Client::default();
         client.start(b"add", Expects::Reply(Shape::Number));
-        let given_up = || Output::Done(Err(Failure::GivenUp));
+        let given_up = || failed(Failure::GivenUp);
         assert_eq!(client.handle(Input::GiveUp), [given_up()]);
         assert_eq!(client.get(), [given_up()]);
     }
@@ -576,7 +577,7 @@ mod tests {
             then: None,
         };
         assert_eq!(client.start(b"wait", expects()), [send(b"wait\x0c")]);
-        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
         client.start(b"wait", expects());
         assert_eq!(client.receive(&[0, 1]), [Output::Done(Ok(None))]);
     }
@@ -584,13 +585,8 @@ mod tests {
     #[test]
     fn a_wait_for_ever_has_no_deadline() {
         let mut client = Client::default();
-        client.start(
-            b"wait",
-            Expects::Release {
-                limit: Duration::MAX,
-                then: None,
-            },
-        );
+        let (limit, then) = (Duration::MAX, None);
+        client.start(b"wait", Expects::Release { limit, then });
         assert_eq!(client.machine.deadline(), None);
         assert_eq!(client.tick_after(Duration::from_secs(1 << 40)), []);
         assert_eq!(client.receive(&[0]), [Output::Done(Ok(None))]);
@@ -603,16 +599,16 @@ mod tests {
         client.receive(&[0; 7]);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [Output::Done(Err(Failure::NoAnswer))]
+            [failed(Failure::NoAnswer)]
         );
         let mut client = Client::default();
         client.get();
         client.tick_after(LIMIT);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [Output::Done(Err(Failure::NoAnswer))]
+            [failed(Failure::NoAnswer)]
         );
-        assert_eq!(client.get(), [Output::Done(Err(Failure::NoAnswer))]);
+        assert_eq!(client.get(), [failed(Failure::NoAnswer)]);
     }
 
     #[test]
@@ -625,10 +621,7 @@ mod tests {
                 found: stray,
                 expected,
             };
-            assert_eq!(
-                client.receive(&[stray]),
-                [Output::Done(Err(Failure::NoStore(error)))]
-            );
+            assert_eq!(client.receive(&[stray]), [failed(Failure::NoStore(error))]);
         }
         let mut client = Client::default();
         client.get();
@@ -641,13 +634,10 @@ mod tests {
     fn the_first_cause_of_death_is_kept() {
         let mut client = Client::default();
         client.get();
-        assert_eq!(
-            client.handle(Input::Closed),
-            [Output::Done(Err(Failure::Closed))]
-        );
+        assert_eq!(client.handle(Input::Closed), [failed(Failure::Closed)]);
         assert_eq!(client.receive(b"late"), []);
         assert_eq!(client.handle(Input::Closed), []);
-        assert_eq!(client.get(), [Output::Done(Err(Failure::Closed))]);
+        assert_eq!(client.get(), [failed(Failure::Closed)]);
     }
 
     #[test]
