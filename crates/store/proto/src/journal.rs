@@ -157,8 +157,8 @@ impl Journal {
     }
 }
 
-/// Reads the record at the beginning of `bytes`: its key, its value and its length. An error is what
-/// stands there in its place.
+/// Reads the record at the beginning of `bytes`: its key, its value and its length. The error is
+/// the kind of the bytes if they are no whole record.
 fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
         return Err(Tail::Clean);

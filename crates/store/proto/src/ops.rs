@@ -78,10 +78,15 @@ impl Operations {
         self.written(key);
     }
 
-    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty. Returns the
-    /// value of the key now; `None` if the key is absent and something was expected. PyTorch answers
-    /// with what was expected then.
-    pub fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Body<'_>) -> Option<Body<'_>> {
+    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty. Returns
+    /// the value of the key now; `None` if the key is absent and something was expected. PyTorch
+    /// answers with what was expected then.
+    pub fn compare_set(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        desired: Body<'_>,
+    ) -> Option<Body<'_>> {
         let stores = match self.keyspace.peek(key) {
             Some(held) => held == expected,
             None => expected.is_empty(),

@@ -100,8 +100,8 @@ impl Link {
         }
     }
 
-    /// Sends the request of an operation, `payload` right behind it. The answer is waited for on the
-    /// socket and read by [`finish`](Self::finish). The end, if it has ended already.
+    /// Sends the request of an operation, `payload` right behind it. [`finish`](Self::finish) reads
+    /// the answer. Returns the result if the operation has ended already.
     pub(super) fn begin(
         &mut self,
         operation: Operation,
