@@ -30,12 +30,9 @@ use rdzv_lock::Mutex;
 use rdzv_store::Store;
 
 use crate::errors::exception;
-use crate::interrupt::detach;
+use crate::interrupt::{SLICE, detach};
 use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
-
-/// Longest time between two looks at Python's signals.
-const SLICE: Duration = Duration::from_millis(100);
 
 /// Ends the run after an exception of a signal handler.
 const SIGINT: i32 = 2;
@@ -79,20 +76,17 @@ impl WorkerSupervisor for ProxySupervisor {
     ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
         let (group, workers) = (group.clone(), workers.to_vec());
         self.call(move |_, methods| {
-            let described = workers.into_iter().map(
-                |StartRequest {
-                     place, environment, ..
-                 }| {
-                    (
-                        place.local_rank.0,
-                        place.rank.0,
-                        place.role_rank.0,
-                        place.world_size,
-                        place.role_world_size,
-                        BTreeMap::from_iter(environment),
-                    )
-                },
-            );
+            let described = workers.into_iter().map(|worker| {
+                let place = worker.place;
+                (
+                    place.local_rank.0,
+                    place.rank.0,
+                    place.role_rank.0,
+                    place.world_size,
+                    place.role_world_size,
+                    BTreeMap::from_iter(worker.environment),
+                )
+            });
             let described: Vec<_> = described.collect();
             let ids = methods.call_method1("start", (snapshot(&group), described))?;
             let ids: BTreeMap<u32, String> = ids.extract()?;

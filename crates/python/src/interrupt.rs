@@ -138,13 +138,8 @@ pub(crate) fn is_to_end() -> bool {
             let Some(_entered) = Below::enter() else {
                 return Some(ended());
             };
-            match py.check_signals() {
-                Err(error) => Some(error),
-                Ok(()) => match main_thread_is_over(py) {
-                    Ok(is_over) => is_over.then(ended),
-                    Err(error) => Some(error),
-                },
-            }
+            let is_over = py.check_signals().and_then(|()| main_thread_is_over(py));
+            is_over.map_or_else(Some, |is_over| is_over.then(ended))
         })
         .unwrap_or_else(|| Some(ended())),
     };

@@ -104,27 +104,23 @@ enum Meaning {
 const NUMBERS: &str = "bool, uint8 to uint64, int8 to int64, float16, bfloat16, float32, float64";
 
 impl Kind {
+    const OPAQUE: Self = Self::new(ElementType::U8, 1, Meaning::Opaque);
+
     const fn number(element: ElementType) -> Self {
-        Self {
-            element,
-            lanes: 1,
-            meaning: Meaning::Number,
-        }
+        Self::new(element, 1, Meaning::Number)
     }
 
     const fn complex(element: ElementType) -> Self {
-        Self {
-            element,
-            lanes: 2,
-            meaning: Meaning::Complex,
-        }
+        Self::new(element, 2, Meaning::Complex)
     }
 
-    const OPAQUE: Self = Self {
-        element: ElementType::U8,
-        lanes: 1,
-        meaning: Meaning::Opaque,
-    };
+    const fn new(element: ElementType, lanes: usize, meaning: Meaning) -> Self {
+        Self {
+            element,
+            lanes,
+            meaning,
+        }
+    }
 
     /// From the format of a buffer, as the module `struct` has it.
     fn of_format(format: &CStr, size: usize) -> Result<Self, FormatError> {
@@ -645,6 +641,9 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
+/// A view of the buffer protocol, to be filled in.
+type View = *mut ffi::Py_buffer;
+
 /// Memory that has come with a message, with the buffer protocol. It can be written unless it is leased from the
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
@@ -701,16 +700,10 @@ impl Received {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
-        let Self {
-            memory, read_only, ..
-        } = slf.get();
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
+        let Self { memory, .. } = slf.get();
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
-        unsafe { fill(&slf, view, flags, memory.as_ref(), *read_only) }
+        unsafe { fill(&slf, view, flags, memory.as_ref(), slf.get().read_only) }
     }
 }
 
@@ -730,11 +723,7 @@ impl TensorMemory {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         // SAFETY: the view keeps a reference of this object, which keeps the tensor (M1).
         unsafe { fill(&slf, view, flags, slf.get().0.bytes(), false) }
     }
@@ -758,11 +747,7 @@ impl ArenaBlock {
     }
 
     // SAFETY: Python calls it with a view to be filled in.
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: c_int,
-    ) -> PyResult<()> {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by
         // the process that made the arena, which is this one; that it is not written while it is
         // lent is the promise of its owner.
@@ -778,7 +763,7 @@ impl ArenaBlock {
 /// read-only.
 unsafe fn fill(
     owner: &Bound<'_, impl PyClass>,
-    view: *mut ffi::Py_buffer,
+    view: View,
     flags: c_int,
     bytes: &[u8],
     read_only: bool,

@@ -110,21 +110,18 @@ impl NativeGroup {
     /// Runs an operation: on this thread, or by the queue with the work as the result.
     fn run(
         &self,
-        Mode {
-            py,
-            limit,
-            is_async,
-        }: Mode<'_>,
+        mode: Mode<'_>,
         operation: &'static str,
         act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
     ) -> PyResult<Result<Outcome, NativeWork>> {
-        let limit = self.limit(limit.as_ref())?;
+        let py = mode.py;
+        let limit = self.limit(mode.limit.as_ref())?;
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let act = move |group: &mut ProcessGroup| {
             group.set_timeout(limit);
             act(group)
         };
-        if is_async {
+        if mode.is_async {
             self.0.origin.check("Group")?;
             return self.submit(py, operation, act).map(Err);
         }

@@ -241,9 +241,7 @@ impl NativeGroup {
     #[pyo3(signature = (output, input, *mode))]
     fn all_gather(&self, output: Object<'_>, input: Object<'_>, mode: Mode<'_>) -> Call {
         const NAME: &str = "all_gather";
-        let Shared {
-            rank, world_size, ..
-        } = *self.0;
+        let (rank, world_size) = (self.0.rank, self.0.world_size);
         let mut output = Arrays::of(output, NAME, "output", Access::Write)?;
         let input = Memory::of(input, NAME, "input", Access::Read)?;
         output.check_against(&input, world_size)?;
@@ -535,17 +533,14 @@ impl NativeGroup {
     /// Sends or receives a message.
     fn message<R: IntoOutcome>(
         &self,
-        Mode {
-            py,
-            limit,
-            is_async,
-        }: Mode<'_>,
+        mode: Mode<'_>,
         operation: &'static str,
         begin: impl FnOnce(&PointToPoint) -> Result<Work<R>, CollectiveError>,
     ) -> PyResult<Result<Outcome, NativeWork>> {
+        let py = mode.py;
         let failed = |error: CollectiveError| self.failed(py, &error, operation);
-        let work = begin(&self.messages(limit.as_ref())?).map_err(failed)?;
-        if is_async {
+        let work = begin(&self.messages(mode.limit.as_ref())?).map_err(failed)?;
+        if mode.is_async {
             let Shared { rank, number, .. } = *self.0;
             return Ok(Err(NativeWork::new(work, operation, rank, number)));
         }

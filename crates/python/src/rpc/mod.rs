@@ -144,12 +144,6 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
         .with(VALUE, value)
 }
 
-impl AgentObject {
-    fn open(&self) -> PyResult<Arc<Inner>> {
-        self.handle.get()
-    }
-}
-
 /// A call that Python makes: callee, name of the function, pickle, memory, references, time limit, and the call that
 /// this one is made in.
 #[derive(FromPyObject)]
@@ -207,22 +201,17 @@ impl Inner {
 
     /// Begins a call, as soon as there is room for it. `None`: the wait of this thread has ended.
     fn begin(&self, outgoing: &Outgoing) -> Option<rdzv_rpc::RpcFuture<Reply>> {
-        let Outgoing {
-            to,
-            call,
-            timeout,
-            context,
-        } = outgoing;
         let begun = Instant::now();
-        let options = CallOptions::new().timeout(*timeout).refuse_excess();
+        let options = CallOptions::new().timeout(outgoing.timeout).refuse_excess();
         loop {
-            let make = || self.agent.call_with(options, to.destination(), CALL, call);
-            let mut future = inside(context.as_ref(), make);
+            let (to, call) = (outgoing.to.destination(), &outgoing.call);
+            let make = || self.agent.call_with(options, to, CALL, call);
+            let mut future = inside(outgoing.context.as_ref(), make);
             if !future.is_done() {
                 return Some(future);
             }
-            let time_is_over = match timeout {
-                Timeout::After(time) => begun.elapsed() >= *time,
+            let time_is_over = match outgoing.timeout {
+                Timeout::After(time) => begun.elapsed() >= time,
                 _ => false,
             };
             match future.wait_for(Duration::ZERO) {
@@ -296,20 +285,20 @@ impl AgentObject {
     /// Waits for a call of another worker. None: the agent has stopped. The second value says that no other thread
     /// waits.
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
-        let jobs = Arc::clone(&self.open()?.jobs);
+        let jobs = Arc::clone(&self.handle.get()?.jobs);
         let next = jobs.next(py)?;
         Ok(next.map(|(arrived, last)| (RpcRequest::new(py, arrived), last)))
     }
 
     /// Waits for a future that is done.
     fn next_done(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, bool)>> {
-        let done = Arc::clone(&self.open()?.done);
+        let done = Arc::clone(&self.handle.get()?.done);
         done.next(py)
     }
 
     /// Ends the waits of the threads.
     fn close_queues(&self) -> PyResult<()> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         inner.jobs.close();
         inner.done.close();
         Ok(())
@@ -318,7 +307,7 @@ impl AgentObject {
     /// Calls a function, and waits for its result.
     #[pyo3(signature = (*call))]
     fn call_sync<'py>(&self, py: Python<'py>, call: Asked<'py>) -> PyResult<Content<'py>> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let outgoing = call.outgoing()?;
         let result = detached(py, || {
             let result = wait_for_call(inner.begin(&outgoing)?);
@@ -335,7 +324,7 @@ impl AgentObject {
     /// Calls a function.
     #[pyo3(signature = (*call))]
     fn call_async(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcFuture> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let outgoing = call.outgoing()?;
         let begun = detached(py, || inner.begin(&outgoing))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
@@ -345,20 +334,13 @@ impl AgentObject {
     /// Has a function called, and its result kept.
     #[pyo3(signature = (*call))]
     fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
-        let inner = self.open()?;
-        let Outgoing {
-            to,
-            call,
-            timeout,
-            context,
-        } = call.outgoing()?;
-        let options = CallOptions::new().timeout(timeout);
+        let inner = self.handle.get()?;
+        let outgoing = call.outgoing()?;
+        let options = CallOptions::new().timeout(outgoing.timeout);
         let made = detached(py, || {
-            inside(context.as_ref(), || {
-                inner
-                    .agent
-                    .remote_with(options, to.destination(), REMOTE, &call)
-            })
+            let (to, call) = (outgoing.to.destination(), &outgoing.call);
+            let make = || inner.agent.remote_with(options, to, REMOTE, call);
+            inside(outgoing.context.as_ref(), make)
         })?;
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
@@ -366,7 +348,7 @@ impl AgentObject {
 
     /// A reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept::from(value));
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
@@ -379,7 +361,7 @@ impl AgentObject {
         timeout: Option<Object<'_>>,
         request: Option<PyRef<'_, RpcRequest>>,
     ) -> PyResult<RpcFuture> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let (rref, timeout) = (reference.rref()?, call_timeout(timeout)?);
         let context = request.as_ref().map(|request| request.context());
         let call = inside(context, || rref.rpc_async(VALUE, &(), timeout));
@@ -389,13 +371,13 @@ impl AgentObject {
     /// Name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
-        let me = self.open()?;
+        let me = self.handle.get()?;
         Ok(named(me.agent.me()))
     }
 
     /// Name and id of a worker.
     fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
-        let found = self.open()?.agent.worker(which.destination());
+        let found = self.handle.get()?.agent.worker(which.destination());
         found
             .map(|worker| named(&worker))
             .map_err(|error| of_rpc(py, &error))
@@ -403,19 +385,26 @@ impl AgentObject {
 
     /// Names and ids of all workers, by id.
     fn workers(&self) -> PyResult<Vec<(String, u32)>> {
-        Ok(self.open()?.agent.workers().iter().map(named).collect())
+        Ok(self
+            .handle
+            .get()?
+            .agent
+            .workers()
+            .iter()
+            .map(named)
+            .collect())
     }
 
     /// `True` if no worker joins or leaves the group.
     #[getter]
     fn is_static(&self) -> PyResult<bool> {
-        Ok(self.open()?.agent.is_static_group())
+        Ok(self.handle.get()?.agent.is_static_group())
     }
 
     /// Seconds that calls may take which do not say so themselves; infinity for no limit.
     #[getter]
     fn timeout(&self) -> PyResult<f64> {
-        Ok(match self.open()?.agent.timeout() {
+        Ok(match self.handle.get()?.agent.timeout() {
             Timeout::After(time) => time.as_secs_f64(),
             _ => f64::INFINITY,
         })
@@ -423,13 +412,13 @@ impl AgentObject {
 
     fn set_timeout(&self, py: Python<'_>, timeout: Object<'_>) -> PyResult<()> {
         let timeout = call_timeout(Some(timeout))?;
-        let set = self.open()?.agent.set_timeout(timeout);
+        let set = self.handle.get()?.agent.set_timeout(timeout);
         set.map_err(|error| of_rpc(py, &error))
     }
 
     /// Counters, and the connections.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let traffic = detach(py, || inner.agent.traffic());
         let references = inner.agent.references();
         let dict = PyDict::new(py);
@@ -462,7 +451,7 @@ impl AgentObject {
     /// signal can end the wait; the agent is stopped then.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
-        let inner = self.open()?;
+        let inner = self.handle.get()?;
         let ends = Arc::clone(&inner);
         let ended = on_thread(py, "rdzv-shutdown", move || match graceful {
             true => ends.agent.shutdown(within),

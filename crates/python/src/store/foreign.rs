@@ -16,8 +16,7 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use rdzv_store::interrupt::is_wanted;
-use rdzv_store::{Store, StoreError, address_for_others, address_towards};
+use rdzv_store::{Store, StoreError, address_for_others, address_towards, interrupt};
 
 use super::{Kind, StoreObject};
 use crate::argument::{Object, type_name};
@@ -172,35 +171,25 @@ impl ForeignStore {
                     sender.send(self.wait_in_slices(keys, timeout, &is_over));
             });
             loop {
-                match receiver.recv_timeout(SLICE) {
-                    Ok(ended) => return Some(ended),
-                    Err(_) if is_wanted() => {
-                        is_over.store(true, Ordering::Relaxed);
-                        return None;
-                    }
-                    Err(_) => {}
+                if let Ok(ended) = receiver.recv_timeout(SLICE) {
+                    let key = keys.join(", ");
+                    return ended.map_err(|failed| self.failed(operation, &key, failed, start));
                 }
+                interrupt::check(operation, keys, start.elapsed())
+                    .inspect_err(|_| is_over.store(true, Ordering::Relaxed))?;
             }
         });
-        match ended {
-            Some(Ok(true)) => Ok(()),
-            Some(Ok(false)) => {
-                let missing = |key: &&&str| !self.check(&[**key]).unwrap_or(false);
-                let owned = |key: &&str| (*key).to_owned();
-                Err(StoreError::WaitTimeout {
-                    store: self.name.clone(),
-                    keys: keys.iter().map(owned).collect(),
-                    missing: keys.iter().filter(missing).map(owned).collect(),
-                    elapsed: start.elapsed(),
-                })
-            }
-            Some(Err(failed)) => Err(self.failed(operation, &keys.join(", "), failed, start)),
-            None => Err(StoreError::Interrupted {
-                operation,
-                key: keys.join(", "),
-                elapsed: start.elapsed(),
-            }),
+        if ended? {
+            return Ok(());
         }
+        let missing = |key: &&&str| !self.check(&[**key]).unwrap_or(false);
+        let owned = |key: &&str| (*key).to_owned();
+        Err(StoreError::WaitTimeout {
+            store: self.name.clone(),
+            keys: keys.iter().map(owned).collect(),
+            missing: keys.iter().filter(missing).map(owned).collect(),
+            elapsed: start.elapsed(),
+        })
     }
 
     /// Waits in torch, until all keys are there (true), the time is over, or `is_over` says so.
@@ -332,13 +321,7 @@ impl Store for ForeignStore {
             // looked at again after each slice.
             match self.wait_for("queue_pop", &[key], Some(left.min(IN_TORCH))) {
                 Err(StoreError::WaitTimeout { .. }) if left > IN_TORCH => {
-                    if is_wanted() {
-                        return Err(StoreError::Interrupted {
-                            operation: "queue_pop",
-                            key: key.to_owned(),
-                            elapsed: start.elapsed(),
-                        });
-                    }
+                    interrupt::check("queue_pop", &[key], start.elapsed())?;
                 }
                 waited => waited?,
             }

@@ -267,18 +267,8 @@ impl Going {
         if !is_over && !rdzv_event::is_readable(&self.pending) {
             return Some(self);
         }
-        self.conclude()
-    }
-
-    /// The server has answered, or the time is over.
-    fn conclude(self) -> Option<Self> {
-        let Self {
-            number,
-            request,
-            started,
-            pending,
-        } = self;
-        let connection = match pending.finish() {
+        let request = self.request;
+        let connection = match self.pending.finish() {
             Ok(connection) => connection,
             Err(error) => return tell_and_end(request.done, Err(error)),
         };
@@ -290,9 +280,9 @@ impl Going {
             return tell_and_end(request.done, outcome);
         }
         // Somebody was faster: the key is gone again, or the item.
-        let left = request.timeout.saturating_sub(started.elapsed());
+        let left = request.timeout.saturating_sub(self.started.elapsed());
         let begun = PendingWait::on(connection, &borrowed(keys), Some(left));
-        Self::of(number, request, started, begun)
+        Self::of(self.number, request, self.started, begun)
     }
 }
 

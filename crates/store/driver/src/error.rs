@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
+use rdzv_store_proto::number;
 use thiserror::Error;
 
 /// Why a store operation failed. Texts are fragments that read after "failed to …: ".
@@ -237,14 +239,18 @@ pub enum StoreError {
     },
 }
 
-impl StoreError {
-    /// The value under `key` is not a number; the error shows its beginning.
-    pub(crate) fn not_a_number(key: &str, value: &[u8]) -> Self {
-        const SHOWN: usize = 32;
-        let shown = String::from_utf8_lossy(&value[..value.len().min(SHOWN)]);
-        Self::NotANumber {
-            key: key.to_owned(),
-            value: shown.into_owned(),
-        }
+/// Returns the number that a key holds; an absent or empty value counts as 0. The error shows the
+/// beginning of a value that is none.
+pub(crate) fn number_held(key: &str, held: Option<&Bytes>) -> Result<i64, StoreError> {
+    const SHOWN: usize = 32;
+    match held {
+        Some(text) if !text.is_empty() => number::parse(text).ok_or_else(|| {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
+            StoreError::NotANumber {
+                key: key.to_owned(),
+                value: shown.into_owned(),
+            }
+        }),
+        _ => Ok(0),
     }
 }

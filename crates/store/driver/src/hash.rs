@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rdzv_lock::{Condvar, Mutex};
-use rdzv_store_proto::number;
 
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
+use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
 /// A store that lives in this process. Clones share the data and the timeout.
@@ -111,30 +111,15 @@ impl HashStore {
                     elapsed: deadline.elapsed(),
                 });
             }
-            let changed = &self.shared.changed;
-            let slept = match interrupt::slice(deadline.remaining()) {
-                None => {
-                    data = changed.wait(data);
-                    continue;
-                }
-                Some(left) => changed.wait_timeout(data, left),
-            };
-            data = match slept {
-                (data, false) => data,
-                (data, true) => {
-                    // The check may take locks of its own, so that of the data is given back for
-                    // it.
-                    drop(data);
-                    if interrupt::is_wanted() {
-                        return Err(StoreError::Interrupted {
-                            operation,
-                            key: keys.join(", "),
-                            elapsed: deadline.elapsed(),
-                        });
-                    }
-                    self.shared.data.lock()
-                }
-            };
+            let left = interrupt::slice(deadline.remaining()).unwrap_or(Duration::MAX);
+            let (woken, is_over) = self.shared.changed.wait_timeout(data, left);
+            data = woken;
+            if is_over {
+                // The check may take locks of its own, so that of the data is given back for it.
+                drop(data);
+                interrupt::check(operation, keys, deadline.elapsed())?;
+                data = self.shared.data.lock();
+            }
         }
     }
 }
@@ -162,13 +147,7 @@ impl Store for HashStore {
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         self.change(|data| {
-            let current = match data.values.get(key).map(|value| &value[..]) {
-                None | Some(b"") => 0,
-                Some(text) => {
-                    number::parse(text).ok_or_else(|| StoreError::not_a_number(key, text))?
-                }
-            };
-            let sum = current.wrapping_add(delta);
+            let sum = number_held(key, data.values.get(key))?.wrapping_add(delta);
             data.values.insert(key.to_owned(), sum.to_string().into());
             Ok(sum)
         })
@@ -176,13 +155,10 @@ impl Store for HashStore {
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         self.change(|data| {
-            let store = match data.values.get(key) {
+            match data.values.get(key) {
                 Some(held) if held[..] != *expected => return Ok(held.clone()),
-                Some(_) => true,
-                None => expected.is_empty(),
-            };
-            if !store {
-                return Ok(Bytes::copy_from_slice(expected));
+                None if !expected.is_empty() => return Ok(Bytes::copy_from_slice(expected)),
+                _ => {}
             }
             let desired = Bytes::copy_from_slice(desired);
             data.values.insert(key.to_owned(), desired.clone());

@@ -2,7 +2,7 @@
 //!
 //! A language with signal handlers of its own has to look at them while a thread waits here. So a
 //! call may be given a check, which is asked about ten times a second while the call blocks.
-//! [`slice()`] and [`is_wanted`] are for stores of other crates.
+//! [`slice()`], [`is_wanted`] and [`check`] are for stores of other crates.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -48,6 +48,22 @@ pub fn is_wanted() -> bool {
     CHECK.get().is_some_and(|check| check())
 }
 
+/// Ends an operation that has lasted for `elapsed`, if the call that this thread is in is to end.
+///
+/// # Errors
+///
+/// [`StoreError::Interrupted`] if it is.
+pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Result<(), StoreError> {
+    match is_wanted() {
+        false => Ok(()),
+        true => Err(StoreError::Interrupted {
+            operation,
+            key: keys.join(", "),
+            elapsed,
+        }),
+    }
+}
+
 /// Locks `mutex`, which another thread may hold for as long as it waits.
 pub(crate) fn lock<'a, T>(
     mutex: &'a LimitedMutex<T>,
@@ -62,12 +78,6 @@ pub(crate) fn lock<'a, T>(
         if let Some(guard) = mutex.try_lock_for(SLICE) {
             return Ok(guard);
         }
-        if is_wanted() {
-            return Err(StoreError::Interrupted {
-                operation,
-                key: key.to_owned(),
-                elapsed: start.elapsed(),
-            });
-        }
+        check(operation, &[key], start.elapsed())?;
     }
 }

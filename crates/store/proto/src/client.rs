@@ -242,7 +242,7 @@ impl ClientMachine {
             }
         }
         self.reply_timeout = reply_timeout;
-        let mut bytes = operation.request;
+        let bytes = operation.request;
         match operation.expects {
             Expects::Nothing => {
                 self.outbox.push(Output::Send(bytes));
@@ -250,14 +250,7 @@ impl ClientMachine {
             }
             Expects::Reply(shape) => self.ask(now, bytes, shape),
             Expects::Release { limit, then } if limit.is_zero() => {
-                request::cancel_wait(&mut bytes);
-                self.outbox.push(Output::Send(bytes));
-                self.answer_by = now + reply_timeout;
-                self.state = State::Cancelling {
-                    released: false,
-                    given_up: false,
-                    then,
-                };
+                self.cancel(now, bytes, false, then);
             }
             Expects::Release { limit, then } => {
                 self.outbox.push(Output::Send(bytes));
@@ -330,12 +323,9 @@ impl ClientMachine {
                             let (shape, given_up) = (then.shape, *given_up);
                             self.expect(now, shape, Some(given_up));
                         }
-                        (State::Cancelled(_), WAIT_CANCELED) => {
-                            if let State::Cancelled(result) =
-                                std::mem::replace(&mut self.state, State::Idle)
-                            {
-                                self.finish(result);
-                            }
+                        (State::Cancelled(result), WAIT_CANCELED) => {
+                            let result = result.clone();
+                            self.finish(result);
                         }
                         (State::Cancelling { given_up: true, .. }, WAIT_CANCELED) => {
                             self.finish(Err(Failure::GivenUp));
@@ -376,30 +366,31 @@ impl ClientMachine {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
-        match self.state {
-            State::Waiting { .. } => self.cancel(now, false),
+        match &mut self.state {
+            State::Waiting { then, .. } => {
+                let then = then.take();
+                self.cancel(now, Vec::new(), false, then);
+            }
             _ => self.fail(Failure::NoAnswer),
         }
     }
 
     fn give_up(&mut self, now: Mono) {
-        match &self.state {
-            State::Waiting { .. } => {}
+        match &mut self.state {
+            State::Waiting { then, .. } => {
+                let then = then.take();
+                self.cancel(now, Vec::new(), true, then);
+            }
+            State::Idle | State::Dead(_) => {}
             // The answer to the cancelling, or to a request, does not come.
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
-                return self.fail(Failure::GivenUp);
+                self.fail(Failure::GivenUp);
             }
-            State::Idle | State::Dead(_) => return,
         }
-        self.cancel(now, true);
     }
 
-    fn cancel(&mut self, now: Mono, given_up: bool) {
-        let State::Waiting { then, .. } = &mut self.state else {
-            return;
-        };
-        let then = then.take();
-        let mut bytes = Vec::new();
+    /// Cancels the wait. `bytes` are sent in front of the request to cancel it.
+    fn cancel(&mut self, now: Mono, mut bytes: Vec<u8>, given_up: bool, then: Option<Then>) {
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
         self.answer_by = now + self.reply_timeout;
@@ -485,6 +476,10 @@ mod tests {
         Output::Send(bytes.to_vec())
     }
 
+    fn failed(failure: Failure) -> Output {
+        Output::Done(Err(failure))
+    }
+
     fn value(bytes: &'static [u8]) -> Output {
         Output::Done(Ok(Some(Reply::Bytes(Bytes::from_static(bytes)))))
     }
@@ -507,7 +502,7 @@ mod tests {
         client.get();
         assert_eq!(client.tick_after(LIMIT / 2), []);
         assert_eq!(client.tick_after(LIMIT / 2), [send(&[0x0c])]);
-        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
         assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
     }
 
@@ -547,7 +542,7 @@ mod tests {
             assert!(client.machine.deadline().is_some());
             let result = match gives_up {
                 false => value(b"value"),
-                true => Output::Done(Err(Failure::GivenUp)),
+                true => failed(Failure::GivenUp),
             };
             assert_eq!(client.receive(&[1]), [result]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
@@ -560,10 +555,7 @@ mod tests {
             let mut client = Client::default();
             client.get();
             assert_eq!(client.handle(Input::GiveUp), [send(&[0x0c])]);
-            assert_eq!(
-                client.receive(answers),
-                [Output::Done(Err(Failure::GivenUp))]
-            );
+            assert_eq!(client.receive(answers), [failed(Failure::GivenUp)]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
         }
     }
@@ -572,7 +564,7 @@ mod tests {
     fn a_reply_that_is_not_waited_for_costs_the_connection() {
         let mut client = Client::default();
         client.start(b"add", Expects::Reply(Shape::Number));
-        let given_up = || Output::Done(Err(Failure::GivenUp));
+        let given_up = || failed(Failure::GivenUp);
         assert_eq!(client.handle(Input::GiveUp), [given_up()]);
         assert_eq!(client.get(), [given_up()]);
     }
@@ -585,7 +577,7 @@ mod tests {
             then: None,
         };
         assert_eq!(client.start(b"wait", expects()), [send(b"wait\x0c")]);
-        assert_eq!(client.receive(&[1]), [Output::Done(Err(Failure::TimedOut))]);
+        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
         client.start(b"wait", expects());
         assert_eq!(client.receive(&[0, 1]), [Output::Done(Ok(None))]);
     }
@@ -593,13 +585,8 @@ mod tests {
     #[test]
     fn a_wait_for_ever_has_no_deadline() {
         let mut client = Client::default();
-        client.start(
-            b"wait",
-            Expects::Release {
-                limit: Duration::MAX,
-                then: None,
-            },
-        );
+        let (limit, then) = (Duration::MAX, None);
+        client.start(b"wait", Expects::Release { limit, then });
         assert_eq!(client.machine.deadline(), None);
         assert_eq!(client.tick_after(Duration::from_secs(1 << 40)), []);
         assert_eq!(client.receive(&[0]), [Output::Done(Ok(None))]);
@@ -612,16 +599,16 @@ mod tests {
         client.receive(&[0; 7]);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [Output::Done(Err(Failure::NoAnswer))]
+            [failed(Failure::NoAnswer)]
         );
         let mut client = Client::default();
         client.get();
         client.tick_after(LIMIT);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [Output::Done(Err(Failure::NoAnswer))]
+            [failed(Failure::NoAnswer)]
         );
-        assert_eq!(client.get(), [Output::Done(Err(Failure::NoAnswer))]);
+        assert_eq!(client.get(), [failed(Failure::NoAnswer)]);
     }
 
     #[test]
@@ -634,10 +621,7 @@ mod tests {
                 found: stray,
                 expected,
             };
-            assert_eq!(
-                client.receive(&[stray]),
-                [Output::Done(Err(Failure::NoStore(error)))]
-            );
+            assert_eq!(client.receive(&[stray]), [failed(Failure::NoStore(error))]);
         }
         let mut client = Client::default();
         client.get();
@@ -650,13 +634,10 @@ mod tests {
     fn the_first_cause_of_death_is_kept() {
         let mut client = Client::default();
         client.get();
-        assert_eq!(
-            client.handle(Input::Closed),
-            [Output::Done(Err(Failure::Closed))]
-        );
+        assert_eq!(client.handle(Input::Closed), [failed(Failure::Closed)]);
         assert_eq!(client.receive(b"late"), []);
         assert_eq!(client.handle(Input::Closed), []);
-        assert_eq!(client.get(), [Output::Done(Err(Failure::Closed))]);
+        assert_eq!(client.get(), [failed(Failure::Closed)]);
     }
 
     #[test]

@@ -111,11 +111,11 @@ impl Journal {
         let mut consumed = 0;
         let tail = loop {
             match next_record(&bytes[consumed..]) {
-                Next::Record(key, value, length) => {
+                Ok((key, value, length)) => {
                     self.apply(key, value);
                     consumed += length;
                 }
-                Next::Tail(tail) => break tail,
+                Err(tail) => break tail,
             }
         };
         self.offset += consumed as u64;
@@ -157,25 +157,18 @@ impl Journal {
     }
 }
 
-enum Next<'a> {
-    Record(&'a [u8], &'a [u8], usize),
-    Tail(Tail),
-}
-
-fn next_record(bytes: &[u8]) -> Next<'_> {
+/// Reads the record at the beginning of `bytes`: its key, its value and its length. The error is
+/// the kind of the bytes if they are no whole record.
+fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
-        return Next::Tail(Tail::Clean);
+        return Err(Tail::Clean);
     }
-    let Some((key, rest)) = field(bytes) else {
-        return Next::Tail(kind_of_tail(bytes));
-    };
+    let (key, rest) = field(bytes).ok_or_else(|| kind_of_tail(bytes))?;
     if kind_of_tail(bytes) == Tail::Foreign {
-        return Next::Tail(Tail::Foreign);
+        return Err(Tail::Foreign);
     }
-    match field(rest) {
-        Some((value, _)) => Next::Record(key, value, 2 * LENGTH + key.len() + value.len()),
-        None => Next::Tail(Tail::Torn),
-    }
+    let (value, _) = field(rest).ok_or(Tail::Torn)?;
+    Ok((key, value, 2 * LENGTH + key.len() + value.len()))
 }
 
 /// A length and that many bytes, if they are all there.
@@ -210,53 +203,6 @@ fn kind_of_tail(bytes: &[u8]) -> Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn three_records() -> Vec<u8> {
-        [
-            encode(OPEN_COUNT, b"1").unwrap(),
-            encode(&user_key("a"), b"x").unwrap(),
-            encode(&deletion_of("a"), b"").unwrap(),
-        ]
-        .concat()
-    }
-
-    #[test]
-    fn the_last_record_wins_and_deletions_delete() {
-        let mut journal = Journal::default();
-        journal.replay(&encode(&user_key("-k"), b"1").unwrap());
-        journal.replay(&encode(&user_key("-k"), b"2").unwrap());
-        assert_eq!(journal.get(b"/-k").unwrap(), "2");
-        journal.replay(&encode(&deletion_of("-k"), b"").unwrap());
-        assert_eq!(journal.get(b"/-k"), None);
-        assert!(journal.is_empty());
-    }
-
-    #[test]
-    fn the_counts_are_keys_but_not_users_keys() {
-        let mut journal = Journal::default();
-        journal.replay(&encode(OPEN_COUNT, b"1").unwrap());
-        journal.replay(&encode(&user_key("refcount/"), b"mine").unwrap());
-        assert_eq!(journal.len(), 2);
-        assert_eq!(journal.user_keys().collect::<Vec<_>>(), [b"refcount/"]);
-        assert_eq!(journal.get(OPEN_COUNT).unwrap(), "1");
-    }
-
-    #[test]
-    fn a_torn_record_is_not_there_yet() {
-        let whole = three_records();
-        let ends = [18, 29, 40];
-        assert_eq!(whole.len(), ends[2]);
-        for cut in 0..=whole.len() {
-            let mut journal = Journal::default();
-            let replayed = journal.replay(&whole[..cut]);
-            let last_end = ends.iter().rev().find(|end| **end <= cut).copied();
-            assert_eq!(replayed.consumed, last_end.unwrap_or(0), "cut at {cut}");
-            let clean = cut == replayed.consumed;
-            assert_eq!(replayed.tail, if clean { Tail::Clean } else { Tail::Torn });
-            journal.replay(&whole[replayed.consumed..]);
-            assert_eq!(journal.offset(), whole.len() as u64);
-        }
-    }
 
     #[test]
     fn other_files_are_distinguished_from_torn_ones() {

@@ -25,8 +25,6 @@ pub struct Keyspace {
     owner: Meter,
     /// Counts everything of the store.
     meter: Meter,
-    /// Sum of the lengths of all keys of the map.
-    key_bytes: usize,
 }
 
 /// A key's value, and the owner that it counts for.
@@ -45,45 +43,18 @@ struct Queue {
 
 /// A value as the store keeps it.
 #[derive(Debug)]
-enum Value {
+pub enum Value {
     /// Small, or growing by appends.
     Plain(Vec<u8>),
     /// Large; counted as long as anybody holds it.
     Shared(Shared),
 }
 
-/// A value that was taken out of a queue.
-#[derive(Debug)]
-pub enum Popped {
-    /// Small.
-    Small(Vec<u8>),
-    /// Large.
-    Large(Shared),
-}
-
-impl AsRef<[u8]> for Popped {
+impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(bytes) => bytes,
-        }
-    }
-}
-
-/// A value as it is read.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Held<'a> {
-    /// Small; to be copied.
-    Small(&'a [u8]),
-    /// Large; to be shared.
-    Large(Shared),
-}
-
-impl AsRef<[u8]> for Held<'_> {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Small(bytes) => bytes,
-            Self::Large(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
         }
     }
 }
@@ -136,16 +107,6 @@ impl Keyspace {
         self.queues.len()
     }
 
-    /// The lengths of all keys, added up.
-    pub fn key_bytes(&self) -> usize {
-        self.key_bytes
-    }
-
-    /// All keys, in byte order.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.map.keys().map(|key| &**key)
-    }
-
     /// The keys after this one, in byte order; all keys without one.
     pub fn keys_after(&self, key: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
         let first = key.map_or(Bound::Unbounded, Bound::Excluded);
@@ -165,7 +126,7 @@ impl Keyspace {
 
     /// The value of a key.
     pub fn peek(&self, key: &[u8]) -> Option<&[u8]> {
-        self.map.get(key).map(|entry| entry.value.bytes())
+        self.map.get(key).map(|entry| entry.value.as_ref())
     }
 
     /// The length of the value of a key; 0 for an absent one.
@@ -174,7 +135,7 @@ impl Keyspace {
     }
 
     /// The value of a key, to be sent or kept.
-    pub fn get(&mut self, key: &[u8]) -> Option<Held<'_>> {
+    pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         let entry = self.map.get_mut(key)?;
         if let Value::Plain(bytes) = &mut entry.value
             && bytes.len() >= LARGE_BODY
@@ -185,8 +146,8 @@ impl Keyspace {
             entry.value = Value::Shared(shared);
         }
         Some(match &entry.value {
-            Value::Plain(bytes) => Held::Small(bytes),
-            Value::Shared(bytes) => Held::Large(bytes.clone()),
+            Value::Plain(bytes) => Body::Inline(bytes),
+            Value::Shared(bytes) => Body::Whole(bytes.clone()),
         })
     }
 
@@ -245,7 +206,7 @@ impl Keyspace {
             self.insert(key, Body::Inline(delta.to_string().as_bytes()));
             return Ok(delta);
         };
-        let sum = number::parse(entry.value.bytes())
+        let sum = number::parse(entry.value.as_ref())
             .ok_or(NotANumber)?
             .wrapping_add(delta);
         entry.change_owner(key, &self.owner);
@@ -257,12 +218,8 @@ impl Keyspace {
 
     /// Removes a key, never a queue; tells whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let Some((key, entry)) = self.map.remove_entry(key) else {
-            return false;
-        };
-        entry.forget(&key);
-        self.key_bytes -= key.len();
-        true
+        let removed = self.map.remove(key);
+        removed.inspect(|entry| entry.forget(key)).is_some()
     }
 
     /// Adds to the end of a queue.
@@ -282,7 +239,7 @@ impl Keyspace {
     }
 
     /// Takes the first of a queue, as bytes of its own. An emptied queue is forgotten.
-    pub fn pop(&mut self, name: &[u8]) -> Option<Popped> {
+    pub fn pop(&mut self, name: &[u8]) -> Option<Value> {
         let queue = self.queues.get_mut(name)?;
         let Entry { value, owner } = queue.entries.pop_front()?;
         owner.shrink(ENTRY_OVERHEAD + value.memory());
@@ -291,10 +248,7 @@ impl Keyspace {
         {
             queue.owner.remove_key(ENTRY_OVERHEAD + name.len());
         }
-        Some(match value {
-            Value::Plain(bytes) => Popped::Small(bytes),
-            Value::Shared(bytes) => Popped::Large(bytes),
-        })
+        Some(value)
     }
 
     /// The length of a queue; 0 for an unknown one.
@@ -305,12 +259,10 @@ impl Keyspace {
     /// Removes every key and queue whose name does not start with one of `prefixes`.
     pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
         let kept = |name: &[u8]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let key_bytes = &mut self.key_bytes;
         self.map.retain(|key, entry| {
             let kept = kept(key);
             if !kept {
                 entry.forget(key);
-                *key_bytes -= key.len();
             }
             kept
         });
@@ -330,7 +282,6 @@ impl Keyspace {
         let owner = self.owner.clone();
         let value = Value::from_body(body, &owner);
         owner.add_key(ENTRY_OVERHEAD + key.len() + value.memory());
-        self.key_bytes += key.len();
         self.map.insert(key.into(), Entry { value, owner });
     }
 }
@@ -359,13 +310,6 @@ impl Value {
             Body::Inline(bytes) if bytes.len() < LARGE_BODY => Self::Plain(bytes.to_vec()),
             Body::Inline(bytes) => Self::Shared(meter.share(bytes.to_vec())),
             Body::Whole(bytes) => Self::Shared(bytes),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
         }
     }
 

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use super::keyspace::{Held, Keyspace, NotANumber, Popped};
+use super::keyspace::{Keyspace, NotANumber, Value};
 use super::meter::Meter;
 use super::number;
 use super::waiters::{Serial, WaitKind, Waiters};
@@ -34,16 +34,6 @@ pub struct Operations {
 /// An entry of a queue that a connection was woken for.
 #[derive(Debug)]
 pub struct Promise(Box<[u8]>);
-
-/// The answer to a `COMPARE_SET`.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Compared<'a> {
-    /// The value of the key now.
-    Held(Held<'a>),
-    /// The key is absent and something was expected: PyTorch answers with what was
-    /// expected.
-    Expected,
-}
 
 impl Operations {
     /// An empty store that counts its large values with `meter`.
@@ -88,8 +78,15 @@ impl Operations {
         self.written(key);
     }
 
-    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty.
-    pub fn compare_set(&mut self, key: &[u8], expected: &[u8], desired: Body<'_>) -> Compared<'_> {
+    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty. Returns
+    /// the value of the key now; `None` if the key is absent and something was expected. PyTorch
+    /// answers with what was expected then.
+    pub fn compare_set(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        desired: Body<'_>,
+    ) -> Option<Body<'_>> {
         let stores = match self.keyspace.peek(key) {
             Some(held) => held == expected,
             None => expected.is_empty(),
@@ -98,13 +95,11 @@ impl Operations {
             self.keyspace.set(key, desired);
             self.written(key);
         }
-        self.keyspace
-            .get(key)
-            .map_or(Compared::Expected, Compared::Held)
+        self.keyspace.get(key)
     }
 
     /// The value of a key.
-    pub fn get(&mut self, key: &[u8]) -> Option<Held<'_>> {
+    pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         self.keyspace.get(key)
     }
 
@@ -211,7 +206,7 @@ impl Operations {
     }
 
     /// The length of a queue before the pop, and its first entry.
-    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Popped>) {
+    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Value>) {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }
 

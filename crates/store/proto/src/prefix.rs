@@ -5,11 +5,7 @@
 
 /// The name that `key` has in the wrapped store.
 pub fn join(prefix: &str, key: &str) -> String {
-    let mut joined = String::with_capacity(prefix.len() + 1 + key.len());
-    joined.push_str(prefix);
-    joined.push('/');
-    joined.push_str(key);
-    joined
+    format!("{prefix}/{key}")
 }
 
 /// The key that the wrapped store's `name` stands for; `None` if it is not below the prefix.

@@ -331,6 +331,10 @@ mod tests {
         names.iter().map(|name| name.as_bytes())
     }
 
+    fn empty() -> (Waiters, Vec<ConnId>, Meter) {
+        Default::default()
+    }
+
     fn is_clean(waiters: &Waiters, owner: &Meter) -> bool {
         waiters.keys.is_empty()
             && waiters.waits.is_empty()
@@ -341,8 +345,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_the_last_of_its_keys_and_once() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         waiters.register(A, WaitKind::Presence, keys(&["x", "y", "x"]), &owner);
         waiters.wake(b"x", None, &mut woken);
         assert_eq!(woken, []);
@@ -354,8 +357,7 @@ mod tests {
 
     #[test]
     fn cancelling_leaves_nothing_behind_and_others_alone() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         waiters.register(A, WaitKind::Presence, keys(&["x", "y"]), &owner);
         waiters.register(A, WaitKind::Presence, keys(&["z"]), &owner);
         waiters.register(B, WaitKind::Presence, keys(&["x"]), &owner);
@@ -367,8 +369,7 @@ mod tests {
 
     #[test]
     fn a_member_of_a_barrier_is_woken_by_the_number_and_not_by_presence() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         waiters.register(A, WaitKind::Barrier(3), keys(&["x"]), &owner);
         waiters.register(B, WaitKind::Presence, keys(&["x"]), &owner);
         waiters.wake(b"x", Some(2), &mut woken);
@@ -382,8 +383,7 @@ mod tests {
 
     #[test]
     fn an_offer_wakes_the_oldest_only_and_marks_those_who_lack_more() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         waiters.register(B, WaitKind::Presence, keys(&["q", "x"]), &owner);
         waiters.register(A, WaitKind::Presence, keys(&["q"]), &owner);
         waiters.register(ConnId(3), WaitKind::Presence, keys(&["q"]), &owner);
@@ -397,8 +397,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_comes_in_steps_ends_with_its_last_key_and_not_before_its_last_step() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         let serial = waiters.begin(A, WaitKind::Presence, &owner);
         waiters.add(serial, b"x");
         waiters.wake(b"x", None, &mut woken);
@@ -414,8 +413,7 @@ mod tests {
 
     #[test]
     fn a_large_cancelled_wait_is_taken_out_in_steps_and_wakes_nobody() {
-        let (mut waiters, mut woken) = (Waiters::default(), vec![]);
-        let owner = Meter::default();
+        let (mut waiters, mut woken, owner) = empty();
         let names: Vec<String> = (0..3 * SWEEP_STEP).map(|n| n.to_string()).collect();
         let all = || names.iter().map(String::as_bytes);
         waiters.register(A, WaitKind::Presence, all(), &owner);

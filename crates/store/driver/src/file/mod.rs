@@ -23,12 +23,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_lock::Mutex;
-use rdzv_store_proto::journal::{self, CLOSED_COUNT, OPEN_COUNT};
+use rdzv_store_proto::journal::{self, CLOSED_COUNT, Journal, OPEN_COUNT};
 use rdzv_store_proto::number;
 
 use self::locked::{Access, LockedFile, Seen};
 use self::watch::Watch;
 use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
+use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
 /// Least time that is allowed for getting the lock, however short the timeout: others hold it for
@@ -103,9 +104,8 @@ impl FileStore {
         known: Option<&[u8]>,
         timeout: Duration,
     ) -> Result<Option<Bytes>, StoreError> {
-        let raw_key = journal::user_key(key);
-        self.wait_for(&[key], timeout, |seen| {
-            let held = seen.journal.get(&raw_key);
+        self.wait_for(&[key], timeout, |journal, raw| {
+            let held = journal.get(&raw[0]);
             (held.map(|held| &held[..]) != known).then(|| held.cloned())
         })
     }
@@ -145,12 +145,12 @@ impl FileStore {
         Ok(inspect(&seen))
     }
 
-    /// Checks now and after every change until `take` yields something.
+    /// Checks now and after every change until `take` yields something for the raw keys.
     fn wait_for<T>(
         &self,
         keys: &[&str],
         timeout: Duration,
-        mut take: impl FnMut(&Seen) -> Option<T>,
+        mut take: impl FnMut(&Journal, &[Vec<u8>]) -> Option<T>,
     ) -> Result<T, StoreError> {
         let deadline = Deadline::after(timeout);
         let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
@@ -162,22 +162,19 @@ impl FileStore {
                     .map_or(Duration::MAX, |left| left.max(LOCK_TIMEOUT)),
             );
             let (taken, identity, missing) = self.read_within(&lock_deadline, |seen| {
-                let missing = |raw: &Vec<u8>| seen.journal.get(raw).is_none();
-                (
-                    take(seen),
-                    seen.identity,
-                    raw.iter().map(missing).collect::<Vec<bool>>(),
-                )
+                let all = keys.iter().zip(&raw);
+                let missing = all.filter(|(_, raw)| seen.journal.get(raw).is_none());
+                let missing: Vec<String> = missing.map(|(key, _)| (*key).to_owned()).collect();
+                (take(&seen.journal, &raw), seen.identity, missing)
             })?;
             if let Some(taken) = taken {
                 return Ok(taken);
             }
             if deadline.has_passed() {
-                let missing = keys.iter().zip(missing).filter(|(_, missing)| *missing);
                 return Err(StoreError::WaitTimeout {
                     store: self.path.display().to_string(),
                     keys: keys.iter().map(ToString::to_string).collect(),
-                    missing: missing.map(|(key, _)| (*key).to_string()).collect(),
+                    missing,
                     elapsed: deadline.elapsed(),
                 });
             }
@@ -185,13 +182,7 @@ impl FileStore {
                 Some(watch) if watch.is_on(identity) => {
                     watch.wait(interrupt::slice(deadline.remaining()));
                     // Whether a change ended the sleep is not known, so a check follows each.
-                    if interrupt::is_wanted() {
-                        return Err(StoreError::Interrupted {
-                            operation: "wait for",
-                            key: keys.join(", "),
-                            elapsed: deadline.elapsed(),
-                        });
-                    }
+                    interrupt::check("wait for", keys, deadline.elapsed())?;
                 }
                 // Check once more after the watch is set, for what came before it.
                 _ => watch = Some(Watch::set(&self.path, identity)),
@@ -201,15 +192,9 @@ impl FileStore {
 
     /// Adds to a counter, given by its raw key.
     fn count(&self, raw_key: &[u8], delta: i64) -> Result<i64, StoreError> {
+        let key = String::from_utf8_lossy(raw_key.strip_prefix(b"/").unwrap_or(raw_key));
         self.write(|file, seen| {
-            let current = match seen.journal.get(raw_key).map(|value| &value[..]) {
-                None | Some(b"") => 0,
-                Some(text) => number::parse(text).ok_or_else(|| {
-                    let shown = raw_key.strip_prefix(b"/").unwrap_or(raw_key);
-                    StoreError::not_a_number(&String::from_utf8_lossy(shown), text)
-                })?,
-            };
-            let sum = current.wrapping_add(delta);
+            let sum = number_held(&key, seen.journal.get(raw_key))?.wrapping_add(delta);
             file.append(seen, raw_key, sum.to_string().as_bytes())?;
             Ok(sum)
         })
@@ -260,9 +245,10 @@ impl Store for FileStore {
     }
 
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
-        let raw_key = journal::user_key(key);
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        self.wait_for(&[key], timeout, |seen| seen.journal.get(&raw_key).cloned())
+        self.wait_for(&[key], timeout, |journal, raw| {
+            journal.get(&raw[0]).cloned()
+        })
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
@@ -288,10 +274,9 @@ impl Store for FileStore {
     }
 
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError> {
-        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
         let timeout = timeout.unwrap_or_else(|| self.timeout());
-        self.wait_for(keys, timeout, |seen| {
-            let all_there = raw.iter().all(|key| seen.journal.get(key).is_some());
+        self.wait_for(keys, timeout, |journal, raw| {
+            let all_there = raw.iter().all(|key| journal.get(key).is_some());
             all_there.then_some(())
         })
     }
@@ -330,11 +315,8 @@ impl Store for FileStore {
 
     /// All values as they are at one moment, when all of them are there.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
-        let raw: Vec<Vec<u8>> = keys.iter().map(|key| journal::user_key(key)).collect();
-        self.wait_for(keys, self.timeout(), |seen| {
-            raw.iter()
-                .map(|key| seen.journal.get(key).cloned())
-                .collect()
+        self.wait_for(keys, self.timeout(), |journal, raw| {
+            raw.iter().map(|key| journal.get(key).cloned()).collect()
         })
     }
 

@@ -27,7 +27,7 @@ use rdzv_trust::Credentials;
 
 use super::connect::{Server, Tries, connect};
 use super::connected::{
-    ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text,
+    ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text, written,
 };
 use super::link::Link;
 use super::options::TcpStoreOptions;
@@ -200,10 +200,8 @@ impl TcpStore {
         world_size: i64,
         limit: Duration,
     ) -> Result<Barrier, StoreError> {
-        let mut request = Vec::new();
-        request::barrier(&mut request, wire_key, world_size);
         let sent = Operation {
-            request,
+            request: written(|out| request::barrier(out, wire_key, world_size)),
             expects: Expects::Release { limit, then: None },
         };
         let mut connected = self.lock(BARRIER, wire_key)?;
@@ -212,10 +210,9 @@ impl TcpStore {
             Ended::TimedOut(elapsed) => elapsed,
         };
         // The key is there: we were counted under it.
-        let mut request = Vec::new();
-        request::get(&mut request, wire_key);
+        let get = |out: &mut Vec<u8>| request::get(out, wire_key);
         let counted =
-            match connected.ask("get", wire_key, request, Shape::Bytes, LEAST_REPLY_TIMEOUT)? {
+            match connected.ask("get", wire_key, get, Shape::Bytes, LEAST_REPLY_TIMEOUT)? {
                 Reply::Bytes(value) => number::parse(&value),
                 _ => None,
             };
@@ -276,11 +273,11 @@ impl TcpStore {
         &self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         shape: Shape,
     ) -> Result<Reply, StoreError> {
         let mut connected = self.lock(operation, key)?;
-        connected.ask(operation, key, request, shape, self.reply_timeout())
+        connected.ask(operation, key, write, shape, self.reply_timeout())
     }
 
     /// One request without an answer; `value` follows it.
@@ -288,10 +285,10 @@ impl TcpStore {
         &self,
         operation: &'static str,
         key: &[u8],
-        mut request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         value: &[u8],
     ) -> Result<(), StoreError> {
-        let mut payload = value;
+        let (mut request, mut payload) = (written(write), value);
         if value.len() < LARGE_BODY {
             request.extend_from_slice(std::mem::take(&mut payload));
         }
@@ -315,52 +312,45 @@ impl TcpStore {
         then: Option<Then>,
     ) -> Result<Option<Reply>, StoreError> {
         let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
-        let mut request = Vec::new();
-        match (&then, &wire_keys[..]) {
-            (Some(Then { at_once: true, .. }), [key]) => request::get_when_there(&mut request, key),
-            _ => request::wait(&mut request, &wire_keys),
-        }
+        let request = |out: &mut Vec<u8>| match (&then, &wire_keys[..]) {
+            (Some(Then { at_once: true, .. }), [key]) => request::get_when_there(out, key),
+            _ => request::wait(out, &wire_keys),
+        };
         let sent = Operation {
-            request,
+            request: written(request),
             expects: Expects::Release { limit, then },
         };
         let shown = wire_keys.first().map_or(&b""[..], |key| key);
         let mut connected = self.lock(operation, shown)?;
         match connected.perform(operation, shown, sent, &[], self.reply_timeout())? {
             Ended::Answered(reply) => Ok(reply),
-            Ended::TimedOut(elapsed) => Err(StoreError::WaitTimeout {
-                store: connected.peer().to_string(),
-                missing: connected.missing(&wire_keys),
-                keys: wire_keys.iter().map(|key| text(key)).collect(),
-                elapsed,
-            }),
+            Ended::TimedOut(elapsed) => Err(connected.timed_out(&wire_keys, elapsed)),
         }
     }
 
     fn add_raw(&self, wire_key: &[u8], delta: i64) -> Result<i64, StoreError> {
-        let mut request = Vec::new();
-        request::add(&mut request, wire_key, delta);
+        let add = |out: &mut Vec<u8>| request::add(out, wire_key, delta);
         self.lock(ADD, wire_key)?
-            .ask_number(ADD, wire_key, request, self.reply_timeout())
+            .ask_number(ADD, wire_key, add, self.reply_timeout())
     }
 
     fn count(
         &self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<u64, StoreError> {
         let mut connected = self.lock(operation, key)?;
-        let number = connected.ask_number(operation, key, request, self.reply_timeout())?;
+        let number = connected.ask_number(operation, key, write, self.reply_timeout())?;
         u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
     }
 }
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::set_head(&mut request, &key, value.len());
-        self.send("set", &key, request, value)
+        let key = wire_key(key);
+        let head = |out: &mut Vec<u8>| request::set_head(out, &key, value.len());
+        self.send("set", &key, head, value)
     }
 
     fn get(&self, key: &str) -> Result<Bytes, StoreError> {
@@ -368,10 +358,8 @@ impl Store for TcpStore {
     }
 
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
-        let mut request = Vec::new();
-        request::get(&mut request, &wire_key(key));
         let then = Some(Then {
-            request,
+            request: written(|out| request::get(out, &wire_key(key))),
             shape: Shape::Bytes,
             at_once: self.is_native,
         });
@@ -387,14 +375,12 @@ impl Store for TcpStore {
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::compare_set(&mut request, &key, expected, desired);
-        self.lock("compare and set", &key)?.suspect(
-            "compare and set",
-            &key,
-            expected.len().max(desired.len()),
-        );
-        match self.ask("compare and set", &key, request, Shape::Bytes)? {
+        const NAME: &str = "compare and set";
+        let key = wire_key(key);
+        let longest = expected.len().max(desired.len());
+        self.lock(NAME, &key)?.suspect(NAME, &key, longest);
+        let write = |out: &mut Vec<u8>| request::compare_set(out, &key, expected, desired);
+        match self.ask(NAME, &key, write, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
             other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
         }
@@ -402,10 +388,9 @@ impl Store for TcpStore {
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
-        let mut request = Vec::new();
-        request::check(&mut request, &keys);
         let shown = keys.first().map_or(&b""[..], |key| key);
-        match self.ask("check", shown, request, Shape::Byte)? {
+        let check = |out: &mut Vec<u8>| request::check(out, &keys);
+        match self.ask("check", shown, check, Shape::Byte)? {
             Reply::Byte(byte) => match CheckReply::from_byte(byte) {
                 Ok(reply) => Ok(reply == CheckReply::Ready),
                 Err(error) => Err(self.link.lock().corrupt(error.to_string())),
@@ -421,21 +406,17 @@ impl Store for TcpStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::delete_key(&mut request, &key);
-        Ok(self.count("delete", &key, request)? > 0)
+        let key = wire_key(key);
+        let deleted = self.count("delete", &key, |out| request::delete_key(out, &key));
+        Ok(deleted? > 0)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        let mut request = Vec::new();
-        request::get_num_keys(&mut request);
-        self.count("count", b"", request)
+        self.count("count", b"", request::get_num_keys)
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
-        let mut request = Vec::new();
-        request::list_keys(&mut request);
-        let names = match self.ask("list", b"", request, Shape::List)? {
+        let names = match self.ask("list", b"", request::list_keys, Shape::List)? {
             Reply::List(names) => names,
             other => return Err(self.link.lock().corrupt(format!("{other:?} as a list"))),
         };
@@ -453,17 +434,15 @@ impl Store for TcpStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::append_head(&mut request, &key, value.len());
-        self.send("append to", &key, request, value)
+        let key = wire_key(key);
+        let head = |out: &mut Vec<u8>| request::append_head(out, &key, value.len());
+        self.send("append to", &key, head, value)
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
-        let mut request = Vec::new();
-        request::multi_get(&mut request, &wire_keys);
         let then = Some(Then {
-            request,
+            request: written(|out| request::multi_get(out, &wire_keys)),
             shape: Shape::Values(keys.len()),
             at_once: false,
         });
@@ -478,13 +457,11 @@ impl Store for TcpStore {
             .iter()
             .map(|(key, value)| (wire_key(key), *value))
             .collect();
-        let mut request = Vec::new();
-        request::multi_set(&mut request, &pairs);
         for (key, value) in &pairs {
             self.lock("set", key)?.suspect("set", key, value.len());
         }
         let shown = pairs.first().map_or(&b""[..], |(key, _)| key);
-        self.send("set", shown, request, b"")
+        self.send("set", shown, |out| request::multi_set(out, &pairs), b"")
     }
 
     fn has_extended_api(&self) -> bool {
@@ -492,27 +469,26 @@ impl Store for TcpStore {
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::queue_push_head(&mut request, &key, value.len());
-        self.send(PUSH, &key, request, value)
+        let key = wire_key(key);
+        let head = |out: &mut Vec<u8>| request::queue_push_head(out, &key, value.len());
+        self.send(PUSH, &key, head, value)
     }
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
-        let mut request = Vec::new();
-        request::queue_pop(&mut request, &wire_key(key));
+        let name = wire_key(key);
+        let pop = |out: &mut Vec<u8>| request::queue_pop(out, &name);
         let deadline = Deadline::after(self.timeout());
         loop {
             let popped = if block {
                 let limit = deadline.remaining().unwrap_or(Duration::MAX);
                 let then = Some(Then {
-                    request: request.clone(),
+                    request: written(pop),
                     shape: Shape::Pop,
                     at_once: false,
                 });
                 self.wait_then(POP, &[key], limit, then)?
             } else {
-                let request = request.clone();
-                Some(self.ask(POP, &wire_key(key), request, Shape::Pop)?)
+                Some(self.ask(POP, &name, pop, Shape::Pop)?)
             };
             match popped {
                 Some(Reply::Pop(Some(value))) => return Ok(value),
@@ -530,9 +506,8 @@ impl Store for TcpStore {
     }
 
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
-        let (key, mut request) = (wire_key(key), Vec::new());
-        request::queue_len(&mut request, &key);
-        self.count(MEASURE, &key, request)
+        let key = wire_key(key);
+        self.count(MEASURE, &key, |out| request::queue_len(out, &key))
     }
 
     /// A request of its own, counted by the server under the key itself.

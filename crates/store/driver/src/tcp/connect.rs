@@ -13,9 +13,9 @@ use rdzv_store_proto::wire::request::{self, NATIVE_ANSWER, NATIVE_PROBE};
 use rdzv_trust::channel::OpenError;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
-use socket2::{SockRef, TcpKeepalive};
 
 use super::link::Link;
+use super::server::KeepAlive;
 use crate::StoreError;
 use crate::deadline::Deadline;
 use crate::resolve::resolve;
@@ -61,13 +61,6 @@ pub(super) enum Server {
     Other,
 }
 
-/// A store that has answered.
-struct Found {
-    channel: Channel,
-    address: SocketAddr,
-    server: Server,
-}
-
 /// Connects to the store at `endpoint`, before the deadline.
 pub(super) fn connect(
     endpoint: &Endpoint,
@@ -80,14 +73,9 @@ pub(super) fn connect(
     let mut before: Option<Failed> = None;
     let mut silence = Silence::new(deadline);
     loop {
-        let failed = match try_once(endpoint, deadline, &mut silence, credentials) {
-            Ok(found) => match Link::new(found.channel, found.address, max_reply_bytes) {
-                Ok(link) => return Ok((link, found.server)),
-                Err(error) => Failed {
-                    peer: found.address.to_string(),
-                    reason: Reason::Unreachable(error),
-                },
-            },
+        let tried = try_once(endpoint, &mut silence, max_reply_bytes, credentials);
+        let failed = match tried {
+            Ok(found) => return Ok(found),
             Err(failed) => failed,
         };
         attempts += 1;
@@ -252,10 +240,11 @@ impl Failed {
 /// Tries every address of the host once, IPv6 first.
 fn try_once(
     endpoint: &Endpoint,
-    deadline: &Deadline,
     silence: &mut Silence<'_>,
+    max_reply_bytes: usize,
     credentials: &Credentials,
-) -> Result<Found, Failed> {
+) -> Result<(Link, Server), Failed> {
+    let deadline = silence.deadline;
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
         peer: endpoint.to_string(),
@@ -289,19 +278,14 @@ fn try_once(
                 return Err(failed);
             }
             Err(error) => failed.reason = Reason::Unreachable(error),
-            Ok(stream) => match handshake(stream, address, left(), silence, credentials) {
-                Ok((channel, server)) => {
-                    return Ok(Found {
-                        channel,
-                        address,
-                        server,
-                    });
-                }
-                Err(reason) => {
-                    failed.reason = reason;
-                    return Err(failed);
-                }
-            },
+            Ok(stream) => {
+                let met = handshake(stream, address, left(), silence, credentials);
+                let linked = met.and_then(|(channel, server)| {
+                    let link = Link::new(channel, address, max_reply_bytes);
+                    Ok((link.map_err(Reason::Unreachable)?, server))
+                });
+                return linked.map_err(|reason| Failed { reason, ..failed });
+            }
         }
     }
     Err(failed)
@@ -411,12 +395,7 @@ fn shown(answer: &[u8]) -> String {
 
 /// Sets the connection up.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    socket.set_tcp_nodelay(true)?;
+    stream.set_nodelay(true)?;
     // A host that vanishes without a word is noticed in two minutes instead of never.
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(60))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(6);
-    socket.set_tcp_keepalive(&keepalive)
+    Ok(KeepAlive::default().set(stream)?)
 }

@@ -72,7 +72,7 @@ impl Connected {
         self.conclude(operation, key, started, ended)
     }
 
-    /// Sends the request of an operation; the answer is waited for on the socket, and read by
+    /// Sends the request of a wait. Its end is waited for on the socket, and read by
     /// [`finish`](Self::finish).
     pub(super) fn begin(
         &mut self,
@@ -80,16 +80,17 @@ impl Connected {
         key: &[u8],
         sent: Operation,
         reply_timeout: Duration,
-    ) -> Result<Option<Ended>, StoreError> {
-        match self.link.begin(sent, reply_timeout) {
-            None => Ok(None),
+    ) -> Result<(), StoreError> {
+        // Only a failure ends a wait before its answer.
+        match self.link.begin(sent, &[], reply_timeout) {
+            None => Ok(()),
             Some(ended) => self
                 .conclude(operation, key, Instant::now(), ended)
-                .map(Some),
+                .map(drop),
         }
     }
 
-    /// Ends the operation that was begun at `started`.
+    /// Ends the wait that was begun at `started`.
     pub(super) fn finish(
         &mut self,
         operation: &'static str,
@@ -160,13 +161,13 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         shape: Shape,
         reply_timeout: Duration,
     ) -> Result<Reply, StoreError> {
         self.suspect(operation, key, 0);
         let sent = Operation {
-            request,
+            request: written(write),
             expects: Expects::Reply(shape),
         };
         match self.perform(operation, key, sent, &[], reply_timeout)? {
@@ -182,26 +183,35 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        request: Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
         reply_timeout: Duration,
     ) -> Result<i64, StoreError> {
-        match self.ask(operation, key, request, Shape::Number, reply_timeout)? {
+        match self.ask(operation, key, write, Shape::Number, reply_timeout)? {
             Reply::Number(number) => Ok(number),
             other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
         }
     }
 
+    /// Returns the error for a wait for keys that has timed out.
+    pub(super) fn timed_out(&mut self, keys: &[Vec<u8>], elapsed: Duration) -> StoreError {
+        StoreError::WaitTimeout {
+            store: self.peer().to_string(),
+            missing: self.missing(keys),
+            keys: keys.iter().map(|key| text(key)).collect(),
+            elapsed,
+        }
+    }
+
     /// Which of the keys are not there now. Only for the text of an error, so a failure to find out
     /// counts as missing.
-    pub(super) fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
+    fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
         let [_, _, ..] = keys else {
             return keys.iter().map(|key| text(key)).collect();
         };
         let mut missing = Vec::new();
         for key in keys.iter().take(MOST_EXAMINED) {
-            let mut request = Vec::new();
-            request::check(&mut request, &[key]);
-            let there = match self.ask("check", key, request, Shape::Byte, LEAST_REPLY_TIMEOUT) {
+            let check = |out: &mut Vec<u8>| request::check(out, &[key]);
+            let there = match self.ask("check", key, check, Shape::Byte, LEAST_REPLY_TIMEOUT) {
                 Ok(Reply::Byte(byte)) => byte == CheckReply::Ready as u8,
                 _ => false,
             };
@@ -258,4 +268,11 @@ impl Connected {
 /// A key as errors show it.
 pub(super) fn text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
+}
+
+/// The request that `write` writes.
+pub(super) fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut request = Vec::new();
+    write(&mut request);
+    request
 }

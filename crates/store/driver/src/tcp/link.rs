@@ -94,65 +94,52 @@ impl Link {
         payload: &[u8],
         reply_timeout: Duration,
     ) -> Result<Option<Reply>, Broken> {
-        let mut payload = payload;
-        let send_by = Instant::now().checked_add(reply_timeout);
-        self.start(operation, reply_timeout);
-        loop {
-            let payload = std::mem::take(&mut payload);
-            if let Some(ended) = self.drain(payload, send_by) {
-                return ended;
-            }
-            self.receive();
+        match self.begin(operation, payload, reply_timeout) {
+            Some(ended) => ended,
+            None => self.finish(reply_timeout),
         }
     }
 
-    /// Sends the request of an operation whose answer is waited for elsewhere, on the socket; then
-    /// [`finish`](Self::finish) it. The end, if it has ended already.
+    /// Sends the request of an operation, `payload` right behind it. [`finish`](Self::finish) reads
+    /// the answer. Returns the result if the operation has ended already.
     pub(super) fn begin(
         &mut self,
         operation: Operation,
+        payload: &[u8],
         reply_timeout: Duration,
     ) -> Option<Result<Option<Reply>, Broken>> {
-        self.start(operation, reply_timeout);
-        self.drain(&[], Instant::now().checked_add(reply_timeout))
+        let start = Input::Start {
+            operation,
+            reply_timeout,
+        };
+        self.machine.handle(self.now(), start);
+        self.drain(payload, reply_timeout)
     }
 
     /// Reads the answer of the operation that was begun, when it is there or its time is over.
     pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
         loop {
             self.receive();
-            let send_by = Instant::now().checked_add(reply_timeout);
-            if let Some(ended) = self.drain(&[], send_by) {
+            if let Some(ended) = self.drain(&[], reply_timeout) {
                 return ended;
             }
         }
-    }
-
-    fn start(&mut self, operation: Operation, reply_timeout: Duration) {
-        self.machine.handle(
-            self.now(),
-            Input::Start {
-                operation,
-                reply_timeout,
-            },
-        );
     }
 
     /// Does what the machine asks for, `payload` behind its first request. The end of the operation, if it
     /// has come.
     fn drain(
         &mut self,
-        payload: &[u8],
-        send_by: Option<Instant>,
+        mut payload: &[u8],
+        reply_timeout: Duration,
     ) -> Option<Result<Option<Reply>, Broken>> {
-        let mut payload = payload;
         let mut done = None;
         let mut failed = None;
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Send(bytes) if failed.is_none() => {
                     let payload = std::mem::take(&mut payload);
-                    failed = self.send(&bytes, payload, send_by).err();
+                    failed = self.send(&bytes, payload, reply_timeout).err();
                 }
                 Output::Send(_) => {}
                 Output::Done(result) => done = Some(result),
@@ -230,7 +217,8 @@ impl Link {
         Ok(if length == 0 { Got::Nothing } else { got })
     }
 
-    fn send(&mut self, head: &[u8], payload: &[u8], by: Option<Instant>) -> io::Result<()> {
+    fn send(&mut self, head: &[u8], payload: &[u8], within: Duration) -> io::Result<()> {
+        let by = Instant::now().checked_add(within);
         let total = head.len() + payload.len();
         let mut sent = 0;
         while sent < total {

@@ -7,7 +7,7 @@ use rdzv_store_proto::client::{Expects, Operation};
 use rdzv_store_proto::wire::request;
 
 use super::client::{TcpStore, wire_key};
-use super::connected::{Ended, text};
+use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
 /// The operation, as errors call it.
@@ -20,8 +20,6 @@ pub struct PendingWait {
     keys: Vec<Vec<u8>>,
     started: Instant,
     until: Option<Instant>,
-    /// It ended with its request.
-    ended: Option<Ended>,
 }
 
 impl TcpStore {
@@ -48,16 +46,14 @@ impl PendingWait {
     ) -> Result<Self, StoreError> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let limit = timeout.unwrap_or_else(|| store.timeout());
-        let mut request = Vec::new();
-        request::wait(&mut request, &keys);
         let sent = Operation {
-            request,
+            request: written(|out| request::wait(out, &keys)),
             expects: Expects::Release { limit, then: None },
         };
         let started = Instant::now();
         let shown = keys.first().map_or(&b""[..], |key| key);
         let reply_timeout = store.reply_timeout();
-        let ended = store
+        store
             .link
             .lock()
             .begin(OPERATION, shown, sent, reply_timeout)?;
@@ -66,7 +62,6 @@ impl PendingWait {
             store,
             keys,
             started,
-            ended,
         })
     }
 
@@ -84,21 +79,12 @@ impl PendingWait {
         let shown = self.keys.first().map_or(&b""[..], |key| key);
         let reply_timeout = self.store.reply_timeout();
         let mut connected = self.store.link.lock();
-        let ended = match self.ended {
-            Some(ended) => ended,
-            None => connected.finish(OPERATION, shown, self.started, reply_timeout)?,
-        };
-        match ended {
+        match connected.finish(OPERATION, shown, self.started, reply_timeout)? {
             Ended::Answered(_) => {
                 drop(connected);
                 Ok(self.store)
             }
-            Ended::TimedOut(_) => Err(StoreError::WaitTimeout {
-                store: connected.peer().to_string(),
-                missing: connected.missing(&self.keys),
-                keys: self.keys.iter().map(|key| text(key)).collect(),
-                elapsed: self.started.elapsed(),
-            }),
+            Ended::TimedOut(elapsed) => Err(connected.timed_out(&self.keys, elapsed)),
         }
     }
 }

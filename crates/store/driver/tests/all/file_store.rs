@@ -20,6 +20,18 @@ fn place() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
+/// A store in a new file, and where it is.
+fn opened() -> (TempDir, PathBuf, FileStore) {
+    let (directory, path) = place();
+    let store = FileStore::open(&path, None).unwrap();
+    (directory, path, store)
+}
+
+/// Sets a key with another object on the file.
+fn set(path: &PathBuf, key: &str) {
+    FileStore::open(path, None).unwrap().set(key, b"").unwrap();
+}
+
 fn append(path: &PathBuf, bytes: &[u8]) {
     let mut file = OpenOptions::new().append(true).open(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -27,8 +39,7 @@ fn append(path: &PathBuf, bytes: &[u8]) {
 
 #[test]
 fn a_torn_record_is_skipped_and_then_cut_off() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     store.set("a", b"1").unwrap();
     let whole = fs::read(&path).unwrap();
     append(&path, b"\x02\0\0\0/b\x05\0\0\0cut");
@@ -43,8 +54,7 @@ fn a_torn_record_is_skipped_and_then_cut_off() {
 
 #[test]
 fn a_record_that_arrives_in_pieces_is_read_when_it_is_whole() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     for piece in [&b"\x02\0\0\0"[..], b"/k", b"\x05\0\0\0", b"value"] {
         assert!(!store.check(&["k"]).unwrap());
         append(&path, piece);
@@ -92,8 +102,7 @@ fn a_missing_directory_is_an_error_at_once() {
 
 #[test]
 fn a_lock_that_is_not_given_back_is_named() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     store.set_timeout(Duration::from_millis(50));
     let holder = File::open(&path).unwrap();
     holder.lock().unwrap();
@@ -107,8 +116,7 @@ fn a_lock_that_is_not_given_back_is_named() {
 
 #[test]
 fn waiting_for_the_lock_ends_when_it_is_free() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     let holder = File::open(&path).unwrap();
     holder.lock().unwrap();
     thread::scope(|scope| {
@@ -156,31 +164,23 @@ fn a_file_that_is_gone_is_not_made_again_by_closing() {
 
 #[test]
 fn a_replaced_file_is_read_afresh() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     store.set("old", b"").unwrap();
     fs::remove_file(&path).unwrap();
     assert!(!store.check(&["old"]).unwrap());
     assert_eq!(store.num_keys().unwrap(), 0);
-    FileStore::open(&path, None)
-        .unwrap()
-        .set("new", b"")
-        .unwrap();
+    set(&path, "new");
     assert!(store.check(&["new"]).unwrap());
     assert!(!store.check(&["old"]).unwrap());
 }
 
 #[test]
 fn a_waiter_notices_that_the_file_was_replaced() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| store.wait(&["new"], Some(LONG)));
         fs::remove_file(&path).unwrap();
-        FileStore::open(&path, None)
-            .unwrap()
-            .set("new", b"")
-            .unwrap();
+        set(&path, "new");
         waiting.join().unwrap().unwrap();
     });
 }
@@ -208,8 +208,7 @@ fn members_that_come_and_go_do_not_remove_each_others_file() {
 
 #[test]
 fn one_object_serves_many_threads() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, _path, store) = opened();
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -225,8 +224,7 @@ fn one_object_serves_many_threads() {
 
 #[test]
 fn a_value_that_is_no_number_is_shown() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, _path, store) = opened();
     store.set("k", b"apples").unwrap();
     let error = store.add("k", 1).unwrap_err().to_string();
     assert_eq!(
@@ -237,8 +235,7 @@ fn a_value_that_is_no_number_is_shown() {
 
 #[test]
 fn a_change_of_a_value_is_noticed() {
-    let (_directory, path) = place();
-    let store = FileStore::open(&path, None).unwrap();
+    let (_directory, path, store) = opened();
     store.set("k", b"old").unwrap();
     let short = Duration::from_millis(50);
     let error = store.wait_for_change("k", Some(b"old"), short).unwrap_err();

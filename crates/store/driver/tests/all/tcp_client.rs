@@ -28,6 +28,19 @@ fn server() -> TcpStoreServer {
     .unwrap()
 }
 
+/// A server and a client of it.
+fn served() -> (TcpStoreServer, TcpStore) {
+    let server = server();
+    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    (server, store)
+}
+
+fn listening() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
 fn master() -> TcpStoreOptions {
     TcpStoreOptions {
         is_master: true,
@@ -52,8 +65,7 @@ fn refusing() -> (socket2::Socket, u16) {
 
 /// Runs `serve` on each connection in turn, on a thread that ends with the listener's last one.
 fn scripted(scripts: Vec<fn(TcpStream)>, test: impl FnOnce(u16)) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listening();
     thread::scope(|scope| {
         scope.spawn(move || {
             for serve in scripts {
@@ -119,8 +131,7 @@ fn serve_http(mut stream: TcpStream) {
 
 #[test]
 fn a_web_server_that_waits_for_a_whole_request_is_found_out() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listening();
     // It ends with the process.
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -138,8 +149,7 @@ fn a_web_server_that_waits_for_a_whole_request_is_found_out() {
 
 #[test]
 fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listening();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut first = listener.accept().unwrap().0;
@@ -215,8 +225,7 @@ fn both_addresses_of_a_name_are_tried() {
 
 #[test]
 fn a_server_that_ends_is_named_and_the_client_stays_dead() {
-    let server = server();
-    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let (server, store) = served();
     thread::scope(|scope| {
         let (about_to_wait, is_about_to_wait) = mpsc::channel();
         let store = &store;
@@ -239,8 +248,7 @@ fn a_server_that_ends_is_named_and_the_client_stays_dead() {
 
 #[test]
 fn adding_to_text_says_what_closing_the_connection_may_mean() {
-    let server = server();
-    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let (_server, store) = served();
     store.set("text", b"apples").unwrap();
     let error = store.add("text", 1).unwrap_err().to_string();
     assert!(
@@ -251,8 +259,7 @@ fn adding_to_text_says_what_closing_the_connection_may_mean() {
 
 #[test]
 fn a_refused_size_is_remembered_until_it_shows() {
-    let server = server();
-    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let (_server, store) = served();
     let sent = store.set(&"k".repeat(9000), b"v");
     let error = sent
         .and_then(|()| store.num_keys())
@@ -280,8 +287,7 @@ fn an_answer_that_cannot_be_ends_the_use_of_the_connection() {
 
 #[test]
 fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listening();
     thread::scope(|scope| {
         let taken = scope.spawn(move || {
             let mut stream = listener.accept().unwrap().0;
@@ -322,8 +328,7 @@ fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
 
 #[test]
 fn a_value_under_the_limit_that_was_appended_to_is_read() {
-    let server = server();
-    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let (_server, store) = served();
     for _ in 0..3 {
         store.append("k", &[7; 5 << 20]).unwrap();
     }
@@ -355,8 +360,7 @@ fn a_pop_that_lost_the_race_waits_again() {
 
 #[test]
 fn one_object_serves_many_threads() {
-    let server = server();
-    let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
+    let (_server, store) = served();
     thread::scope(|scope| {
         for thread in 0..4 {
             let store = &store;
@@ -384,8 +388,7 @@ fn a_world_of_nobody_is_refused() {
 #[test]
 fn the_master_waits_until_all_have_joined_and_the_others_do_not() {
     let options = master();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = listening();
     let master = TcpStoreOptions {
         world_size: Some(3),
         port,

@@ -1,5 +1,6 @@
 //! Our file store through the recorded steps: same results, same bytes in the file.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -71,11 +72,11 @@ fn replay(id: &str) {
     if let Some(initial) = sequence["initial_file_hex"].as_str() {
         fs::write(&path, unhex(initial).unwrap()).unwrap();
     }
-    let mut members = Members::default();
+    let mut members = Members::new();
     let mut length = fs::metadata(&path).map_or(0, |found| found.len() as usize);
     for step in sequence["steps"].as_array().unwrap() {
         let operation = step["op"].as_str().unwrap();
-        let outcome = members.perform(operation, &path);
+        let outcome = perform(&mut members, operation, &path);
         assert_outcome(operation, &outcome, &step["result"]);
         if step["file"] == "absent" {
             assert!(!path.exists(), "{operation}");
@@ -105,103 +106,75 @@ fn assert_outcome(operation: &str, outcome: &Outcome, recorded: &Value) {
     );
 }
 
-#[derive(Default)]
-struct Members {
-    a: Option<Box<dyn Store>>,
-    b: Option<Box<dyn Store>>,
-    c: Option<Box<dyn Store>>,
+/// The stores that are open, by their names in the recording.
+type Members = BTreeMap<String, Box<dyn Store>>;
+
+fn perform(members: &mut Members, operation: &str, path: &Path) -> Outcome {
+    let open =
+        |world_size| -> Box<dyn Store> { Box::new(FileStore::open(path, world_size).unwrap()) };
+    let (call, _remark) = operation.split_once("  ").unwrap_or((operation, ""));
+    let (name, store) = match call.split(['=', ':']).next().unwrap().trim() {
+        name @ ("a" | "b") => {
+            let digits = call.split([',', ')']).nth(1).unwrap();
+            (name, open(Some(digits.parse().unwrap())))
+        }
+        "c" => ("c", members["a"].try_clone().unwrap()),
+        "FileStore(path)" => ("a", open(None)),
+        "destroy a" | "destroy the store" => return destroy(members, "a"),
+        "destroy b" => return destroy(members, "b"),
+        "destroy c" => return destroy(members, "c"),
+        _ => return on_store(members, call),
+    };
+    members.insert(name.to_owned(), store);
+    Outcome::Nothing
 }
 
-impl Members {
-    fn perform(&mut self, operation: &str, path: &Path) -> Outcome {
-        let open = |world_size| -> Option<Box<dyn Store>> {
-            Some(Box::new(FileStore::open(path, world_size).unwrap()))
-        };
-        let (call, _remark) = operation.split_once("  ").unwrap_or((operation, ""));
-        match call.split(['=', ':']).next().unwrap().trim() {
-            "a" => {
-                let digits = call.rsplit_once(',').unwrap().1.trim_end_matches(')');
-                self.a = open(Some(digits.parse().unwrap()));
-                return Outcome::Nothing;
-            }
-            "b" if call.starts_with("b = FileStore(path,2)") => {
-                self.b = open(Some(2));
-                return Outcome::Nothing;
-            }
-            "c" => {
-                self.c = Some(self.a.as_ref().unwrap().try_clone().unwrap());
-                return Outcome::Nothing;
-            }
-            "FileStore(path)" => {
-                self.a = open(None);
-                return Outcome::Nothing;
-            }
-            "destroy a" | "destroy the store" => self.a = None,
-            "destroy b" => self.b = None,
-            "destroy c" => self.c = None,
-            _ => return self.on_store(call),
-        }
-        Outcome::Nothing
-    }
+fn destroy(members: &mut Members, name: &str) -> Outcome {
+    members.remove(name);
+    Outcome::Nothing
+}
 
-    fn on_store(&self, call: &str) -> Outcome {
-        let (store, call) = match call.split_once('.') {
-            Some(("b", call)) => (&self.b, call),
-            Some(("a", call)) => (&self.a, call),
-            _ => (&self.a, call),
-        };
-        let store = store.as_ref().unwrap();
-        let second = Duration::from_secs(1);
-        match call.split(" counts").next().unwrap() {
-            "set(\"k1\",\"v1\")" => Outcome::of(store.set("k1", b"v1")),
-            "get(\"k1\")" => Outcome::of(store.get("k1")),
-            "set(\"k1\",\"v2\")" => Outcome::of(store.set("k1", b"v2")),
-            "set(\"empty\",\"\")" => Outcome::of(store.set("empty", b"")),
-            "set(\"bin\", bytes 00 01 fe ff)" => Outcome::of(store.set("bin", &[0, 1, 254, 255])),
-            "set(\"\",\"v\")" => Outcome::of(store.set("", b"v")),
-            "add(\"ctr\",5)" => Outcome::of(store.add("ctr", 5)),
-            "add(\"ctr\",-7)" => Outcome::of(store.add("ctr", -7)),
-            "get(\"ctr\")" => Outcome::of(store.get("ctr")),
-            "add(\"k1\",1) on text that is not a number" => Outcome::of(store.add("k1", 1)),
-            "add(\"empty\",1) on an empty value" => Outcome::of(store.add("empty", 1)),
-            "compare_set(\"cas\",\"\",\"one\")" => {
-                Outcome::of(store.compare_set("cas", b"", b"one"))
-            }
-            "compare_set(\"cas\",\"one\",\"two\")" => {
-                Outcome::of(store.compare_set("cas", b"one", b"two"))
-            }
-            "compare_set(\"cas\",\"one\",\"three\")" => {
-                Outcome::of(store.compare_set("cas", b"one", b"three"))
-            }
-            "compare_set(\"casx\",\"foo\",\"bar\")" => {
-                Outcome::of(store.compare_set("casx", b"foo", b"bar"))
-            }
-            "check([\"k1\",\"casx\"])" => Outcome::of(store.check(&["k1", "casx"])),
-            "check([])" => Outcome::of(store.check(&[])),
-            "num_keys()" => Outcome::of(store.num_keys()),
-            list if list.starts_with("list_keys()") => Outcome::of(store.list_keys()),
-            "delete_key(\"k1\")" => Outcome::of(store.delete_key("k1")),
-            "delete_key(\"never\")" => Outcome::of(store.delete_key("never")),
-            "check([\"k1\"])" => Outcome::of(store.check(&["k1"])),
-            "append(\"app\",\"ab\")" => Outcome::of(store.append("app", b"ab")),
-            "append(\"app\",\"cd\")" => Outcome::of(store.append("app", b"cd")),
-            "multi_set([\"m1\",\"m2\"],[\"a\",\"b\"])" => {
-                Outcome::of(store.multi_set(&[("m1", b"a"), ("m2", b"b")]))
-            }
-            "multi_get([\"m1\",\"m2\"])" => Outcome::of(store.multi_get(&["m1", "m2"])),
-            "barrier(\"bar\",1)" => Outcome::of(store.barrier("bar", 1, None)),
-            "has_extended_api()" => Outcome::Bool(store.has_extended_api()),
-            "queue_push(\"q\",\"x\")" => Outcome::of(store.queue_push("q", b"x")),
-            "get(\"absent\") with timeout 1 s" => {
+/// Makes a call as it is written in the recording, such as `b.set("key","value")`.
+fn on_store(members: &Members, call: &str) -> Outcome {
+    let (member, call) = match call.split_once('.') {
+        Some((member @ ("a" | "b"), call)) => (member, call),
+        _ => ("a", call),
+    };
+    let store = &members[member];
+    let second = Duration::from_secs(1);
+    let (name, arguments) = call.split_once('(').unwrap();
+    let texts: Vec<&str> = arguments.split('"').skip(1).step_by(2).collect();
+    match (name, &texts[..]) {
+        ("set", ["bin"]) => Outcome::of(store.set("bin", &[0, 1, 254, 255])),
+        ("set", [key, value]) => Outcome::of(store.set(key, value.as_bytes())),
+        ("get", [key]) => {
+            if arguments.ends_with("with timeout 1 s") {
                 store.set_timeout(second);
-                Outcome::of(store.get("absent"))
             }
-            "wait([\"absent\"], 1 s)" => Outcome::of(store.wait(&["absent"], Some(second))),
-            "set(\"-x\",\"v\")" => Outcome::of(store.set("-x", b"v")),
-            "set(\"x\",\"1\")" => Outcome::of(store.set("x", b"1")),
-            "get(\"x\")" => Outcome::of(store.get("x")),
-            "get(\"old\") returns the stale value" => Outcome::of(store.get("old")),
-            other => panic!("{other:?} is not known"),
+            Outcome::of(store.get(key))
         }
+        ("add", [key]) => {
+            let digits = arguments.split([',', ')']).nth(1).unwrap();
+            Outcome::of(store.add(key, digits.parse().unwrap()))
+        }
+        ("compare_set", [key, expected, desired]) => {
+            let (expected, desired) = (expected.as_bytes(), desired.as_bytes());
+            Outcome::of(store.compare_set(key, expected, desired))
+        }
+        ("check", keys) => Outcome::of(store.check(keys)),
+        ("num_keys", []) => Outcome::of(store.num_keys()),
+        ("list_keys", []) => Outcome::of(store.list_keys()),
+        ("delete_key", [key]) => Outcome::of(store.delete_key(key)),
+        ("append", [key, value]) => Outcome::of(store.append(key, value.as_bytes())),
+        ("multi_set", [one, other, first, second]) => {
+            let pairs = [(*one, first.as_bytes()), (*other, second.as_bytes())];
+            Outcome::of(store.multi_set(&pairs))
+        }
+        ("multi_get", keys) => Outcome::of(store.multi_get(keys)),
+        ("barrier", [key]) => Outcome::of(store.barrier(key, 1, None)),
+        ("has_extended_api", []) => Outcome::Bool(store.has_extended_api()),
+        ("queue_push", [key, value]) => Outcome::of(store.queue_push(key, value.as_bytes())),
+        ("wait", keys) => Outcome::of(store.wait(keys, Some(second))),
+        _ => panic!("{call:?} is not known"),
     }
 }

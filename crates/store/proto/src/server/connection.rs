@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use super::lists::Unfinished;
 use super::shares::Account;
-use crate::keyspace::{Held, Popped};
+use crate::keyspace::Value;
 use crate::meter::Shared;
 use crate::wire::assemble::Assembler;
+use crate::wire::fields::Body;
 use crate::wire::request::{Opcode, VALIDATE_MAGIC};
 use crate::wire::{LARGE_BODY, reply};
 
@@ -142,10 +143,10 @@ impl Outgoing {
     }
 
     /// Adds a value with its length in front.
-    pub(super) fn push_value(&mut self, value: Held<'_>) {
+    pub(super) fn push_value(&mut self, value: Body<'_>) {
         match value {
-            Held::Small(bytes) => reply::bytes(&mut self.small, bytes),
-            Held::Large(bytes) => {
+            Body::Inline(bytes) => reply::bytes(&mut self.small, bytes),
+            Body::Whole(bytes) => {
                 reply::length(&mut self.small, bytes.len());
                 self.large_unsent += bytes.len();
                 self.large.push_back((self.small.len(), bytes));
@@ -154,10 +155,10 @@ impl Outgoing {
     }
 
     /// Adds a value that nobody else holds, with its length in front.
-    pub(super) fn push_popped(&mut self, value: Popped) {
+    pub(super) fn push_popped(&mut self, value: Value) {
         match value {
-            Popped::Small(value) => self.push_value(Held::Small(&value)),
-            Popped::Large(value) => self.push_value(Held::Large(value)),
+            Value::Plain(value) => self.push_value(Body::Inline(&value)),
+            Value::Shared(value) => self.push_value(Body::Whole(value)),
         }
     }
 
@@ -282,9 +283,9 @@ mod tests {
                 let value = vec![random.u8(..); random.usize(0..2000)];
                 reply::bytes(&mut expected, &value);
                 if random.bool() {
-                    outgoing.push_value(Held::Small(&value));
+                    outgoing.push_value(Body::Inline(&value));
                 } else {
-                    outgoing.push_value(Held::Large(Meter::default().share(value)));
+                    outgoing.push_value(Body::Whole(Meter::default().share(value)));
                 }
                 let most = random.usize(0..3000);
                 drain(&mut outgoing, most, &mut sent);

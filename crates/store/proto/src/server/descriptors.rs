@@ -120,13 +120,8 @@ impl ServerMachine {
     }
 
     fn is_unused(&self, id: ConnId, serial: u64) -> bool {
-        let connection = self.connections.get(id.0 as usize);
-        connection
-            .and_then(Option::as_ref)
-            .is_some_and(|connection| {
-                connection.serial == serial
-                    && connection.stage == Stage::Serving
-                    && !connection.used
-            })
+        self.known(id).is_some_and(|connection| {
+            connection.serial == serial && connection.stage == Stage::Serving && !connection.used
+        })
     }
 }

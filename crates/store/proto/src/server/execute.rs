@@ -2,10 +2,10 @@
 
 use super::lists::{Listed, WHOLE};
 use super::{CloseReason, KEY_WORK, REQUEST_WORK, ServerMachine, Unfinished};
-use crate::keyspace::{ENTRY_OVERHEAD, Held, NotANumber};
-use crate::ops::Compared;
+use crate::keyspace::{ENTRY_OVERHEAD, NotANumber};
+use crate::wire::fields::Body;
 use crate::wire::reply::{self, CheckReply, STOP_WAITING, VALUE_FOLLOWS, WAIT_CANCELED};
-use crate::wire::request::{NATIVE_ANSWER, NATIVE_PROBE, Request};
+use crate::wire::request::{Access, NATIVE_ANSWER, NATIVE_PROBE, Request};
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
@@ -40,14 +40,10 @@ impl ServerMachine {
     /// Checks that a connection which is restricted leaves alone what is for agents.
     #[cold]
     fn check_restriction(&self, id: ConnId, request: &Request<'_>) -> Result<(), CloseReason> {
-        let connection = self.connections.get(id.0 as usize);
-        let connection = connection.and_then(Option::as_ref);
-        let Some(prefix) = &self.agent_prefix else {
+        let connection = self.known(id).filter(|connection| connection.restricted);
+        let (Some(_), Some(prefix)) = (connection, &self.agent_prefix) else {
             return Ok(());
         };
-        if connection.is_none_or(|connection| !connection.restricted) {
-            return Ok(());
-        }
         let key = match request {
             Request::Extension { opcode, .. } => {
                 return Err(CloseReason::ForAgents(format!("opcode {opcode:#04x}")));
@@ -76,7 +72,9 @@ impl ServerMachine {
         }
     }
 
-    /// Like [`ServerMachine::perform`], with the extension looking on.
+    /// Like [`ServerMachine::perform`], with the extension looking on: it is shown the key of the
+    /// request before, and again if the request may have changed something. A request about several
+    /// keys is shown key by key in its steps.
     #[cold]
     fn perform_shown(
         &mut self,
@@ -84,9 +82,14 @@ impl ServerMachine {
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
-        self.show_before(&request);
-        let result = self.perform(id, request.clone(), size);
-        self.show_after(&request);
+        let shown = request.single_key();
+        if let Some((key, access)) = shown {
+            self.show_key(key, access == Access::Writes);
+        }
+        let result = self.perform(id, request, size);
+        if let Some((key, Access::Writes)) = shown {
+            self.show_stored(key);
+        }
         result
     }
 
@@ -125,7 +128,7 @@ impl ServerMachine {
             } => {
                 self.admit(id, key, size)?;
                 let compared = self.operations.compare_set(key, expected.as_ref(), desired);
-                let stored = matches!(compared, Compared::Held(_));
+                let stored = compared.is_some();
                 self.wake();
                 if stored {
                     self.reply_value(id, key);
@@ -276,9 +279,9 @@ impl ServerMachine {
         let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
             return;
         };
-        let value = self.operations.get(key).unwrap_or(Held::Small(&[]));
+        let value = self.operations.get(key).unwrap_or(Body::Inline(&[]));
         self.spent += KEY_WORK;
-        if let Held::Small(bytes) = &value {
+        if let Body::Inline(bytes) = &value {
             self.spent += bytes.len();
         }
         connection.outgoing.push_value(value);

@@ -18,7 +18,6 @@ use super::connection::{Connection, Stage};
 use super::{CloseReason, Output, ServerMachine, Standing};
 use crate::ops::Operations;
 use crate::wire::fields::Body;
-use crate::wire::request::{Access, Request};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
@@ -46,19 +45,16 @@ pub trait Extension: fmt::Debug + Send {
     );
 
     /// A connection is about to be gone because the peer's machine does not answer any more.
-    fn silent(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>) {
-        let _ = (now, id, reach);
-    }
+    fn silent(&mut self, _now: Now, _id: ConnId, _reach: &mut Reach<'_>) {}
 
     /// A connection is about to be gone because the peer, at this address if it is known, has ended its stream in order.
     fn end_of_stream(
         &mut self,
-        now: Now,
-        id: ConnId,
-        peer: Option<SocketAddr>,
-        reach: &mut Reach<'_>,
+        _now: Now,
+        _id: ConnId,
+        _peer: Option<SocketAddr>,
+        _reach: &mut Reach<'_>,
     ) {
-        let _ = (now, id, peer, reach);
     }
 
     /// A connection is gone.
@@ -72,9 +68,7 @@ pub trait Extension: fmt::Debug + Send {
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
     /// The server ends in order: it accepts nobody any more, and those that are connected have a moment left.
-    fn ending(&mut self, now: Now, reach: &mut Reach<'_>) {
-        let _ = (now, reach);
-    }
+    fn ending(&mut self, _now: Now, _reach: &mut Reach<'_>) {}
 
     /// Whether the server may end, after [`Extension::ending`]. It waits for that, however short the moment is that clients
     /// have; an extension that says no has a [deadline](Extension::deadline) from which on it says yes.
@@ -83,9 +77,7 @@ pub trait Extension: fmt::Debug + Send {
     }
 
     /// Somebody outside of the server asks how things stand.
-    fn asked(&mut self, now: Now) {
-        let _ = now;
-    }
+    fn asked(&mut self, _now: Now) {}
 
     /// When it wants [`Extension::tick`] to be called.
     fn deadline(&self) -> Option<Mono>;
@@ -186,21 +178,6 @@ impl ServerMachine {
         {
             connection.account.join();
             self.outbox.push(Output::Joined(id, silence));
-        }
-    }
-
-    /// Shows a request to the extension if it is about its keys, before it is executed. A request
-    /// about several keys is shown key by key in its steps.
-    pub(super) fn show_before(&mut self, request: &Request<'_>) {
-        if let Some((key, access)) = request.single_key() {
-            self.show_key(key, access == Access::Writes);
-        }
-    }
-
-    /// Shows it again, after it was executed, if it may have changed something.
-    pub(super) fn show_after(&mut self, request: &Request<'_>) {
-        if let Some((key, Access::Writes)) = request.single_key() {
-            self.show_stored(key);
         }
     }
 

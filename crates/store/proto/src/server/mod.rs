@@ -153,7 +153,7 @@ pub struct ServerStats {
 }
 
 /// The server side of the c10d store protocol.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ServerMachine {
     limits: Limits,
     operations: Operations,
@@ -253,27 +253,8 @@ impl ServerMachine {
         Self {
             limits,
             operations: Operations::new(shares.meter().clone()),
-            connections: Vec::new(),
-            open: 0,
             shares,
-            descriptors: Descriptors::default(),
-            ready: VecDeque::new(),
-            yielded: false,
-            spent: 0,
-            turns: 0,
-            longest_turn: 0,
-            peak_memory: 0,
-            refused: 0,
-            unvalidated: VecDeque::new(),
-            serial: 0,
-            purging: false,
-            requests: 0,
-            extension_requests: 0,
-            outbox: Outbox::default(),
-            now: Now::default(),
-            extension: None,
-            watching: false,
-            agent_prefix: None,
+            ..Self::default()
         }
     }
 
@@ -294,18 +275,14 @@ impl ServerMachine {
 
     /// The unsent replies of a connection, in order.
     pub fn unsent(&self, id: ConnId) -> impl Iterator<Item = &[u8]> {
-        let connection = self.connections.get(id.0 as usize);
-        connection
-            .and_then(Option::as_ref)
-            .into_iter()
-            .flat_map(|connection| connection.outgoing.slices())
+        let connection = self.known(id).into_iter();
+        connection.flat_map(|connection| connection.outgoing.slices())
     }
 
     /// The unsent replies of a connection if they lie in one piece, as they nearly always do.
     #[inline]
     pub fn unsent_in_one(&self, id: ConnId) -> Option<&[u8]> {
-        let connection = self.connections.get(id.0 as usize)?.as_ref()?;
-        connection.outgoing.in_one()
+        self.known(id)?.outgoing.in_one()
     }
 
     /// Where the driver may read the rest of a large value straight into, if one is arriving: it
@@ -364,7 +341,7 @@ impl ServerMachine {
     /// Checks that the peer of a connection may hold this many more bytes and keys.
     #[inline]
     fn admit_more(&self, id: ConnId, bytes: usize, keys: usize) -> Result<(), CloseReason> {
-        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
+        let Some(connection) = self.known(id) else {
             return Ok(());
         };
         let (account, memory) = (&connection.account, self.memory());
@@ -376,6 +353,11 @@ impl ServerMachine {
     #[inline]
     fn make_room(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         self.admit_more(id, bytes, 0)
+    }
+
+    #[inline]
+    fn known(&self, id: ConnId) -> Option<&Connection> {
+        self.connections.get(id.0 as usize)?.as_ref()
     }
 
     #[inline]
@@ -422,20 +404,16 @@ impl ServerMachine {
     /// memory that is left to agents.
     #[inline]
     fn account(&mut self, id: ConnId) -> Result<(), CloseReason> {
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
-            return Ok(());
-        };
-        if !connection.account() {
-            return Ok(());
+        match self.connection(id).is_some_and(Connection::account) {
+            true => self.make_room_for_reply(id, 0),
+            false => Ok(()),
         }
-        self.make_room_for_reply(id, 0)
     }
 
     /// Checks that a request of the extension, which may store something, may be executed. That of an
     /// agent always may.
     fn make_room_for_request(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
-        let connection = self.connections.get(id.0 as usize);
-        match connection.and_then(Option::as_ref) {
+        match self.known(id) {
             Some(connection) if connection.account.standing() != Standing::Agent => {
                 self.make_room_for_reply(id, bytes)
             }
@@ -445,7 +423,7 @@ impl ServerMachine {
 
     /// Checks that the buffers of a connection may have this many more bytes.
     fn make_room_for_reply(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
-        let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
+        let Some(connection) = self.known(id) else {
             return Ok(());
         };
         let (account, memory) = (&connection.account, self.memory());
@@ -455,10 +433,10 @@ impl ServerMachine {
 
     #[inline]
     fn flush(&mut self, id: ConnId) {
-        let Some(Some(connection)) = self.connections.get_mut(id.0 as usize) else {
-            return;
-        };
-        if !connection.flushing && connection.outgoing.unsent() > 0 {
+        if let Some(connection) = self.connection(id)
+            && !connection.flushing
+            && connection.outgoing.unsent() > 0
+        {
             connection.flushing = true;
             self.outbox.push(Output::Flush(id));
         }
@@ -592,8 +570,7 @@ impl ServerMachine {
     /// Drops the head of the queue of unvalidated connections as far as it is out of date.
     fn forget_validated(&mut self) {
         while let Some((_, id, serial)) = self.unvalidated.front() {
-            let connection = self.connections.get(id.0 as usize);
-            match connection.and_then(Option::as_ref) {
+            match self.known(*id) {
                 Some(connection)
                     if connection.serial == *serial
                         && matches!(connection.stage, Stage::Validating(_)) =>

@@ -1,12 +1,12 @@
 //! Collecting a request that comes in pieces.
 //!
 //! The work per request is linear in its size however it is cut, and the memory held is what has
-//! arrived plus at most as much again (see `grow_towards`). A large value
-//! is collected in a buffer of its own, which a driver may even read into directly.
+//! arrived plus at most as much again (see `Arriving::space`). A large
+//! value is collected in a buffer of its own, which a driver may even read into directly.
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
-use super::{LARGE_BODY, WireError, grow_towards};
+use super::{Arriving, LARGE_BODY, WireError};
 use crate::limits::Limits;
 use crate::meter::{Meter, Shared};
 
@@ -18,7 +18,7 @@ pub struct Assembler {
     /// Large bodies that are complete, in order.
     bodies: Vec<Shared>,
     /// The large body that is arriving.
-    body: Option<ArrivingBody>,
+    body: Option<Arriving>,
     /// Bytes of `bytes` that have been parsed.
     scanned: usize,
     /// Bytes from there on that `step` needs.
@@ -27,12 +27,6 @@ pub struct Assembler {
     /// The fields after the one in progress.
     fields: &'static [Field],
     list: List,
-}
-
-#[derive(Debug)]
-struct ArrivingBody {
-    buffer: Vec<u8>,
-    target: usize,
 }
 
 /// The content of the next `need` bytes.
@@ -77,18 +71,13 @@ impl Assembler {
     /// Whether a large body has been read into [`Assembler::space`] in whole.
     pub fn has_landed(&self) -> bool {
         let body = self.body.as_ref();
-        body.is_some_and(|body| body.buffer.len() >= body.target)
+        body.is_some_and(|body| body.missing() == 0)
     }
 
     /// Memory held, the complete large bodies aside: the meter counts those.
     pub fn buffered(&self) -> usize {
         let arriving = self.body.as_ref().map_or(0, |body| body.buffer.capacity());
         self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Shared>()
-    }
-
-    /// The kind of the request in progress, once its first byte is there.
-    pub fn opcode(&self) -> Option<Opcode> {
-        self.bytes.first().copied().and_then(Opcode::from_byte)
     }
 
     /// Takes bytes off the front of `input` until the request is complete or the input is used up.
@@ -101,10 +90,12 @@ impl Assembler {
         meter: &Meter,
     ) -> Result<Option<AssembledRequest>, WireError> {
         loop {
-            if self.body.is_some() {
-                if !self.feed_body(input, meter) {
+            if let Some(body) = &mut self.body {
+                let Some(whole) = body.feed(input) else {
                     return Ok(None);
-                }
+                };
+                self.bodies.push(meter.share(whole));
+                self.body = None;
             } else {
                 let missing = self.scanned + self.need - self.bytes.len();
                 let (now, later) = input.split_at(missing.min(input.len()));
@@ -126,9 +117,7 @@ impl Assembler {
     /// Where the driver may read more bytes of a large body straight into; never has room for much
     /// more than is missing. Call [`Assembler::overshoot`] and then [`Assembler::feed`] afterwards.
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
-        let body = self.body.as_mut()?;
-        grow_towards(&mut body.buffer, body.target);
-        Some(&mut body.buffer)
+        self.body.as_mut().map(Arriving::space)
     }
 
     /// Bytes read into [`Assembler::space`] beyond the end of the body. It belongs to the next
@@ -138,27 +127,6 @@ impl Assembler {
             Some(body) if body.buffer.len() > body.target => body.buffer.split_off(body.target),
             _ => Vec::new(),
         }
-    }
-
-    /// Moves input into the large body; tells whether it is complete.
-    fn feed_body(&mut self, input: &mut &[u8], meter: &Meter) -> bool {
-        let Some(body) = &mut self.body else {
-            return true;
-        };
-        while body.buffer.len() < body.target && !input.is_empty() {
-            grow_towards(&mut body.buffer, body.target);
-            let room = body.buffer.capacity().min(body.target) - body.buffer.len();
-            let (now, later) = input.split_at(room.min(input.len()));
-            body.buffer.extend_from_slice(now);
-            *input = later;
-        }
-        if body.buffer.len() < body.target {
-            return false;
-        }
-        self.bodies
-            .push(meter.share(std::mem::take(&mut body.buffer)));
-        self.body = None;
-        true
     }
 
     /// Understands the bytes of the step; tells whether the field is complete with them.
@@ -183,10 +151,7 @@ impl Assembler {
                     Field::Keys => self.list = List::Keys(length),
                     Field::Pairs => self.list = List::Pairs(length.saturating_mul(2)),
                     Field::Value if length >= LARGE_BODY => {
-                        self.body = Some(ArrivingBody {
-                            buffer: Vec::new(),
-                            target: length,
-                        });
+                        self.body = Some(Arriving::new(length));
                         return Ok(false);
                     }
                     _ => {
@@ -268,18 +233,20 @@ mod tests {
     use super::super::{fields::Body, request};
     use super::*;
 
+    /// An assembler that has got the head of a `SET` of a value of this length.
+    fn begun(length: usize) -> Assembler {
+        let mut head = Vec::new();
+        request::set_head(&mut head, b"/k", length);
+        let mut assembler = Assembler::default();
+        let fed = assembler.feed(&mut &head[..], &Limits::default(), &Meter::default());
+        assert!(fed.unwrap().is_none());
+        assembler
+    }
+
     #[test]
     fn a_large_body_never_reserves_more_than_twice_what_arrived_and_a_step() {
         let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", 8 << 20);
-        let mut assembler = Assembler::default();
-        assert!(
-            assembler
-                .feed(&mut &head[..], &limits, &meter)
-                .unwrap()
-                .is_none()
-        );
+        let mut assembler = begun(8 << 20);
         assert!(assembler.buffered() < 200);
         let chunk = [7; 1000];
         for sent in 1..=4000 {
@@ -293,10 +260,7 @@ mod tests {
     #[test]
     fn a_body_read_straight_into_its_buffer_is_kept_without_a_copy() {
         let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", LARGE_BODY);
-        let mut assembler = Assembler::default();
-        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let mut assembler = begun(LARGE_BODY);
         let space = assembler.space().unwrap();
         space.extend_from_slice(&[9; LARGE_BODY]);
         let address = space.as_ptr();
@@ -318,11 +282,7 @@ mod tests {
 
     #[test]
     fn what_was_read_beyond_a_body_is_handed_back() {
-        let (limits, meter) = (Limits::default(), Meter::default());
-        let mut head = Vec::new();
-        request::set_head(&mut head, b"/k", LARGE_BODY);
-        let mut assembler = Assembler::default();
-        assembler.feed(&mut &head[..], &limits, &meter).unwrap();
+        let mut assembler = begun(LARGE_BODY);
         let space = assembler.space().unwrap();
         space.extend_from_slice(&[9; LARGE_BODY]);
         space.extend_from_slice(b"next");

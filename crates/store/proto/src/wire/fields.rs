@@ -146,11 +146,6 @@ impl KeyList {
         key
     }
 
-    /// Whether no key is left.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// Memory held.
     pub fn memory(&self) -> usize {
         self.bytes.capacity()

@@ -95,13 +95,46 @@ pub enum WireError {
     ImpossibleLength(i64),
 }
 
-/// Makes room in `buffer`, which will hold `target` bytes in the end, for more bytes to arrive.
-///
-/// Capacity at most doubles what is there (or adds [`GROWTH_STEP`]) and ends at exactly `target`.
-pub(crate) fn grow_towards(buffer: &mut Vec<u8>, target: usize) {
-    if buffer.len() < target && buffer.len() == buffer.capacity() {
-        let ahead = buffer.len().max(GROWTH_STEP);
-        let wanted = buffer.len().saturating_add(ahead).min(target);
-        buffer.reserve_exact(wanted - buffer.len());
+/// A large body that arrives in pieces, in a buffer of its own.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    buffer: Vec<u8>,
+    target: usize,
+}
+
+impl Arriving {
+    /// Begins a body of this length.
+    pub(crate) fn new(target: usize) -> Self {
+        let buffer = Vec::new();
+        Self { buffer, target }
+    }
+
+    /// Number of bytes that have not arrived.
+    pub(crate) fn missing(&self) -> usize {
+        self.target.saturating_sub(self.buffer.len())
+    }
+
+    /// Returns the buffer with room for more bytes, unless the body is complete.
+    ///
+    /// Capacity at most doubles what is there (or adds [`GROWTH_STEP`]) and ends at exactly the
+    /// length of the body.
+    pub(crate) fn space(&mut self) -> &mut Vec<u8> {
+        if self.missing() > 0 && self.buffer.len() == self.buffer.capacity() {
+            let ahead = self.buffer.len().max(GROWTH_STEP);
+            self.buffer.reserve_exact(ahead.min(self.missing()));
+        }
+        &mut self.buffer
+    }
+
+    /// Takes bytes off the front of `input` until the body is complete or the input is used up.
+    /// Returns the body if it is complete.
+    pub(crate) fn feed(&mut self, input: &mut &[u8]) -> Option<Vec<u8>> {
+        while self.missing() > 0 && !input.is_empty() {
+            let room = self.space().capacity().min(self.target) - self.buffer.len();
+            let (now, later) = input.split_at(room.min(input.len()));
+            self.buffer.extend_from_slice(now);
+            *input = later;
+        }
+        (self.missing() == 0).then(|| std::mem::take(&mut self.buffer))
     }
 }

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{WireError, grow_towards};
+use super::{Arriving, WireError};
 
 /// The answer to `WAIT` and `BARRIER`.
 pub const STOP_WAITING: u8 = 0;
@@ -107,7 +107,7 @@ pub struct ReplyReader {
     /// The number, length or count in progress.
     head: [u8; 8],
     head_length: usize,
-    body: Option<(Vec<u8>, usize)>,
+    body: Option<Arriving>,
     collected: Vec<Bytes>,
     /// Number of bodies still to come, once it is known.
     left: Option<usize>,
@@ -142,10 +142,14 @@ impl ReplyReader {
             if self.left == Some(0) {
                 return Ok(Some(self.finish()));
             }
-            if self.body.is_some() {
-                if !self.feed_body(input) {
+            if let Some(body) = &mut self.body {
+                let Some(whole) = body.feed(input) else {
                     return Ok(None);
-                }
+                };
+                self.held += whole.len() + ENTRY_BYTES;
+                self.collected.push(Bytes::from(whole));
+                self.body = None;
+                self.left = self.left.map(|left| left - 1);
                 continue;
             }
             let width = match self.shape {
@@ -171,43 +175,18 @@ impl ReplyReader {
     /// Where to read more bytes of a body straight into; read no more than its spare capacity and
     /// no more than [`ReplyReader::missing`].
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
-        let (buffer, target) = self.body.as_mut()?;
-        grow_towards(buffer, *target);
-        Some(buffer)
+        self.body.as_mut().map(Arriving::space)
     }
 
     /// Number of bytes that the body in progress still lacks.
     pub fn missing(&self) -> usize {
-        self.body
-            .as_ref()
-            .map_or(0, |(buffer, target)| target - buffer.len())
+        self.body.as_ref().map_or(0, Arriving::missing)
     }
 
     /// Memory held for the reply. Never more than the limit.
     pub fn held(&self) -> usize {
         let arriving = self.body.as_ref();
-        self.held + arriving.map_or(0, |(buffer, _)| buffer.capacity() + ENTRY_BYTES)
-    }
-
-    fn feed_body(&mut self, input: &mut &[u8]) -> bool {
-        let Some((buffer, target)) = &mut self.body else {
-            return true;
-        };
-        while buffer.len() < *target && !input.is_empty() {
-            grow_towards(buffer, *target);
-            let room = buffer.capacity().min(*target) - buffer.len();
-            let (now, later) = input.split_at(room.min(input.len()));
-            buffer.extend_from_slice(now);
-            *input = later;
-        }
-        if buffer.len() < *target {
-            return false;
-        }
-        self.held += *target + ENTRY_BYTES;
-        self.collected.push(Bytes::from(std::mem::take(buffer)));
-        self.body = None;
-        self.left = self.left.map(|left| left - 1);
-        true
+        self.held + arriving.map_or(0, |body| body.buffer.capacity() + ENTRY_BYTES)
     }
 
     fn finish_head(&mut self) -> Result<Option<Reply>, WireError> {
@@ -228,7 +207,7 @@ impl ReplyReader {
             _ => {
                 let length = possible(number)?;
                 self.admit(length.saturating_add(ENTRY_BYTES))?;
-                self.body = Some((Vec::new(), length));
+                self.body = Some(Arriving::new(length));
             }
         }
         Ok(None)

@@ -273,15 +273,9 @@ pub fn set_head(out: &mut Vec<u8>, key: &[u8], value_length: usize) {
 
 /// `COMPARE_SET`, answered with bytes.
 pub fn compare_set(out: &mut Vec<u8>, key: &[u8], expected: &[u8], desired: &[u8]) {
-    compare_set_head(out, key, expected, desired.len());
-    out.extend_from_slice(desired);
-}
-
-/// [`compare_set`] without the bytes of the desired value.
-pub fn compare_set_head(out: &mut Vec<u8>, key: &[u8], expected: &[u8], desired_length: usize) {
     keyed(out, Opcode::CompareSet, key);
     bytes(out, expected);
-    length(out, desired_length);
+    bytes(out, desired);
 }
 
 /// `GET`, answered with bytes (empty for an absent key).

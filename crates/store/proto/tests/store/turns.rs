@@ -64,8 +64,8 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
     let greedy = server.client();
     fill(&mut server, greedy, 400);
     let lists = 200;
-    server.machine.handle(
-        server.now,
+    give(
+        &mut server,
         Input::Bytes(greedy, &[Opcode::ListKeys.byte()].repeat(lists)),
     );
     let honest = ConnId(1);
@@ -90,19 +90,15 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
         }
         // Between any two turns of it, another one is served.
         if turns == 0 {
-            server
-                .machine
-                .handle(server.now, Input::Connected(honest, None));
+            give(&mut server, Input::Connected(honest, None));
             let mut preamble = Vec::new();
             request::preamble(&mut preamble, 7);
-            server
-                .machine
-                .handle(server.now, Input::Bytes(honest, &preamble));
+            give(&mut server, Input::Bytes(honest, &preamble));
             while server.machine.poll_output().is_some() {}
             assert_eq!(take(&mut server, honest), 4);
         }
         turns += 1;
-        server.machine.handle(server.now, Input::Turn);
+        give(&mut server, Input::Turn);
     }
     let one: usize = 8 + names(400).iter().map(|key| 8 + key.len()).sum::<usize>();
     assert_eq!(taken, lists * one);
@@ -110,9 +106,14 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
     assert!(server.machine.stats().longest_turn < 2 * TURN_WORK);
 }
 
+/// Hands an input in, and leaves the outputs.
+fn give(server: &mut Harness, input: Input<'_>) {
+    server.machine.handle(server.now, input);
+}
+
 fn take(server: &mut Harness, id: ConnId) -> usize {
     let count = server.machine.unsent(id).map(<[u8]>::len).sum();
-    server.machine.handle(server.now, Input::Sent(id, count));
+    give(server, Input::Sent(id, count));
     count
 }
 
@@ -126,9 +127,7 @@ fn no_connection_has_a_second_turn_before_every_other_has_had_one() {
     let mut answered = vec![0; greedy.len()];
     for id in &greedy {
         let counts = vec![Opcode::GetNumKeys.byte(); asked];
-        server
-            .machine
-            .handle(server.now, Input::Bytes(*id, &counts));
+        give(&mut server, Input::Bytes(*id, &counts));
         while server.machine.poll_output().is_some() {}
     }
     while answered.iter().any(|count| *count < asked) {
@@ -138,7 +137,7 @@ fn no_connection_has_a_second_turn_before_every_other_has_had_one() {
             *answered += turn;
             while server.machine.poll_output().is_some() {}
         }
-        server.machine.handle(server.now, Input::Turn);
+        give(&mut server, Input::Turn);
         while server.machine.poll_output().is_some() {}
     }
 }
@@ -187,6 +186,14 @@ fn requests_about_many_keys_are_answered_right_in_steps() {
     assert!(server.machine.stats().longest_turn < 2 * TURN_WORK);
 }
 
+/// The holder that is over its share.
+fn holder(reason: &CloseReason) -> &'static str {
+    match reason {
+        CloseReason::OverShare { holder, .. } => *holder,
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn one_peer_that_fills_its_share_and_leaves_takes_nothing_from_others() {
     let memory = 64 << 20;
@@ -206,30 +213,10 @@ fn one_peer_that_fills_its_share_and_leaves_takes_nothing_from_others() {
         }
         panic!("nobody refused it");
     };
-    let reason = fill_up(66, &mut server);
-    assert!(
-        matches!(
-            reason,
-            CloseReason::OverShare {
-                holder: "its connection",
-                ..
-            }
-        ),
-        "{reason}"
-    );
+    assert_eq!(holder(&fill_up(66, &mut server)), "its connection");
     assert!(server.machine.stats().memory_bytes <= memory / 8 + (1 << 20));
     fill_up(66, &mut server);
-    let reason = fill_up(66, &mut server);
-    assert!(
-        matches!(
-            reason,
-            CloseReason::OverShare {
-                holder: "its address",
-                ..
-            }
-        ),
-        "{reason}"
-    );
+    assert_eq!(holder(&fill_up(66, &mut server)), "its address");
     assert!(server.machine.stats().memory_bytes <= memory / 4 + (1 << 20));
     // Another host goes on writing.
     let honest = server.client_from(host(1));

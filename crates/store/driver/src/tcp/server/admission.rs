@@ -118,10 +118,7 @@ impl Gate {
                 Entry::Proving(acceptor) => {
                     prove(acceptor, descriptor, tls.as_deref_mut(), scratch)
                 }
-                Entry::Open => Err(Step::Open {
-                    proven: false,
-                    rest: Vec::new(),
-                }),
+                Entry::Open => Err(open(false)),
             };
             match next {
                 Ok(next) => *entry = next,
@@ -181,10 +178,7 @@ impl Gate {
             Ok(true) => match &self.admission.credentials.token {
                 Some(token) => Ok(proving(token)),
                 // The authority of the job has signed its certificate.
-                None => Err(Step::Open {
-                    proven: true,
-                    rest: Vec::new(),
-                }),
+                None => Err(open(true)),
             },
             Ok(false) => Err(Step::Wait {
                 room: session.wants_room(),
@@ -202,10 +196,7 @@ impl Gate {
             TorchClients::Any => true,
         };
         match allowed {
-            true => Err(Step::Open {
-                proven: false,
-                rest: Vec::new(),
-            }),
+            true => Err(open(false)),
             false => Err(refuse(match &self.admission.credentials.identity {
                 None => {
                     "a job token is needed here; give the client --token-file or RDZV_JOB_TOKEN_FILE"
@@ -219,6 +210,11 @@ impl Gate {
     pub(super) fn restricts(&self) -> bool {
         self.admission.agent_prefix.is_some() && self.admission.torch_clients != TorchClients::Any
     }
+}
+
+fn open(proven: bool) -> Step {
+    let rest = Vec::new();
+    Step::Open { proven, rest }
 }
 
 fn refuse(why: &str) -> Step {

@@ -53,7 +53,7 @@ impl KeepAlive {
     }
 
     /// Sets it for a connection, or for all that a listening socket accepts.
-    pub(super) fn set(&self, socket: impl AsFd) -> Result<(), Errno> {
+    pub(crate) fn set(&self, socket: impl AsFd) -> Result<(), Errno> {
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, self.idle)?;
         set_tcp_keepintvl(&socket, self.interval)?;

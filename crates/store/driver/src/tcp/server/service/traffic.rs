@@ -21,7 +21,6 @@ use rustix::net::{
 use super::{Service, notices};
 use crate::tcp::server::admission::{Entry, Step, Tls};
 use crate::tcp::server::keep_alive::KeepAlive;
-use crate::tcp::server::sockets::Socket;
 
 /// Connections accepted in one iteration before the others are served.
 const ACCEPT_BATCH: usize = 256;
@@ -234,15 +233,9 @@ impl Service {
         let Some(socket) = self.sockets.get_mut(id) else {
             return Read::Nothing;
         };
-        let Socket {
-            descriptor,
-            peer,
-            entry,
-            tls,
-            ..
-        } = socket;
-        let scratch = &mut self.scratch;
-        match self.gate.advance(descriptor, *peer, entry, tls, scratch) {
+        let (descriptor, entry) = (&socket.descriptor, &mut socket.entry);
+        let (peer, tls, scratch) = (socket.peer, &mut socket.tls, &mut self.scratch);
+        match self.gate.advance(descriptor, peer, entry, tls, scratch) {
             Step::Wait { room } => {
                 self.sockets.set_writing(id, room);
                 Read::Nothing
