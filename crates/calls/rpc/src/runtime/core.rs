@@ -44,7 +44,6 @@ use crate::service::cancellation::Cancellation;
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
 use crate::service::place::{Place, inside};
-use crate::service::server::HangUp;
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::link::LinkPoller;
@@ -119,6 +118,12 @@ impl Drop for StopGuard {
         self.core.stop();
         self.join();
     }
+}
+
+/// A connection, as far as a function may end it.
+pub(crate) trait HangUp: Send + Sync {
+    /// Tells the caller why, and ends the connection. That of a worker with itself stays.
+    fn hang_up(self: Arc<Self>, reason: &str);
 }
 
 /// Who calls, until when, and from where this call descends.

@@ -8,7 +8,7 @@ use bytes::Buf as _;
 use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartLocation};
 
-use super::{Caller, Server, Service};
+use super::{Caller, Server};
 use crate::bulk::remote_read;
 use crate::channel::request::{IN_LINE, NESTED, READS_MEMORY};
 use crate::error::{RpcError, RpcErrorKind};
@@ -25,7 +25,7 @@ pub(super) struct Job {
     pub(super) share: Share,
 }
 
-impl<S: Service> Server<S> {
+impl Server {
     pub(super) fn request(
         self: &Arc<Self>,
         caller: &Caller,
@@ -69,13 +69,13 @@ impl<S: Service> Server<S> {
             self.queue(header, payload, deadline, share);
             return Ok(());
         }
-        let Some(service) = self.service.upgrade() else {
+        let Some(core) = self.core.upgrade() else {
             return Ok(());
         };
         self.served.lock().waits(header.call, share, None);
         let server = Arc::clone(self);
         remote_read::fetch(
-            service.executor().handle(),
+            core.executor.handle(),
             frame,
             &caller.lending,
             move |payload| {
