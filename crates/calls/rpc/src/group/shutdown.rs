@@ -16,7 +16,7 @@ use super::failure::{store_failed, unreadable};
 use super::keys::Keys;
 use super::limit::Limit;
 use super::static_group::StaticGroup;
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// How long the first worker, who usually hosts the store, waits for the others to read the verdict.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -143,22 +143,13 @@ fn blamed(
 }
 
 fn not_drained(verdict: &Verdict) -> RpcError {
-    let names: Vec<String> = verdict
-        .blamed
-        .iter()
-        .map(|worker| format!("{} (rank {})", worker.name, worker.id))
-        .collect();
-    let message = format!(
-        "graceful shutdown of the RPC group: {} did not drain within {:.1} s; this worker has shut \
-         down all the same",
-        names.join(", "),
-        Duration::from_millis(verdict.waited_ms).as_secs_f64()
-    );
-    let error = RpcError::new(RpcErrorKind::Deadline, message);
-    match &verdict.blamed[..] {
-        [worker] => error.with_worker(worker.clone()),
-        _ => error,
-    }
+    let waited = Duration::from_millis(verdict.waited_ms).as_secs_f64();
+    RpcError::late(&verdict.blamed, |names| {
+        format!(
+            "graceful shutdown of the RPC group: {names} did not drain within {waited:.1} s; this \
+             worker has shut down all the same"
+        )
+    })
 }
 
 /// After the verdict: the last to have read it tells the first worker, and clears what the group kept

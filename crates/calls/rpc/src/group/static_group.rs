@@ -300,17 +300,16 @@ impl Forming<'_> {
                 let mut silent = Vec::new();
                 for member in view.members() {
                     if peek(self.store, &keys.ready_by(member.info.id))?.is_none() {
-                        silent.push(format!("{} (rank {})", member.info.name, member.info.id));
+                        silent.push(member.info.clone());
                     }
                 }
-                let message = format!(
-                    "the RPC group was not formed within {:.1} s: of {} workers, {} came and then said \
-                     nothing more; see whether it was stopped or has ended",
-                    self.limit.elapsed().as_secs_f64(),
-                    self.world_size,
-                    silent.join(", "),
-                );
-                let error = RpcError::new(RpcErrorKind::Deadline, message);
+                let (waited, all) = (self.limit.elapsed().as_secs_f64(), self.world_size);
+                let error = RpcError::late(&silent, |names| {
+                    format!(
+                        "the RPC group was not formed within {waited:.1} s: of {all} workers, {names} \
+                         came and then said nothing more; see whether it was stopped or has ended"
+                    )
+                });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
             }
         }

@@ -243,17 +243,6 @@ impl Register {
             }
         });
     }
-
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
-        let slot = Arc::new(Slot::default());
-        let drained = Arc::clone(&slot);
-        self.with_state(core, |state, now| {
-            state.drained.push(drained);
-            state.machine.handle(now, how);
-        });
-        slot.park(Some(until));
-        slot.is_filled()
-    }
 }
 
 impl AgentReferences for Register {
@@ -299,12 +288,15 @@ impl AgentReferences for Register {
         self.state.lock().machine.deadline().map(clock::instant)
     }
 
-    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool {
-        self.drain(core, Input::Shutdown, until)
-    }
-
-    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool {
-        self.drain(core, Input::Quiesce, until)
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
+        let slot = Arc::new(Slot::default());
+        let drained = Arc::clone(&slot);
+        self.with_state(core, |state, now| {
+            state.drained.push(drained);
+            state.machine.handle(now, how);
+        });
+        slot.park(Some(until));
+        slot.is_filled()
     }
 
     fn end(&self, core: &Arc<Core>) -> Vec<Leak> {

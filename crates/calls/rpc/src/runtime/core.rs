@@ -216,13 +216,10 @@ pub(crate) trait References: Any + Send + Sync {
     /// Does what is due; returns when something is due next.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
-    /// Releases all that the application holds, and waits until those who have to know do. Returns
-    /// whether that was in time.
-    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool;
-
-    /// Waits until nothing is in flight, and keeps what is held for functions that others call. Returns
-    /// whether that was in time.
-    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool;
+    /// Waits until nothing is in flight. [`Input::Shutdown`] releases all that the application holds
+    /// before that; [`Input::Quiesce`] keeps it for functions that others call. Returns `true` if
+    /// that was in time.
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
 
     /// The end: nothing is kept any more. Returns what others still used.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
@@ -272,14 +269,13 @@ pub(crate) struct Core {
     pub(crate) rhythm: Rhythm,
 }
 
-/// What an agent is made of. `M` are its methods.
-pub(crate) struct Setup<M> {
+/// What an agent is made of, beside its methods.
+pub(crate) struct Setup {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,
     pub(crate) group: u64,
     pub(crate) token: Option<Token>,
     pub(crate) limits: Limits,
-    pub(crate) methods: M,
     pub(crate) timeout: Option<Duration>,
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,
@@ -288,17 +284,13 @@ pub(crate) struct Setup<M> {
 }
 
 impl Core {
-    /// An agent whose methods `assemble` turns into functions and remote references.
-    pub(crate) fn new<M>(
-        setup: Setup<M>,
-        assemble: impl FnOnce(M, Holder, Settings) -> (Functions<CallContext>, Box<dyn References>),
+    /// An agent with these functions and remote references.
+    pub(crate) fn new(
+        setup: Setup,
+        functions: Functions<CallContext>,
+        references: Box<dyn References>,
     ) -> std::io::Result<Arc<Self>> {
-        let holder = Holder {
-            id: setup.me.id,
-            incarnation: setup.incarnation,
-        };
         let executor = Executor::new(setup.me.name.as_str(), setup.worker_threads)?;
-        let (functions, references) = assemble(setup.methods, holder, setup.references);
         Ok(Arc::new(Self {
             me: setup.me,
             incarnation: setup.incarnation,

@@ -117,14 +117,13 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             group: made.group,
             token: made.tokens.get(id as usize).cloned().flatten(),
             limits: made.limits,
-            methods: methods(),
             timeout: Some(LONGEST),
             worker_threads: made.worker_threads,
             transports,
             backend: CpuOnly::shared(),
             references: made.references,
         };
-        agents.push(RpcAgent::start(setup, listener, |_| ()).unwrap());
+        agents.push(RpcAgent::start(setup, methods(), listener, |_| ()).unwrap());
         members.insert(
             WorkerId(id),
             Member {
