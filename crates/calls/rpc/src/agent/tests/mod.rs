@@ -37,6 +37,16 @@ pub(crate) struct Made {
     pub(crate) limits: Limits,
 }
 
+impl Made {
+    /// As usual, over these transports.
+    pub(crate) fn over(transports: TransportOptions) -> Self {
+        Self {
+            transports,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Made {
     fn default() -> Self {
         Self {
