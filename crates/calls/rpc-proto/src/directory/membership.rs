@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::member::{BadRecord, Departure, Member, read, written};
 use super::view::{GroupView, NotUnique};
-use crate::device::{DeviceFault, GroupKind, Node, check};
+use crate::device::{DeviceFault, GroupKind, check};
 use crate::worker::{WorkerId, WorkerInfo};
 
 /// The form of the record. Another version is not guessed at.
@@ -157,14 +157,7 @@ impl Membership {
         let mut next = self.next();
         next.members.push(newcomer.clone());
         next.members.sort_by_key(|member| member.info.id);
-        let nodes: Vec<Node<'_>> = next
-            .members
-            .iter()
-            .map(|member| Node {
-                name: member.info.name.as_str(),
-                data: &member.device,
-            })
-            .collect();
+        let nodes: Vec<_> = next.members.iter().map(Member::node).collect();
         check(&nodes, GroupKind::Dynamic)?;
         Ok(next)
     }

@@ -103,8 +103,7 @@ impl Server {
                     span.over(&answer);
                     return Some(answer);
                 }
-                core.counters.runs();
-                self.runs(header.call, share, &cancellation, None);
+                self.runs(&core, header.call, share, &cancellation, None);
                 let server = Arc::clone(self);
                 let counted = core.executor.begin();
                 core.executor.spawn(async move {
@@ -116,8 +115,7 @@ impl Server {
             }
             MethodBody::Deferred(hand_over) => {
                 span.queue_over();
-                core.counters.runs();
-                self.runs(header.call, share, &cancellation, None);
+                self.runs(&core, header.call, share, &cancellation, None);
                 let server = Arc::clone(self);
                 hand_over(
                     context,
@@ -129,8 +127,7 @@ impl Server {
                 );
             }
             MethodBody::Blocking(_) => {
-                core.counters.runs();
-                self.runs(header.call, share, &cancellation, Some(job.payload));
+                self.runs(&core, header.call, share, &cancellation, Some(job.payload));
                 self.take_a_thread(Blocking {
                     header,
                     line,
@@ -190,11 +187,13 @@ impl Server {
     /// for a thread is kept here, so that it goes away with the caller.
     fn runs(
         &self,
+        core: &Core,
         call: u64,
         share: Share,
         cancellation: &Cancellation,
         argument: Option<Payload>,
     ) {
+        core.counters.runs();
         let mut served = self.served.lock();
         let waited = served.waited(call);
         let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
