@@ -118,12 +118,6 @@ impl Membership {
         &self.members
     }
 
-    /// Whether somebody is a member in this life.
-    pub fn has(&self, incarnation: u64) -> bool {
-        let mut members = self.members.iter();
-        members.any(|member| member.incarnation == incarnation)
-    }
-
     /// With a newcomer.
     ///
     /// # Errors

@@ -71,10 +71,7 @@ impl RpcAgent {
             let text = format!("the agent cannot be started: {error}");
             RpcError::new(RpcErrorKind::Internal, text)
         };
-        let me = Holder {
-            id: setup.me.id,
-            incarnation: setup.incarnation,
-        };
+        let me = Holder::new(setup.me.id, setup.incarnation);
         let own = rref::offered().into_iter().chain([leader::offered()]);
         let methods = own.fold(methods, |methods, (name, handler)| {
             methods.offer(name, handler)

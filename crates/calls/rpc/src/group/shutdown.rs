@@ -22,7 +22,7 @@ use crate::RpcError;
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What became of a shutdown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Verdict {
     /// Who had not drained in time; nobody means that the shutdown is complete.
     missing: Vec<WorkerInfo>,
@@ -59,11 +59,7 @@ pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<()
     let members = group.view.members().len();
     let is_last = is_all(count(store, &keys.drained())?, members);
     let verdict = if is_last {
-        let complete = Verdict {
-            missing: Vec::new(),
-            blamed: Vec::new(),
-            waited_ms: 0,
-        };
+        let complete = Verdict::default();
         Verdict::decode(&claim(store, &keys.verdict(), &complete.encode())?)?
     } else {
         wait_for_verdict(group, keys, limit)?

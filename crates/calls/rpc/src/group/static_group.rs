@@ -24,6 +24,7 @@ use super::failure::store_failed;
 use super::keys::{Keys, ROUND};
 use super::limit::Limit;
 use super::note::{Note, Refusal};
+use crate::init_method::check_size;
 use crate::{RpcError, RpcErrorKind};
 
 /// The time that the first worker waits for the others to read why there is no group.
@@ -70,20 +71,13 @@ pub(super) fn form(
 }
 
 fn check_arguments(me: &Member, world_size: u32) -> Result<(), RpcError> {
-    let invalid = |message| Err(RpcError::invalid(message));
-    if world_size == 0 {
-        return invalid(
-            "a static RPC group needs a world size of at least 1, got 0; for a group that workers \
-             join and leave, give none at all"
-                .to_owned(),
-        );
-    }
+    check_size(None, Some(world_size))?;
     let id = me.info.id;
     if id.0 >= world_size {
-        return invalid(format!(
+        return Err(RpcError::invalid(format!(
             "worker {} has rank {id}, which is not below the world size of {world_size}",
             me.info.name
-        ));
+        )));
     }
     Ok(())
 }

@@ -182,10 +182,7 @@ impl CallContext {
 
     /// The caller, as the references know it.
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.caller.id,
-            incarnation: self.caller_incarnation,
-        }
+        Holder::new(self.caller.id, self.caller_incarnation)
     }
 }
 

@@ -20,10 +20,7 @@ pub(crate) struct Member {
 impl Member {
     /// As the references know it.
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.info.id,
-            incarnation: self.incarnation,
-        }
+        Holder::new(self.info.id, self.incarnation)
     }
 }
 
@@ -37,10 +34,7 @@ pub(crate) struct Caller {
 impl Caller {
     /// The caller as one who holds references.
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.worker.id,
-            incarnation: self.incarnation,
-        }
+        Holder::new(self.worker.id, self.incarnation)
     }
 }
 

@@ -27,10 +27,7 @@ struct Town {
 }
 
 fn member(id: u32, incarnation: u64) -> Member {
-    Member {
-        id: WorkerId(id),
-        incarnation,
-    }
+    Member::new(WorkerId(id), incarnation)
 }
 
 fn fork_of(handle: Handle) -> ForkId {

@@ -1,17 +1,25 @@
-//! References in messages: forked as they leave, adopted as they arrive.
+//! What the agent asks of its references: above all those in messages, forked as they leave, adopted as
+//! they arrive.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use rdzv_rpc_proto::rref::{self as machine, ForkData, ForkId, Handle, Input, Member};
+use bytes::Bytes;
+use rdzv_core::machine::Machine as _;
+use rdzv_rpc_proto::rref::{
+    self as machine, Batch, Failure, ForkData, ForkId, Handle, Input, Leak, Member,
+};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 use super::Register;
 use super::held::{Held, Local};
+use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::Adopted;
 use crate::rref::failure;
-use crate::runtime::core::{Confirmation, Core};
+use crate::runtime::core::{Confirmation, Core, References as AgentReferences};
+use crate::wire::clock;
 
 /// A reference on its way.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,9 +29,8 @@ struct Travelling {
     type_name: Box<str>,
 }
 
-impl Register {
-    /// A fork of a reference that leaves in a message to `to`.
-    pub(super) fn fork_for(
+impl AgentReferences for Register {
+    fn fork(
         &self,
         core: &Arc<Core>,
         to: Member,
@@ -58,8 +65,7 @@ impl Register {
         Ok((travelling.fork.fork, bytes))
     }
 
-    /// The reference that `source` has forked, and its confirmation if that is not here yet.
-    pub(super) fn adopt_from(
+    fn adopt(
         &self,
         core: &Arc<Core>,
         source: &WorkerInfo,
@@ -94,5 +100,59 @@ impl Register {
             _ => None,
         };
         Ok((Arc::new(held), unconfirmed))
+    }
+
+    fn handle(&self, core: &Arc<Core>, input: Input<'_>) {
+        self.tell(core, input);
+    }
+
+    fn received(&self, core: &Arc<Core>, from: Member, body: &Bytes) {
+        match postcard::from_bytes::<Batch>(body) {
+            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
+            Ok(batch) => {
+                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
+            }
+            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
+        }
+    }
+
+    fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant> {
+        let now = clock::mono(now);
+        let due = self.state.lock().machine.deadline()?;
+        if due > now {
+            return Some(clock::instant(due));
+        }
+        self.tell(core, Input::Tick);
+        self.state.lock().machine.deadline().map(clock::instant)
+    }
+
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
+        let slot = Arc::new(Slot::default());
+        let drained = Arc::clone(&slot);
+        self.with_state(core, |state, now| {
+            state.drained.push(drained);
+            state.machine.handle(now, how);
+        });
+        slot.park(Some(until));
+        slot.is_filled()
+    }
+
+    fn end(&self, core: &Arc<Core>) -> Vec<Leak> {
+        self.tell(core, Input::End);
+        let mut state = self.state.lock();
+        let questions = std::mem::take(&mut state.questions);
+        let confirmations = std::mem::take(&mut state.confirmations);
+        let leaks = std::mem::take(&mut state.leaks);
+        let values = std::mem::take(&mut state.values);
+        drop(state);
+        let stopping = || failure::error(&Failure::Stopping);
+        for (_, answer) in questions.into_values() {
+            answer.fill(Err(stopping()));
+        }
+        for confirmation in confirmations.into_values().flatten() {
+            confirmation.fill(Err(stopping()));
+        }
+        drop(values);
+        leaks
     }
 }
