@@ -63,7 +63,7 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     assert_eq!(text, expected);
     // The other way round: whoever listens is looked at too, so a name that somebody else took is
     // of no use to him.
-    let (listener, peer_address) = listening(TransportOptions::default());
+    let (_listener, peer_address) = listening(TransportOptions::default());
     let error = connect(&peer_address, &foreign, Instant::now() + TEST_LIMIT).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
@@ -222,7 +222,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
         ),
         (&plain, &secure, "it has no TLS and this worker wants it"),
     ] {
-        let (listener, peer_address) = listening(listens.clone());
+        let (_listener, peer_address) = listening(listens.clone());
         let error = connect(&peer_address, connects, Instant::now() + TEST_LIMIT).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
@@ -263,7 +263,7 @@ fn a_silent_listener_is_given_up_at_the_deadline() {
     for kind in [TransportKind::TlsTcp, TransportKind::Shared] {
         let options = options(kind);
         // The kernel takes connections in; nobody accepts them.
-        let (listener, peer_address) = listening(options.clone());
+        let (_listener, peer_address) = listening(options.clone());
         let since = Instant::now();
         let deadline = since + Duration::from_millis(200);
         let error = connect(&peer_address, &options, deadline).unwrap_err();
