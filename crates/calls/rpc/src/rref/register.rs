@@ -21,7 +21,6 @@ use rdzv_rpc_proto::rref::{
 };
 
 pub(super) use self::held::{Held, Local};
-use super::failure;
 use super::kept::{Keep, Kept, Made};
 use crate::channel::slot::Slot;
 use crate::error::RpcError;
@@ -141,10 +140,7 @@ impl Register {
     /// Keeps a value of the application's own.
     pub(super) fn own(&self, core: &Arc<Core>, value: Kept) -> Result<RRefId, RpcError> {
         self.with_state(core, |state, _| {
-            let rref = state
-                .machine
-                .create()
-                .map_err(|failure| failure::error(&failure))?;
+            let rref = state.machine.create()?;
             state.values.insert(rref, Ok(value));
             Ok(rref)
         })
@@ -177,7 +173,7 @@ impl Register {
             _ => None,
         };
         let Some(cause) = cause else {
-            return failure::error(failure);
+            return failure.clone().into();
         };
         use crate::RpcErrorKind::{Deadline, PeerLost};
         match cause.kind {
@@ -203,7 +199,7 @@ impl Register {
             Some(UserInfo {
                 broken: Some(failure),
                 ..
-            }) => Err(failure::error(&failure)),
+            }) => Err(failure.into()),
             Some(_) => {
                 let slot = Confirmation::default();
                 state
@@ -213,7 +209,7 @@ impl Register {
                     .push(Arc::clone(&slot));
                 Ok(Some(slot))
             }
-            None => Err(failure::error(&Failure::Stopping)),
+            None => Err(Failure::Stopping.into()),
         }
     }
 

@@ -17,7 +17,6 @@ use super::held::{Held, Local};
 use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::Adopted;
-use crate::rref::failure;
 use crate::runtime::core::{Confirmation, Core, References as AgentReferences};
 use crate::wire::clock;
 
@@ -51,7 +50,7 @@ impl AgentReferences for Register {
         let forked = self.with(core, |machine, now| machine.fork(now, local.handle, to));
         let fork = forked.map_err(|why| match local.handle {
             Handle::User(_, fork) => self.why(fork, &why),
-            Handle::Owner(_) => failure::error(&why),
+            Handle::Owner(_) => why.into(),
         })?;
         let travelling = Travelling {
             fork,
@@ -81,7 +80,7 @@ impl AgentReferences for Register {
             return Err(error.with_worker(source.clone()));
         }
         let adopted = self.with(core, |machine, now| machine.adopt(now, &travelling.fork));
-        let (handle, confirmed) = match adopted.map_err(|why| failure::error(&why))? {
+        let (handle, confirmed) = match adopted? {
             machine::Adopted::Owner(rref) => (Handle::Owner(rref), true),
             machine::Adopted::User {
                 rref,
@@ -145,7 +144,7 @@ impl AgentReferences for Register {
         let leaks = std::mem::take(&mut state.leaks);
         let values = std::mem::take(&mut state.values);
         drop(state);
-        let stopping = || failure::error(&Failure::Stopping);
+        let stopping = || RpcError::from(Failure::Stopping);
         for (_, answer) in questions.into_values() {
             answer.fill(Err(stopping()));
         }
