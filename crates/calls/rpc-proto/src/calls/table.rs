@@ -50,8 +50,9 @@ impl<T> CallTable<T> {
         Some(waiting.value)
     }
 
-    /// Takes out the calls whose deadline is reached, in the order of the deadlines. Calls that the
-    /// iterator does not reach stay.
+    /// Takes out the calls whose deadline is reached, earliest first.
+    ///
+    /// Calls that the iterator does not reach stay.
     pub fn expire(&mut self, now: Mono) -> impl Iterator<Item = (u64, T)> + use<'_, T> {
         std::iter::from_fn(move || {
             let (at, call) = *self.deadlines.first()?;

@@ -17,8 +17,10 @@ pub struct Window {
 }
 
 impl Default for Window {
-    /// Twice as many calls and the same bytes as the caller's own limits, and 16384 calls and
-    /// 256 MiB beyond them.
+    /// A window for a caller that keeps to the usual limits.
+    ///
+    /// It has room for twice as many calls and the same bytes, and for 16384 calls and 256 MiB beyond
+    /// them.
     fn default() -> Self {
         let own = CreditLimits::default();
         Self::new(

@@ -44,8 +44,10 @@ pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T 
     with_place(&ARRIVED, arrived, deserialize).0
 }
 
-/// Runs `work` with a value in a place of this thread, and returns what is left of the value. What
-/// was in the place before is put back, even after a panic: messages may be made while others are.
+/// Runs `work` with a value in a place of this thread.
+///
+/// Returns what is left of the value. What was in the place before is put back, even after a panic:
+/// messages may be made while others are.
 fn with_place<T: 'static, R>(
     place: &'static Place<T>,
     value: T,

@@ -213,9 +213,10 @@ pub(crate) trait References: Any + Send + Sync {
     /// Does what is due; returns when something is due next.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
-    /// Waits until nothing is in flight. [`Input::Shutdown`] releases all that the application holds
-    /// before that; [`Input::Quiesce`] keeps it for functions that others call. Returns `true` if
-    /// that was in time.
+    /// Waits until nothing is in flight. Returns `true` if that was in time.
+    ///
+    /// [`Input::Shutdown`] first releases all that the application holds; [`Input::Quiesce`] keeps it
+    /// for functions that others call.
     fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
 
     /// The end: nothing is kept any more. Returns what others still used.

@@ -41,7 +41,9 @@ enum State<T> {
 }
 
 impl<T> State<T> {
-    /// Blocks until the result is there, or until then. `None` if it is not, or was taken before.
+    /// Blocks until the result is there, at the latest until `until`.
+    ///
+    /// `None` if it is not there by then, or was taken before.
     fn wait(&self, until: Option<Instant>) -> Option<Result<T, RpcError>> {
         match self {
             Self::Call(call) => call.wait(until).map(|answer| call.decode(answer)),

@@ -40,8 +40,9 @@ impl Heart {
         clock::instant(self.heartbeat.lock().next())
     }
 
-    /// Looks, if it is time or nearly so: then one look serves for all connections. Returns the time
-    /// of the next look.
+    /// Looks, if it is time or nearly so. Returns the time of the next look.
+    ///
+    /// One look serves for all connections.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
-//! What the agent asks of its references: above all those in messages, forked as they leave, adopted as
-//! they arrive.
+//! References in messages, and the other requests that the agent makes of them.
+//!
+//! A reference is forked as it leaves, and adopted as it arrives.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -27,8 +27,9 @@ impl ClientOwner for Core {
 }
 
 impl Core {
-    /// A peer has proved that it belongs to the job: the process at the other end, if it is on this
-    /// host.
+    /// Takes a peer in that has proved that it belongs to the job.
+    ///
+    /// `process` is the process at the other end, if it is on this host.
     pub(crate) fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
         let process = self.local_process(&peer, process);
         let caller = Caller {
@@ -43,7 +44,7 @@ impl Core {
         caller
     }
 
-    /// The connection is over; without a caller, before it was accepted.
+    /// Notes that a connection is over; without a caller, before it was accepted.
     pub(crate) fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError) {
         if let Some(caller) = caller {
             let unreachable = Input::Unreachable(caller.holder());
