@@ -19,8 +19,8 @@ pub struct Window {
 impl Default for Window {
     /// A window for a caller that keeps to the usual limits.
     ///
-    /// It has room for twice as many calls and the same bytes, and for 16384 calls and 256 MiB beyond
-    /// them.
+    /// It has room for twice as many calls and the same bytes, and beyond them for 16384 calls and
+    /// 256 MiB.
     fn default() -> Self {
         let own = CreditLimits::default();
         Self::new(

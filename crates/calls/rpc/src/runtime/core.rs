@@ -215,8 +215,8 @@ pub(crate) trait References: Any + Send + Sync {
 
     /// Waits until nothing is in flight. Returns `true` if that was in time.
     ///
-    /// [`Input::Shutdown`] first releases all that the application holds; [`Input::Quiesce`] keeps it
-    /// for functions that others call.
+    /// [`Input::Shutdown`] first releases all that the application holds; [`Input::Quiesce`] keeps
+    /// it for functions that others call.
     fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
 
     /// The end: nothing is kept any more. Returns what others still used.

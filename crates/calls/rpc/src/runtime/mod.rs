@@ -19,7 +19,7 @@
 //! | [`core`] | the parts of an agent, and its handles; [`core::References`] is what it needs of remote references |
 //! | [`member`], [`peers`], [`gathers`] | other members, connections to them, values that they gather |
 //! | [`connect`], [`accept`], [`driver`] | connections begin, and are waited for |
-//! | [`server`] | the answering side of a connection: requests, their order, their limits, and replies |
+//! | [`server`] | the answering side of a connection: requests, their limits, replies |
 //! | [`placement`] | the processor that the driver runs on |
 //! | [`call`], [`future`] | a call is made, and its result taken |
 //! | [`codec`], [`method`], [`run`] | values to messages and back; typed names; one run of a function |
