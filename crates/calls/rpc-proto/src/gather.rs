@@ -77,7 +77,7 @@ struct Gather<V, W> {
 }
 
 /// All gathers that this worker takes part in or leads. `V` is a value, `W` a reply that waits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GatherTable<V, W> {
     open: BTreeMap<GatherKey, Gather<V, W>>,
     failed: VecDeque<(GatherKey, GatherError)>,
@@ -86,19 +86,6 @@ pub struct GatherTable<V, W> {
     disconnected: BTreeSet<Participant>,
     begun: BTreeMap<Vec<Participant>, u64>,
     stopped: bool,
-}
-
-impl<V, W> Default for GatherTable<V, W> {
-    fn default() -> Self {
-        Self {
-            open: BTreeMap::new(),
-            failed: VecDeque::new(),
-            lost: VecDeque::new(),
-            disconnected: BTreeSet::new(),
-            begun: BTreeMap::new(),
-            stopped: false,
-        }
-    }
 }
 
 impl<V, W> GatherTable<V, W> {

@@ -64,6 +64,18 @@ impl RpcError {
     }
 
     /// An error of kind [`RpcErrorKind::InvalidArgument`].
+    /// A deadline that these workers missed. `message` makes the text from their names and ranks.
+    pub(crate) fn late(workers: &[WorkerInfo], message: impl FnOnce(&str) -> String) -> Self {
+        let names = workers.iter();
+        let names = names.map(|worker| format!("{} (rank {})", worker.name, worker.id));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let error = Self::new(RpcErrorKind::Deadline, message(&names));
+        match workers {
+            [worker] => error.with_worker(worker.clone()),
+            _ => error,
+        }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }

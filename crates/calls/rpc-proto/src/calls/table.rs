@@ -1,17 +1,17 @@
 //! Calls that wait for their end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::deadlines::Deadlines;
 use rdzv_core::time::Mono;
 
 /// Calls that wait for something, by number, each with a deadline or without.
 ///
 /// A call leaves the table exactly once: taken, expired or drained.
 #[derive(Debug, Clone)]
-pub struct CallTable<K, T> {
-    calls: BTreeMap<K, Waiting<T>>,
-    deadlines: Deadlines<K>,
+pub struct CallTable<T> {
+    calls: BTreeMap<u64, Waiting<T>>,
+    /// Deadlines in order, each with the number of its call.
+    deadlines: BTreeSet<(Mono, u64)>,
 }
 
 #[derive(Debug, Clone)]
@@ -20,89 +20,66 @@ struct Waiting<T> {
     deadline: Option<Mono>,
 }
 
-impl<K, T> Default for CallTable<K, T> {
+impl<T> Default for CallTable<T> {
     fn default() -> Self {
         Self {
             calls: BTreeMap::new(),
-            deadlines: Deadlines::default(),
+            deadlines: BTreeSet::new(),
         }
     }
 }
 
-impl<K: Ord + Copy, T> CallTable<K, T> {
-    /// No calls.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a call. Returns whether the driver sleeps for longer than until its deadline and has to
-    /// be woken, see [`Deadlines::insert`].
-    ///
-    /// # Errors
-    ///
-    /// The value again, if there is a call with this number.
-    pub fn insert(&mut self, call: K, value: T, deadline: Option<Mono>) -> Result<bool, T> {
-        if self.calls.contains_key(&call) {
-            return Err(value);
-        }
+impl<T> CallTable<T> {
+    /// Adds a call under a number that no call had before.
+    pub fn insert(&mut self, call: u64, value: T, deadline: Option<Mono>) {
+        self.deadlines.extend(deadline.map(|at| (at, call)));
         self.calls.insert(call, Waiting { value, deadline });
-        Ok(deadline.is_some_and(|at| self.deadlines.insert(at, call)))
     }
 
-    /// What is known of a call.
-    pub fn get(&self, call: K) -> Option<&T> {
-        self.calls.get(&call).map(|waiting| &waiting.value)
-    }
-
-    /// What is known of a call, to change it.
-    pub fn get_mut(&mut self, call: K) -> Option<&mut T> {
+    /// Value of a call, to change it; `None` if the call has left the table.
+    pub fn get_mut(&mut self, call: u64) -> Option<&mut T> {
         self.calls.get_mut(&call).map(|waiting| &mut waiting.value)
     }
 
-    /// When a call has to end; nothing if it may take for ever, or is not there.
-    pub fn deadline(&self, call: K) -> Option<Mono> {
-        self.calls.get(&call)?.deadline
-    }
-
-    /// Takes a call out, because it ended. Nothing if it is not there: it ended before.
-    pub fn take(&mut self, call: K) -> Option<T> {
+    /// Takes a call out because it ended; `None` if it ended before.
+    pub fn take(&mut self, call: u64) -> Option<T> {
         let waiting = self.calls.remove(&call)?;
         if let Some(at) = waiting.deadline {
-            self.deadlines.remove(at, call);
+            self.deadlines.remove(&(at, call));
         }
         Some(waiting.value)
     }
 
-    /// Takes out the calls whose deadline is reached, first things first. Those that the iterator
-    /// was not asked for stay.
-    pub fn expire(&mut self, now: Mono) -> impl Iterator<Item = (K, T)> + use<'_, K, T> {
+    /// Takes out the calls whose deadline is reached, earliest first.
+    ///
+    /// Calls that the iterator does not reach stay.
+    pub fn expire(&mut self, now: Mono) -> impl Iterator<Item = (u64, T)> + use<'_, T> {
         std::iter::from_fn(move || {
-            let call = self.deadlines.pop(now)?;
-            let waiting = self.calls.remove(&call)?;
-            Some((call, waiting.value))
+            let (at, call) = *self.deadlines.first()?;
+            if at > now {
+                return None;
+            }
+            Some((call, self.take(call)?))
         })
     }
 
-    /// The first deadline, until which the driver is going to sleep: see [`Deadlines::arm`].
-    pub fn arm(&mut self) -> Option<Mono> {
-        self.deadlines.arm()
+    /// The first deadline; `None` if no call has one.
+    pub fn first_deadline(&self) -> Option<Mono> {
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
     /// Takes out all calls, in the order of their numbers.
-    pub fn drain(&mut self) -> impl Iterator<Item = (K, T)> + use<K, T> {
-        let calls = std::mem::take(&mut self.calls);
-        while self.deadlines.pop(Mono::MAX).is_some() {}
-        calls
-            .into_iter()
-            .map(|(call, waiting)| (call, waiting.value))
+    pub fn drain(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
+        let calls = std::mem::take(self).calls.into_iter();
+        calls.map(|(call, waiting)| (call, waiting.value))
     }
 
-    /// How many calls there are.
+    /// Number of calls.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether there is none.
+    /// `true` if there is no call.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
@@ -120,15 +97,15 @@ mod tests {
         Mono::from_origin(Duration::from_millis(millis))
     }
 
-    fn table() -> CallTable<u64, &'static str> {
-        let mut table = CallTable::new();
+    fn table() -> CallTable<&'static str> {
+        let mut table = CallTable::default();
         for (call, value, deadline) in [
             (1, "to a", Some(at(30))),
             (2, "to b", Some(at(10))),
             (3, "to a", None),
             (4, "to b", Some(at(20))),
         ] {
-            table.insert(call, value, deadline).unwrap();
+            table.insert(call, value, deadline);
         }
         table
     }
@@ -136,25 +113,16 @@ mod tests {
     #[test]
     fn calls_expire_in_the_order_of_their_deadlines() {
         let mut table = table();
-        assert_eq!(table.arm(), Some(at(10)));
+        assert_eq!(table.expire(at(9)).next(), None);
+        assert_eq!(table.first_deadline(), Some(at(10)));
         let expired: Vec<_> = table.expire(at(20)).collect();
         assert_eq!(expired, [(2, "to b"), (4, "to b")]);
         assert_eq!(table.take(2), None, "a late reply finds nothing");
-        assert_eq!(table.arm(), Some(at(30)));
+        assert_eq!(table.first_deadline(), Some(at(30)));
         assert_eq!(table.take(1), Some("to a"));
-        assert_eq!(table.arm(), None);
+        assert_eq!(table.first_deadline(), None);
         assert_eq!(table.expire(Mono::MAX).next(), None);
-        assert_eq!(table.get(3), Some(&"to a"), "without a deadline it stays");
-    }
-
-    #[test]
-    fn a_number_is_used_once_at_a_time() {
-        let mut table = table();
-        assert_eq!(table.insert(2, "again", None), Err("again"));
-        assert_eq!(table.deadline(2), Some(at(10)));
-        assert_eq!(table.take(2), Some("to b"));
-        assert_eq!(table.insert(2, "again", None), Ok(false));
-        assert_eq!(table.deadline(2), None);
+        assert_eq!(table.take(3), Some("to a"), "without a deadline it stays");
     }
 
     #[test]
@@ -171,27 +139,22 @@ mod tests {
         let numbers: Vec<_> = table.drain().map(|(call, _)| call).collect();
         assert_eq!(numbers, [1, 2, 3, 4]);
         assert!(table.is_empty());
-        assert_eq!(table.arm(), None);
-        assert_eq!(table.expire(Mono::MAX).next(), None);
+        assert_eq!(table.first_deadline(), None);
     }
 
     proptest! {
-        /// Against a plain list. Every call leaves once, at the right time, and the driver, which
-        /// only looks when it is woken or when its sleep ends, never oversleeps.
+        /// Against a plain list: every call leaves once, at the right time.
         #[test]
         fn it_does_what_a_list_does(steps in prop::collection::vec(any::<(u8, u8)>(), 1..200)) {
-            let mut table = CallTable::new();
+            let mut table = CallTable::default();
             let mut list: Vec<(u64, Option<Mono>)> = Vec::new();
             let mut now = 0;
-            let mut alarm = table.arm();
             for (number, (what, argument)) in (1..).zip(steps) {
                 match what % 4 {
                     0 | 1 => {
                         let deadline = (argument < 200).then(|| at(now + u64::from(argument)));
                         list.push((number, deadline));
-                        if table.insert(number, number, deadline).unwrap() {
-                            alarm = table.arm();
-                        }
+                        table.insert(number, number, deadline);
                     }
                     2 if !list.is_empty() => {
                         let (call, _) = list.remove(usize::from(argument) % list.len());
@@ -199,22 +162,14 @@ mod tests {
                     }
                     _ => now += u64::from(argument),
                 }
-                if alarm.is_some_and(|alarm| alarm <= at(now)) {
-                    let mut expired: Vec<_> = table.expire(at(now)).map(|(call, _)| call).collect();
-                    let due = |deadline: &Option<Mono>| deadline.is_some_and(|due| due <= at(now));
-                    let mut expected: Vec<_> =
-                        list.extract_if(.., |(_, deadline)| due(deadline)).collect();
-                    expected.sort_by_key(|(_, deadline)| *deadline);
-                    let expected: Vec<_> = expected.iter().map(|(call, _)| *call).collect();
-                    expired.sort_unstable();
-                    let mut sorted = expected;
-                    sorted.sort_unstable();
-                    prop_assert_eq!(expired, sorted);
-                    alarm = table.arm();
-                }
+                let due = |deadline: &Option<Mono>| deadline.is_some_and(|due| due <= at(now));
+                let expected = list.extract_if(.., |(_, deadline)| due(deadline));
+                let mut expected: Vec<_> = expected.map(|(call, at)| (at, call)).collect();
+                expected.sort_unstable();
+                let expected: Vec<_> = expected.into_iter().map(|(_, call)| (call, call)).collect();
+                prop_assert_eq!(table.expire(at(now)).collect::<Vec<_>>(), expected);
                 let first = list.iter().filter_map(|(_, deadline)| *deadline).min();
-                let oversleeps = first.is_some_and(|first| alarm.is_none_or(|alarm| alarm > first));
-                prop_assert!(!oversleeps, "asleep until {alarm:?}, due at {first:?}");
+                prop_assert_eq!(table.first_deadline(), first);
                 prop_assert_eq!(table.len(), list.len());
             }
         }

@@ -1,50 +1,39 @@
 //! Bounds of what one caller has open at the callee, whatever the caller keeps to.
 
-use super::credit::CreditLimits;
-
-/// Bounds of what one caller may have open at the callee.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowLimits {
-    /// Calls that count against the caller's own [limits](CreditLimits). Default: twice as many calls, and
-    /// the same bytes.
-    pub own: CreditLimits,
-    /// Calls that the caller makes beyond them: parts of other calls, and those that it has given up and
-    /// whose functions have not ended. Default: 16384 calls, 256 MiB.
-    pub beyond: CreditLimits,
-}
-
-impl Default for WindowLimits {
-    fn default() -> Self {
-        let own = CreditLimits::default();
-        Self {
-            own: CreditLimits {
-                calls: 2 * own.calls,
-                ..own
-            },
-            beyond: CreditLimits {
-                calls: 16_384,
-                bytes: 256 << 20,
-            },
-        }
-    }
-}
+use super::credit::{Credit, CreditLimits};
 
 /// Calls of one caller that are open at the callee.
 ///
 /// A call is let in as long as what is open before it is within the limits, so a message of any
-/// length that is allowed passes: the caller keeps to its [`Credit`](super::Credit), which lets a
-/// large one pass alone.
-#[derive(Debug, Clone, Default)]
+/// length that is allowed passes: the caller keeps to its [`Credit`], which lets a large one pass
+/// alone.
+#[derive(Debug, Clone)]
 pub struct Window {
-    limits: WindowLimits,
-    own: Open,
-    beyond: Open,
+    /// Calls that count against the caller's own [limits](CreditLimits).
+    own: Credit,
+    /// Calls that the caller makes beyond them: parts of other calls, and those that it has given
+    /// up and whose functions have not ended.
+    beyond: Credit,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Open {
-    calls: u32,
-    bytes: u64,
+impl Default for Window {
+    /// A window for a caller that keeps to the usual limits.
+    ///
+    /// It has room for twice as many calls and the same bytes, and beyond them for 16384 calls and
+    /// 256 MiB.
+    fn default() -> Self {
+        let own = CreditLimits::default();
+        Self::new(
+            CreditLimits {
+                calls: 2 * own.calls,
+                ..own
+            },
+            CreditLimits {
+                calls: 16_384,
+                bytes: 256 << 20,
+            },
+        )
+    }
 }
 
 /// The part of a window that one call has taken.
@@ -56,45 +45,28 @@ pub struct Share {
     pub bytes: u64,
 }
 
-impl Open {
-    fn is_within(self, limits: CreditLimits) -> bool {
-        self.calls < limits.calls && self.bytes <= limits.bytes
-    }
-
-    fn add(&mut self, bytes: u64) {
-        self.calls += 1;
-        self.bytes += bytes;
-    }
-
-    fn remove(&mut self, bytes: u64) {
-        debug_assert!(self.calls > 0 && self.bytes >= bytes, "nobody took that");
-        self.calls = self.calls.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
-
 impl Window {
     /// A window of which nothing is taken.
-    pub fn new(limits: WindowLimits) -> Self {
+    pub fn new(own: CreditLimits, beyond: CreditLimits) -> Self {
         Self {
-            limits,
-            ..Self::default()
+            own: Credit::new(own),
+            beyond: Credit::new(beyond),
         }
     }
 
     /// Whether one more call may be let in; `beyond`: as part of another one.
     pub fn has_room(&self, beyond: bool) -> bool {
-        self.beyond.is_within(self.limits.beyond) && (beyond || self.own.is_within(self.limits.own))
+        self.beyond.is_within() && (beyond || self.own.is_within())
     }
 
     /// A call was let in and stays open.
     pub fn take(&mut self, share: Share) {
-        self.open(share.beyond).add(share.bytes);
+        self.open(share.beyond).take(share.bytes);
     }
 
     /// A call is over.
     pub fn give_back(&mut self, share: Share) {
-        self.open(share.beyond).remove(share.bytes);
+        self.open(share.beyond).give_back(share.bytes);
     }
 
     /// The caller has given a call up, of which so many bytes are kept: it counts no more for the caller.
@@ -109,11 +81,11 @@ impl Window {
 
     /// The number of open calls, and of their bytes.
     pub fn in_use(&self) -> (u32, u64) {
-        let (own, beyond) = (self.own, self.beyond);
-        (own.calls + beyond.calls, own.bytes + beyond.bytes)
+        let (own, beyond) = (&self.own, &self.beyond);
+        (own.calls() + beyond.calls(), own.bytes() + beyond.bytes())
     }
 
-    fn open(&mut self, beyond: bool) -> &mut Open {
+    fn open(&mut self, beyond: bool) -> &mut Credit {
         match beyond {
             true => &mut self.beyond,
             false => &mut self.own,
@@ -126,14 +98,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::calls::Credit;
 
     fn window(calls: u32, bytes: u64) -> Window {
         let limits = CreditLimits { calls, bytes };
-        Window::new(WindowLimits {
-            own: limits,
-            beyond: limits,
-        })
+        Window::new(limits, limits)
     }
 
     fn share(beyond: bool, bytes: u64) -> Share {

@@ -7,7 +7,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use crate::device::DeviceData;
+use crate::device::{DeviceData, Node};
 use crate::worker::WorkerInfo;
 
 /// A worker as the others have to know it. Written as JSON, so that people can read it in the store.
@@ -66,6 +66,14 @@ pub(super) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 }
 
 impl Member {
+    /// The member as the rules of device maps see it.
+    pub(super) fn node(&self) -> Node<'_> {
+        Node {
+            name: self.info.name.as_str(),
+            data: &self.device,
+        }
+    }
+
     /// As it is kept in a store.
     pub fn encode(&self) -> Vec<u8> {
         written(self)

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::member::{BadRecord, Departure, Member, read, written};
 use super::view::{GroupView, NotUnique};
-use crate::device::{DeviceFault, GroupKind, Node, check};
+use crate::device::{DeviceFault, GroupKind, check};
 use crate::worker::{WorkerId, WorkerInfo};
 
 /// The form of the record. Another version is not guessed at.
@@ -118,12 +118,6 @@ impl Membership {
         &self.members
     }
 
-    /// Whether somebody is a member in this life.
-    pub fn has(&self, incarnation: u64) -> bool {
-        let mut members = self.members.iter();
-        members.any(|member| member.incarnation == incarnation)
-    }
-
     /// With a newcomer.
     ///
     /// # Errors
@@ -157,14 +151,7 @@ impl Membership {
         let mut next = self.next();
         next.members.push(newcomer.clone());
         next.members.sort_by_key(|member| member.info.id);
-        let nodes: Vec<Node<'_>> = next
-            .members
-            .iter()
-            .map(|member| Node {
-                name: member.info.name.as_str(),
-                data: &member.device,
-            })
-            .collect();
+        let nodes: Vec<_> = next.members.iter().map(Member::node).collect();
         check(&nodes, GroupKind::Dynamic)?;
         Ok(next)
     }

@@ -256,13 +256,7 @@ impl GroupView {
 }
 
 fn nodes(members: &BTreeMap<WorkerId, Arc<Member>>) -> Vec<Node<'_>> {
-    members
-        .values()
-        .map(|member| Node {
-            name: member.info.name.as_str(),
-            data: &member.device,
-        })
-        .collect()
+    members.values().map(|member| member.node()).collect()
 }
 
 #[cfg(test)]

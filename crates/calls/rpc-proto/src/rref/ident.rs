@@ -18,6 +18,13 @@ pub struct Member {
     pub incarnation: u64,
 }
 
+impl Member {
+    /// This life of a worker.
+    pub const fn new(id: WorkerId, incarnation: u64) -> Self {
+        Self { id, incarnation }
+    }
+}
+
 impl fmt::Display for Member {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "worker {}", self.id)

@@ -285,7 +285,7 @@ impl Machine for References {
             Input::Fetch(fetch, question) => self.fetch(now, fetch, question),
             Input::FetchCancelled(rref, fetch) => self.fetch_cancelled(rref, fetch),
             Input::Received(batch) => self.received(now, batch),
-            Input::NotSent(fork) => self.not_sent(now, fork),
+            Input::NotSent(fork) => self.child_failed(now, fork),
             Input::Strayed(fork) => self.ask_soon(now, fork, Duration::ZERO),
             Input::Declined(data) => self.decline(now, &data),
             Input::Reachable(member) => self.reachable(now, member),

@@ -24,6 +24,21 @@ pub struct Coverage {
     pub repeats: Vec<Repeat>,
 }
 
+impl Repeat {
+    /// The repeats of a tensor, one for each dimension with several elements.
+    fn of(meta: &TensorMeta) -> Vec<Self> {
+        let size = meta.data_type().size();
+        let dimensions = meta.shape().iter().zip(meta.strides());
+        dimensions
+            .filter(|&(&count, _)| count > 1)
+            .map(|(&count, &stride)| Self {
+                count,
+                step: stride * size,
+            })
+            .collect()
+    }
+}
+
 impl Coverage {
     /// The bytes that a tensor covers, or none if it has no elements.
     ///
@@ -34,19 +49,10 @@ impl Coverage {
         if meta.is_empty() {
             return None;
         }
-        let size = meta.data_type().size();
-        let mut repeats: Vec<Repeat> = meta
-            .shape()
-            .iter()
-            .zip(meta.strides())
-            .filter(|&(&count, &stride)| count > 1 && stride > 0)
-            .map(|(&count, &stride)| Repeat {
-                count,
-                step: stride * size,
-            })
-            .collect();
+        let mut repeats = Repeat::of(meta);
+        repeats.retain(|repeat| repeat.step > 0);
         repeats.sort_by_key(|repeat| std::cmp::Reverse(repeat.step));
-        let mut block = size;
+        let mut block = meta.data_type().size();
         while let Some(inner) = repeats.pop_if(|inner| inner.step <= block) {
             block += inner.step * (inner.count - 1);
         }
@@ -64,16 +70,7 @@ impl Coverage {
             return None;
         }
         let mut block = meta.data_type().size();
-        let mut repeats: Vec<Repeat> = meta
-            .shape()
-            .iter()
-            .zip(meta.strides())
-            .filter(|&(&count, _)| count > 1)
-            .map(|(&count, &stride)| Repeat {
-                count,
-                step: stride * meta.data_type().size(),
-            })
-            .collect();
+        let mut repeats = Repeat::of(meta);
         while let Some(inner) = repeats.pop_if(|inner| inner.step == block) {
             block *= inner.count;
         }

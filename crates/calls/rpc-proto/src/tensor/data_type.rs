@@ -50,24 +50,24 @@ pub enum DataType {
 pub struct UnknownDataType(pub u8);
 
 impl DataType {
-    /// Every data type, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
-        Self::F64,
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::F8E4M3,
-        Self::F8E5M2,
-        Self::I64,
-        Self::I32,
-        Self::I16,
-        Self::I8,
-        Self::U64,
-        Self::U32,
-        Self::U16,
-        Self::U8,
-        Self::Bool,
-        Self::C64,
+    /// Every data type with its name in safetensors, in the order of their numbers.
+    const NAMES: [(Self, &'static str); 16] = [
+        (Self::F64, "F64"),
+        (Self::F32, "F32"),
+        (Self::F16, "F16"),
+        (Self::Bf16, "BF16"),
+        (Self::F8E4M3, "F8_E4M3"),
+        (Self::F8E5M2, "F8_E5M2"),
+        (Self::I64, "I64"),
+        (Self::I32, "I32"),
+        (Self::I16, "I16"),
+        (Self::I8, "I8"),
+        (Self::U64, "U64"),
+        (Self::U32, "U32"),
+        (Self::U16, "U16"),
+        (Self::U8, "U8"),
+        (Self::Bool, "BOOL"),
+        (Self::C64, "C64"),
     ];
 
     /// The bytes of one element.
@@ -82,24 +82,7 @@ impl DataType {
 
     /// The name in safetensors, e.g. `BF16`.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F64 => "F64",
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::Bf16 => "BF16",
-            Self::F8E4M3 => "F8_E4M3",
-            Self::F8E5M2 => "F8_E5M2",
-            Self::I64 => "I64",
-            Self::I32 => "I32",
-            Self::I16 => "I16",
-            Self::I8 => "I8",
-            Self::U64 => "U64",
-            Self::U32 => "U32",
-            Self::U16 => "U16",
-            Self::U8 => "U8",
-            Self::Bool => "BOOL",
-            Self::C64 => "C64",
-        }
+        Self::NAMES[self as usize - 1].1
     }
 
     /// The number on the wire. It never changes.
@@ -125,7 +108,8 @@ impl TryFrom<u8> for DataType {
 
     fn try_from(code: u8) -> Result<Self, UnknownDataType> {
         let at = usize::from(code).wrapping_sub(1);
-        Self::ALL.get(at).copied().ok_or(UnknownDataType(code))
+        let known = Self::NAMES.get(at).map(|(data_type, _)| *data_type);
+        known.ok_or(UnknownDataType(code))
     }
 }
 
@@ -135,7 +119,7 @@ mod tests {
 
     #[test]
     fn numbers_go_there_and_back_and_others_are_refused() {
-        for data_type in DataType::ALL {
+        for (data_type, _) in DataType::NAMES {
             assert_eq!(DataType::try_from(data_type.code()), Ok(data_type));
         }
         for code in [0, 17, 255] {
@@ -145,7 +129,8 @@ mod tests {
 
     #[test]
     fn names_are_those_of_safetensors() {
-        let names: Vec<_> = DataType::ALL.iter().map(ToString::to_string).collect();
+        let names = (1..=16).map(|code| DataType::try_from(code).unwrap().to_string());
+        let names: Vec<_> = names.collect();
         assert_eq!(
             names.join(" "),
             "F64 F32 F16 BF16 F8_E4M3 F8_E5M2 I64 I32 I16 I8 U64 U32 U16 U8 BOOL C64"

@@ -11,13 +11,12 @@ use crate::call::methods::Methods;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::group::Group;
 use crate::options::DEFAULT_TIMEOUT;
-use crate::rref::{self, ReferenceSettings, Register};
+use crate::rref::{self, Register};
 use crate::runtime::accept::Reception;
 use crate::runtime::call::Destination;
 use crate::runtime::call::Timeout;
-use crate::runtime::core::{CallContext, Core, References, RpcAgent, Setup};
+use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::driver;
-use crate::service::functions::Functions;
 use crate::transport::Listener;
 use crate::wire::link::Endpoint;
 
@@ -63,7 +62,8 @@ impl RpcAgent {
     /// Starts the threads of an agent. What has to be known before anybody is served is told to it by
     /// `knowing`.
     pub(crate) fn start(
-        setup: Setup<Methods>,
+        setup: Setup,
+        methods: Methods,
         listener: Listener,
         knowing: impl FnOnce(&Arc<Core>),
     ) -> Result<Self, RpcError> {
@@ -71,7 +71,14 @@ impl RpcAgent {
             let text = format!("the agent cannot be started: {error}");
             RpcError::new(RpcErrorKind::Internal, text)
         };
-        let core = Core::new(setup, assemble).map_err(failed)?;
+        let me = Holder::new(setup.me.id, setup.incarnation);
+        let own = rref::offered().into_iter().chain([leader::offered()]);
+        let methods = own.fold(methods, |methods, (name, handler)| {
+            methods.offer(name, handler)
+        });
+        let (functions, keeps) = methods.split();
+        let references = Register::new(me, setup.references, keeps);
+        let core = Core::new(setup, functions, Box::new(references)).map_err(failed)?;
         knowing(&core);
         let reception = Reception::new(&core, listener).map_err(failed)?;
         let driver = driver::start(Arc::clone(&core), reception).map_err(failed)?;
@@ -187,18 +194,4 @@ impl RpcAgent {
             on_stop(self);
         }
     }
-}
-
-/// Splits methods, with those that every agent offers, into functions and remote references.
-fn assemble(
-    methods: Methods,
-    me: Holder,
-    settings: ReferenceSettings,
-) -> (Functions<CallContext>, Box<dyn References>) {
-    let own = rref::offered().into_iter().chain([leader::offered()]);
-    let methods = own.fold(methods, |methods, (name, handler)| {
-        methods.offer(name, handler)
-    });
-    let (functions, keeps) = methods.split();
-    (functions, Box::new(Register::new(me, settings, keeps)))
 }

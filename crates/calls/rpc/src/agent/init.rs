@@ -7,6 +7,7 @@ use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
 use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
 
@@ -201,7 +202,6 @@ impl RpcAgentBuilder {
                 total: options.message_limit,
                 ..Limits::default()
             },
-            methods: self.methods,
             timeout: options.timeout.limit(|| Some(DEFAULT_TIMEOUT))?,
             worker_threads: options.num_worker_threads as usize,
             transports,
@@ -209,7 +209,9 @@ impl RpcAgentBuilder {
             references: options.references,
         };
         // Others may call as soon as it listens, and functions call on.
-        let agent = RpcAgent::start(setup, listener, |core| core.see(&group.view()))?;
+        let agent = RpcAgent::start(setup, self.methods, listener, |core| {
+            core.see(&group.view())
+        })?;
         let core = Arc::downgrade(agent.core());
         group.on_change(move |change| {
             let Some(core) = core.upgrade() else {
@@ -268,11 +270,11 @@ impl RpcAgent {
         // Until all members of a static group are here, functions of this one are called and use
         // what it holds, whoever has it. One that leaves a dynamic group gives it back.
         let stays = self.is_in_static_group();
-        let at_rest = match stays {
-            true => core.references.rest(core, until),
-            false => core.references.shut_down(core, until),
+        let how = match stays {
+            true => Input::Quiesce,
+            false => Input::Shutdown,
         };
-        if !at_rest {
+        if !core.references.drain(core, how, until) {
             tracing::warn!(
                 worker = %self.me(),
                 "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
@@ -291,20 +293,10 @@ impl RpcAgent {
         }
         self.stop();
         if !drained {
-            let text = format!(
-                "calls were not over within {} s and were given up: to {}",
-                within.as_secs_f64(),
-                stuck
-                    .iter()
-                    .map(|worker| format!("{} (rank {})", worker.name, worker.id))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            );
-            let error = RpcError::new(RpcErrorKind::Deadline, text);
-            return Err(match &stuck[..] {
-                [worker] => error.with_worker(worker.clone()),
-                _ => error,
-            });
+            let within = within.as_secs_f64();
+            return Err(RpcError::late(&stuck, |names| {
+                format!("calls were not over within {within} s and were given up: to {names}")
+            }));
         }
         met
     }

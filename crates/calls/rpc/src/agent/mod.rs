@@ -5,8 +5,8 @@
 //! | here | begin, end, gathers; composes the layers below |
 //! | [`crate::call`] | typed functions |
 //! | [`crate::rref`] | remote references |
-//! | [`crate::runtime`] | members, peers, threads, calls |
-//! | [`crate::service`] | the answering side of a connection |
+//! | [`crate::runtime`] | members, peers, threads, calls, the answering side of a connection |
+//! | [`crate::service`] | offered functions, the threads that they run on, cancellation |
 //! | [`crate::channel`] | the calling side of a connection |
 //! | [`crate::bulk`] | large parts |
 //! | [`crate::wire`], [`crate::transport`] | frames, bytes |

@@ -45,7 +45,7 @@ pub(super) struct Call {
 
 #[derive(Default)]
 pub(super) struct Calls {
-    pub(super) pending: CallTable<u64, Call>,
+    pub(super) pending: CallTable<Call>,
     pub(super) credit: Credit,
     pub(super) queue: VecDeque<Request>,
     /// Parts of calls that are given up, which the callee may be reading still.
@@ -64,7 +64,6 @@ impl Calls {
         counted: bool,
         progress: Progress,
     ) {
-        let deadline = request.until();
         let call = Call {
             method: request.method,
             slot: Arc::clone(&request.slot),
@@ -77,10 +76,8 @@ impl Calls {
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
-        // The number is new, so it is taken.
-        let _ = self
-            .pending
-            .insert(request.id, call, deadline.map(clock::mono));
+        let deadline = request.until().map(clock::mono);
+        self.pending.insert(request.id, call, deadline);
     }
 
     /// Takes a call out that nobody waits for any more.

@@ -107,9 +107,7 @@ pub(super) fn replace_round(
 
 /// Ends a dynamic group for ever, if nobody is in it.
 fn end(store: &dyn Store, epoch: u64) -> Result<bool, RpcError> {
-    change(store, Keys { epoch }, |record| {
-        Ok::<_, RpcError>(record.end())
-    })?;
+    change(store, Keys { epoch }, Membership::end)?;
     Ok(members(store, epoch)?.is_over())
 }
 
@@ -122,16 +120,16 @@ pub(super) fn members(store: &dyn Store, epoch: u64) -> Result<Membership, RpcEr
 /// Changes the record of a dynamic group, however often somebody else is faster. `decide` says what
 /// to make of the record that is there, and is asked again for each that it finds instead; `None`
 /// leaves it as it is. Gives the record that was written.
-pub(super) fn change<E: From<RpcError>>(
+pub(super) fn change(
     store: &dyn Store,
     keys: Keys,
-    mut decide: impl FnMut(&Membership) -> Result<Option<Membership>, E>,
-) -> Result<Option<Membership>, E> {
+    mut decide: impl FnMut(&Membership) -> Option<Membership>,
+) -> Result<Option<Membership>, RpcError> {
     let key = keys.members();
     let mut held = peek(store, &key)?.unwrap_or_default();
     loop {
-        let record = Membership::decode(&held).map_err(RpcError::from)?;
-        let Some(next) = decide(&record)? else {
+        let record = Membership::decode(&held)?;
+        let Some(next) = decide(&record) else {
             return Ok(None);
         };
         let desired = next.encode();

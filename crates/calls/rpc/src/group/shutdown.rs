@@ -16,13 +16,13 @@ use super::failure::{store_failed, unreadable};
 use super::keys::Keys;
 use super::limit::Limit;
 use super::static_group::StaticGroup;
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// How long the first worker, who usually hosts the store, waits for the others to read the verdict.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What became of a shutdown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Verdict {
     /// Who had not drained in time; nobody means that the shutdown is complete.
     missing: Vec<WorkerInfo>,
@@ -59,11 +59,7 @@ pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<()
     let members = group.view.members().len();
     let is_last = is_all(count(store, &keys.drained())?, members);
     let verdict = if is_last {
-        let complete = Verdict {
-            missing: Vec::new(),
-            blamed: Vec::new(),
-            waited_ms: 0,
-        };
+        let complete = Verdict::default();
         Verdict::decode(&claim(store, &keys.verdict(), &complete.encode())?)?
     } else {
         wait_for_verdict(group, keys, limit)?
@@ -143,22 +139,13 @@ fn blamed(
 }
 
 fn not_drained(verdict: &Verdict) -> RpcError {
-    let names: Vec<String> = verdict
-        .blamed
-        .iter()
-        .map(|worker| format!("{} (rank {})", worker.name, worker.id))
-        .collect();
-    let message = format!(
-        "graceful shutdown of the RPC group: {} did not drain within {:.1} s; this worker has shut \
-         down all the same",
-        names.join(", "),
-        Duration::from_millis(verdict.waited_ms).as_secs_f64()
-    );
-    let error = RpcError::new(RpcErrorKind::Deadline, message);
-    match &verdict.blamed[..] {
-        [worker] => error.with_worker(worker.clone()),
-        _ => error,
-    }
+    let waited = Duration::from_millis(verdict.waited_ms).as_secs_f64();
+    RpcError::late(&verdict.blamed, |names| {
+        format!(
+            "graceful shutdown of the RPC group: {names} did not drain within {waited:.1} s; this \
+             worker has shut down all the same"
+        )
+    })
 }
 
 /// After the verdict: the last to have read it tells the first worker, and clears what the group kept

@@ -24,6 +24,7 @@ use super::failure::store_failed;
 use super::keys::{Keys, ROUND};
 use super::limit::Limit;
 use super::note::{Note, Refusal};
+use crate::init_method::check_size;
 use crate::{RpcError, RpcErrorKind};
 
 /// The time that the first worker waits for the others to read why there is no group.
@@ -70,20 +71,13 @@ pub(super) fn form(
 }
 
 fn check_arguments(me: &Member, world_size: u32) -> Result<(), RpcError> {
-    let invalid = |message| Err(RpcError::invalid(message));
-    if world_size == 0 {
-        return invalid(
-            "a static RPC group needs a world size of at least 1, got 0; for a group that workers \
-             join and leave, give none at all"
-                .to_owned(),
-        );
-    }
+    check_size(None, Some(world_size))?;
     let id = me.info.id;
     if id.0 >= world_size {
-        return invalid(format!(
+        return Err(RpcError::invalid(format!(
             "worker {} has rank {id}, which is not below the world size of {world_size}",
             me.info.name
-        ));
+        )));
     }
     Ok(())
 }
@@ -300,17 +294,16 @@ impl Forming<'_> {
                 let mut silent = Vec::new();
                 for member in view.members() {
                     if peek(self.store, &keys.ready_by(member.info.id))?.is_none() {
-                        silent.push(format!("{} (rank {})", member.info.name, member.info.id));
+                        silent.push(member.info.clone());
                     }
                 }
-                let message = format!(
-                    "the RPC group was not formed within {:.1} s: of {} workers, {} came and then said \
-                     nothing more; see whether it was stopped or has ended",
-                    self.limit.elapsed().as_secs_f64(),
-                    self.world_size,
-                    silent.join(", "),
-                );
-                let error = RpcError::new(RpcErrorKind::Deadline, message);
+                let (waited, all) = (self.limit.elapsed().as_secs_f64(), self.world_size);
+                let error = RpcError::late(&silent, |names| {
+                    format!(
+                        "the RPC group was not formed within {waited:.1} s: of {all} workers, {names} \
+                         came and then said nothing more; see whether it was stopped or has ended"
+                    )
+                });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
             }
         }

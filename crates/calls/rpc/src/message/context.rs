@@ -3,8 +3,12 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use crate::tensor::Tensor;
+
+/// A place of each thread.
+type Place<T> = LocalKey<RefCell<Option<T>>>;
 
 /// What a reference is for the worker that it came to. The type of references knows what is in it.
 pub type Adopted = Arc<dyn Any + Send + Sync>;
@@ -29,33 +33,38 @@ thread_local! {
     static ARRIVED: RefCell<Option<Arrived>> = const { RefCell::new(None) };
 }
 
-/// Runs `serialize` with a fresh place, and returns what was left there. Whatever was there before
-/// is put back, even if it panics: messages may be made while others are.
+/// Runs `serialize` with a fresh place, and returns what was left there.
 pub(super) fn giving<T>(serialize: impl FnOnce() -> T) -> (T, Given) {
-    struct PutBack(Option<Given>);
-    impl Drop for PutBack {
-        fn drop(&mut self) {
-            GIVEN.set(self.0.take());
-        }
-    }
-    let before = PutBack(GIVEN.replace(Some(Given::default())));
-    let result = serialize();
-    let given = GIVEN.take().unwrap_or_default();
-    drop(before);
-    (result, given)
+    let (result, given) = with_place(&GIVEN, Given::default(), serialize);
+    (result, given.unwrap_or_default())
 }
 
 /// Runs `deserialize` with these things to take.
 pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T {
-    struct PutBack(Option<Arrived>);
-    impl Drop for PutBack {
+    with_place(&ARRIVED, arrived, deserialize).0
+}
+
+/// Runs `work` with a value in a place of this thread.
+///
+/// Returns what is left of the value. What was in the place before is put back, even after a panic:
+/// messages may be made while others are.
+fn with_place<T: 'static, R>(
+    place: &'static Place<T>,
+    value: T,
+    work: impl FnOnce() -> R,
+) -> (R, Option<T>) {
+    struct PutBack<T: 'static>(&'static Place<T>, Option<T>);
+    impl<T: 'static> Drop for PutBack<T> {
         fn drop(&mut self) {
             // Dropped only after the place is free again: dropping a reference may do a lot.
-            let _left = ARRIVED.replace(self.0.take());
+            let _left = self.0.replace(self.1.take());
         }
     }
-    let _before = PutBack(ARRIVED.replace(Some(arrived)));
-    deserialize()
+    let before = PutBack(place, place.replace(Some(value)));
+    let result = work();
+    let left = place.take();
+    drop(before);
+    (result, left)
 }
 
 /// A tensor of the value that is being serialised; its number.
@@ -81,29 +90,12 @@ pub(super) fn give_reference(local: &[u8]) -> Result<u32, &'static str> {
 
 /// The tensor with this number.
 pub(super) fn take_tensor(number: u32) -> Result<Tensor, String> {
-    let arrived = |arrived: &Arrived| {
-        let tensor = arrived.tensors.get(number as usize);
-        let count = arrived.tensors.len();
-        tensor
-            .cloned()
-            .ok_or_else(|| format!("the value names tensor {number} of a message that has {count}"))
-    };
-    take(arrived)
-        .unwrap_or_else(|| Err("a tensor can only be made out of an RPC message".to_owned()))
+    take(|arrived| &arrived.tensors, number, "tensor")
 }
 
 /// The reference with this number.
 pub(super) fn take_reference(number: u32) -> Result<Adopted, String> {
-    let arrived = |arrived: &Arrived| {
-        let reference = arrived.references.get(number as usize);
-        let count = arrived.references.len();
-        reference.cloned().ok_or_else(|| {
-            format!("the value names remote reference {number} of a message that has {count}")
-        })
-    };
-    take(arrived).unwrap_or_else(|| {
-        Err("a remote reference can only be made out of an RPC message".to_owned())
-    })
+    take(|arrived| &arrived.references, number, "remote reference")
 }
 
 /// None outside of [`giving`].
@@ -115,7 +107,20 @@ fn give(push: impl FnOnce(&mut Given) -> usize) -> Option<u32> {
     })
 }
 
-/// None outside of [`taking`].
-fn take<T>(look: impl FnOnce(&Arrived) -> T) -> Option<T> {
-    ARRIVED.with_borrow(|arrived| arrived.as_ref().map(look))
+/// The thing with this number in one list of what can be taken.
+fn take<T: Clone>(
+    list: impl FnOnce(&Arrived) -> &Vec<T>,
+    number: u32,
+    what: &str,
+) -> Result<T, String> {
+    ARRIVED.with_borrow(|arrived| {
+        let Some(arrived) = arrived else {
+            return Err(format!("a {what} can only be made out of an RPC message"));
+        };
+        let all = list(arrived);
+        let count = all.len();
+        all.get(number as usize)
+            .cloned()
+            .ok_or_else(|| format!("the value names {what} {number} of a message that has {count}"))
+    })
 }

@@ -24,10 +24,10 @@ pub fn decode<T: DeserializeOwned>(
     payload: &Payload,
     incoming: &mut Incoming<'_>,
 ) -> Result<T, RpcError> {
+    let source = incoming.source;
     let what = |why: String| {
         let value = type_name::<T>();
-        refused(format!("this is no message of {value}: {why}"))
-            .with_worker(incoming.source.clone())
+        refused(format!("this is no message of {value}: {why}")).with_worker(source.clone())
     };
     let body = &payload.body[..];
     let Some((table_len, rest)) = body.split_first_chunk::<4>() else {
@@ -47,11 +47,7 @@ pub fn decode<T: DeserializeOwned>(
         let devices = parts_match(&table.tensors, &payload.parts).map_err(what)?;
         arrive(table, &devices, &payload.parts, incoming)?
     };
-    context::taking(arrived, || read(value)).map_err(|why| {
-        let value = type_name::<T>();
-        refused(format!("this is no message of {value}: {why}"))
-            .with_worker(incoming.source.clone())
-    })
+    context::taking(arrived, || read(value)).map_err(what)
 }
 
 /// A value that ends where its bytes end.

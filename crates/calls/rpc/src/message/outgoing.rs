@@ -31,7 +31,7 @@ pub fn encode<T: Serialize + ?Sized>(
     let mut writer = Writer::new();
     writer.push(&0_u32.to_le_bytes());
     let (written, given) = context::giving(|| writer.write(value));
-    written.map_err(|error| error.with_worker(outgoing.destination().clone()))?;
+    written.map_err(|error| error.with_worker(outgoing.destination.clone()))?;
     let mut parts = Vec::new();
     if !(given.tensors.is_empty() && given.references.is_empty()) {
         let value_end = writer.len();

@@ -26,10 +26,10 @@ impl fmt::Display for Direction {
 
 /// Where a message goes.
 pub struct Outgoing<'a> {
-    destination: &'a WorkerInfo,
-    direction: Direction,
-    device_map: Option<&'a DeviceMap>,
-    devices: Option<&'a [Device]>,
+    pub(super) destination: &'a WorkerInfo,
+    pub(super) direction: Direction,
+    pub(super) device_map: Option<&'a DeviceMap>,
+    pub(super) devices: Option<&'a [Device]>,
     pub(super) references: Option<&'a mut dyn ForkReferences>,
 }
 
@@ -66,24 +66,6 @@ impl<'a> Outgoing<'a> {
     pub fn with_devices(mut self, devices: &'a [Device]) -> Self {
         self.devices = Some(devices);
         self
-    }
-
-    /// The worker it goes to.
-    pub fn destination(&self) -> &'a WorkerInfo {
-        self.destination
-    }
-
-    /// Whether it asks or answers.
-    pub fn direction(&self) -> Direction {
-        self.direction
-    }
-
-    pub(crate) fn device_map(&self) -> Option<&'a DeviceMap> {
-        self.device_map
-    }
-
-    pub(crate) fn devices(&self) -> Option<&'a [Device]> {
-        self.devices
     }
 
     /// Who forks the remote references in it. Without, there must not be any.

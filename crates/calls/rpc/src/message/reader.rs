@@ -322,13 +322,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         self.deeper(|reader| visitor.visit_enum(reader))
     }
 
-    fn deserialize_identifier<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ReadError> {
-        Err(ReadError::NotDescribed)
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ReadError> {
-        Err(ReadError::NotDescribed)
-    }
+    serde::forward_to_deserialize_any! { identifier ignored_any }
 
     fn is_human_readable(&self) -> bool {
         false

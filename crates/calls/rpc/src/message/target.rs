@@ -11,7 +11,7 @@ use crate::{RpcError, RpcErrorKind};
 /// responses too, and itself twice.
 pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
-        RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination().clone())
+        RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination.clone())
     };
     let no_map = || {
         format!(
@@ -19,11 +19,10 @@ pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
              to CPU before sending them over RPC, or call `set_device_map` on \
              `RpcOptions` to explicitly configure device mapping. {} device mapping \
              is not available for destination {}",
-            outgoing.direction(),
-            outgoing.destination().name,
+            outgoing.direction, outgoing.destination.name,
         )
     };
-    let target = match outgoing.device_map() {
+    let target = match outgoing.device_map {
         None if device.is_cpu() => Device::CPU,
         None => {
             let text = format!("{}, but found tensor on device: {device}", no_map());
@@ -42,8 +41,8 @@ pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
         },
     };
     // After the maps, as in PyTorch.
-    if outgoing.direction() == Direction::Response
-        && let Some(devices) = outgoing.devices()
+    if outgoing.direction == Direction::Response
+        && let Some(devices) = outgoing.devices
         && !device.is_cpu()
         && !devices.contains(&device)
     {

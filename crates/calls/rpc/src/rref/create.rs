@@ -12,7 +12,6 @@ use rdzv_rpc_proto::frame::method_hash;
 use rdzv_rpc_proto::rref::{Fetch, ForkId, Handle, Input, RRefId};
 use serde::{Deserialize, Serialize};
 
-use super::failure;
 use super::question::{FETCH, answer};
 use super::reference::RRef;
 use super::register::Register;
@@ -105,7 +104,7 @@ impl RpcAgent {
             Ok(ids) => ids,
             Err(why) => {
                 codec::not_sent(core, forks);
-                return Err(named(failure::error(&why)).with_worker(member.info));
+                return Err(named(why.into()).with_worker(member.info));
             }
         };
         if owner == Register::of(core).me() {
@@ -221,7 +220,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
     let arrived = Register::of(core).with(core, |machine, _| {
         machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
-    arrived.map_err(|why| failure::error(&why))?;
+    arrived?;
     let context = CallContext {
         // The caller waits for the word only.
         deadline: None,

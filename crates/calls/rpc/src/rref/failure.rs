@@ -5,13 +5,15 @@ use rdzv_rpc_proto::rref::Failure;
 use crate::error::{RpcError, RpcErrorKind};
 
 /// The error of a call that could not use a reference.
-pub(super) fn error(failure: &Failure) -> RpcError {
-    let kind = match failure {
-        Failure::CreationFailed => RpcErrorKind::Deadline,
-        Failure::Deleted { .. } | Failure::Stopping => RpcErrorKind::Stopping,
-        Failure::OwnerLost { .. } | Failure::Gone(_) => RpcErrorKind::PeerLost,
-        Failure::GivenUp(_) => RpcErrorKind::Cancelled,
-        Failure::Refused(..) => RpcErrorKind::Protocol,
-    };
-    RpcError::new(kind, failure.to_string())
+impl From<Failure> for RpcError {
+    fn from(failure: Failure) -> Self {
+        let kind = match failure {
+            Failure::CreationFailed => RpcErrorKind::Deadline,
+            Failure::Deleted { .. } | Failure::Stopping => RpcErrorKind::Stopping,
+            Failure::OwnerLost { .. } | Failure::Gone(_) => RpcErrorKind::PeerLost,
+            Failure::GivenUp(_) => RpcErrorKind::Cancelled,
+            Failure::Refused(..) => RpcErrorKind::Protocol,
+        };
+        Self::new(kind, failure.to_string())
+    }
 }

@@ -11,7 +11,6 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
-use super::failure;
 use super::kept::Kept;
 use super::question::{self, QUESTION_OVER, fetch_method};
 use super::register::{Held, Local, Register};
@@ -118,7 +117,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
             Handle::User(_, fork) => Register::of(core)
                 .why(fork, &why)
                 .with_worker(self.owner().clone()),
-            Handle::Owner(_) => failure::error(&why),
+            Handle::Owner(_) => why.into(),
         })?;
         Ok((core, question))
     }

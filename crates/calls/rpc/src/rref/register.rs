@@ -12,23 +12,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_lock::Mutex;
 use rdzv_rpc_proto::rref::{
-    Batch, Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References,
-    Settings, UserInfo,
+    Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References, Settings,
+    UserInfo,
 };
-use rdzv_rpc_proto::worker::WorkerInfo;
 
 pub(super) use self::held::{Held, Local};
-use super::failure;
 use super::kept::{Keep, Kept, Made};
 use crate::channel::slot::Slot;
 use crate::error::RpcError;
-use crate::message::Adopted;
-use crate::runtime::core::{Confirmation, Core, References as AgentReferences, RpcAgent};
+use crate::runtime::core::{Confirmation, Core, RpcAgent};
 use crate::wire::clock;
 
 /// Where one waits for a value.
@@ -144,10 +140,7 @@ impl Register {
     /// Keeps a value of the application's own.
     pub(super) fn own(&self, core: &Arc<Core>, value: Kept) -> Result<RRefId, RpcError> {
         self.with_state(core, |state, _| {
-            let rref = state
-                .machine
-                .create()
-                .map_err(|failure| failure::error(&failure))?;
+            let rref = state.machine.create()?;
             state.values.insert(rref, Ok(value));
             Ok(rref)
         })
@@ -180,7 +173,7 @@ impl Register {
             _ => None,
         };
         let Some(cause) = cause else {
-            return failure::error(failure);
+            return failure.clone().into();
         };
         use crate::RpcErrorKind::{Deadline, PeerLost};
         match cause.kind {
@@ -206,7 +199,7 @@ impl Register {
             Some(UserInfo {
                 broken: Some(failure),
                 ..
-            }) => Err(failure::error(&failure)),
+            }) => Err(failure.into()),
             Some(_) => {
                 let slot = Confirmation::default();
                 state
@@ -216,7 +209,7 @@ impl Register {
                     .push(Arc::clone(&slot));
                 Ok(Some(slot))
             }
-            None => Err(failure::error(&Failure::Stopping)),
+            None => Err(Failure::Stopping.into()),
         }
     }
 
@@ -242,88 +235,6 @@ impl Register {
                 state.machine.handle(now, input);
             }
         });
-    }
-
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
-        let slot = Arc::new(Slot::default());
-        let drained = Arc::clone(&slot);
-        self.with_state(core, |state, now| {
-            state.drained.push(drained);
-            state.machine.handle(now, how);
-        });
-        slot.park(Some(until));
-        slot.is_filled()
-    }
-}
-
-impl AgentReferences for Register {
-    fn fork(
-        &self,
-        core: &Arc<Core>,
-        to: Member,
-        local: &[u8],
-    ) -> Result<(ForkId, Vec<u8>), RpcError> {
-        self.fork_for(core, to, local)
-    }
-
-    fn adopt(
-        &self,
-        core: &Arc<Core>,
-        source: &WorkerInfo,
-        fork: &[u8],
-    ) -> Result<(Adopted, Option<Confirmation>), RpcError> {
-        self.adopt_from(core, source, fork)
-    }
-
-    fn handle(&self, core: &Arc<Core>, input: Input<'_>) {
-        self.tell(core, input);
-    }
-
-    fn received(&self, core: &Arc<Core>, from: Member, body: &Bytes) {
-        match postcard::from_bytes::<Batch>(body) {
-            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
-            Ok(batch) => {
-                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
-            }
-            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
-        }
-    }
-
-    fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant> {
-        let now = clock::mono(now);
-        let due = self.state.lock().machine.deadline()?;
-        if due > now {
-            return Some(clock::instant(due));
-        }
-        self.tell(core, Input::Tick);
-        self.state.lock().machine.deadline().map(clock::instant)
-    }
-
-    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool {
-        self.drain(core, Input::Shutdown, until)
-    }
-
-    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool {
-        self.drain(core, Input::Quiesce, until)
-    }
-
-    fn end(&self, core: &Arc<Core>) -> Vec<Leak> {
-        self.tell(core, Input::End);
-        let mut state = self.state.lock();
-        let questions = std::mem::take(&mut state.questions);
-        let confirmations = std::mem::take(&mut state.confirmations);
-        let leaks = std::mem::take(&mut state.leaks);
-        let values = std::mem::take(&mut state.values);
-        drop(state);
-        let stopping = || failure::error(&Failure::Stopping);
-        for (_, answer) in questions.into_values() {
-            answer.fill(Err(stopping()));
-        }
-        for confirmation in confirmations.into_values().flatten() {
-            confirmation.fill(Err(stopping()));
-        }
-        drop(values);
-        leaks
     }
 }
 

@@ -8,7 +8,7 @@ use rdzv_rpc_proto::frame::Limits;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::connect::{adopt, ends};
 use crate::runtime::core::Core;
-use crate::service::server::Server;
+use crate::runtime::server::Server;
 use crate::transport::pending::{Pending, Source};
 use crate::transport::{Carrier, Listener, TransportError};
 use crate::wire::handshake::Greeting;
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 64;
 pub(crate) struct Reception {
     /// None when it listens no more.
     listener: Option<Listener>,
-    unauthenticated: Pending<Weak<Server<Core>>>,
+    unauthenticated: Pending<Weak<Server>>,
     /// Whether others may have connected, of which the listener says nothing.
     has_more: bool,
 }
@@ -120,20 +120,20 @@ impl Reception {
 }
 
 /// Closes the connection of a peer that says nothing.
-fn give_up(silent: &Weak<Server<Core>>, text: &str) {
+fn give_up(silent: &Weak<Server>, text: &str) {
     if let Some(server) = silent.upgrade() {
         server.say_goodbye(text);
         fail(&server, RpcError::new(RpcErrorKind::Protocol, text));
     }
 }
 
-fn is_unauthenticated(server: &Weak<Server<Core>>) -> bool {
+fn is_unauthenticated(server: &Weak<Server>) -> bool {
     server
         .upgrade()
         .is_some_and(|server| server.greeted_until().is_some() && !server.is_over())
 }
 
-fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server<Core>>, RpcError> {
+fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
     let (token, within) = (core.token.clone(), core.transports.greeting);
     let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
     let ends = ends(core, carrier, Limits::UNAUTHENTICATED);

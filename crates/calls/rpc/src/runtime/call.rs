@@ -15,7 +15,7 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::runtime::codec;
 use crate::runtime::core::{Core, RpcAgent};
-use crate::runtime::future::{InFlight, RpcFuture};
+use crate::runtime::future::{Begun, InFlight, RpcFuture};
 use crate::runtime::member::Member;
 use crate::runtime::method::Method;
 use crate::service::place::{Place, place, trace};
@@ -185,25 +185,13 @@ impl RpcAgent {
                 core: Arc::clone(core),
                 worker: member.info,
                 method: method.name(),
-                id: begun.id,
-                slot: begun.slot,
-                until: begun.until,
-                limit: begun.limit,
+                begun,
                 read: codec::decode_output,
                 forks,
             }),
             Err(error) => RpcFuture::ready(Arc::clone(core), Err(error.with_method(method.name()))),
         }
     }
-}
-
-/// A call that is on its way.
-pub(crate) struct Begun {
-    pub(crate) id: u64,
-    pub(crate) slot: Arc<Slot<crate::payload::Answer>>,
-    pub(crate) until: Option<Instant>,
-    /// How long it may take.
-    pub(crate) limit: Option<Duration>,
 }
 
 impl Core {

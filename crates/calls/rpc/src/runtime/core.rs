@@ -44,7 +44,6 @@ use crate::service::cancellation::Cancellation;
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
 use crate::service::place::{Place, inside};
-use crate::service::server::HangUp;
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::link::LinkPoller;
@@ -121,6 +120,12 @@ impl Drop for StopGuard {
     }
 }
 
+/// A connection, as far as a function may end it.
+pub(crate) trait HangUp: Send + Sync {
+    /// Tells the caller why, and ends the connection. That of a worker with itself stays.
+    fn hang_up(self: Arc<Self>, reason: &str);
+}
+
 /// Who calls, until when, and from where this call descends.
 #[derive(Debug, Clone)]
 pub struct CallContext {
@@ -177,10 +182,7 @@ impl CallContext {
 
     /// The caller, as the references know it.
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.caller.id,
-            incarnation: self.caller_incarnation,
-        }
+        Holder::new(self.caller.id, self.caller_incarnation)
     }
 }
 
@@ -211,13 +213,11 @@ pub(crate) trait References: Any + Send + Sync {
     /// Does what is due; returns when something is due next.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
-    /// Releases all that the application holds, and waits until those who have to know do. Returns
-    /// whether that was in time.
-    fn shut_down(&self, core: &Arc<Core>, until: Instant) -> bool;
-
-    /// Waits until nothing is in flight, and keeps what is held for functions that others call. Returns
-    /// whether that was in time.
-    fn rest(&self, core: &Arc<Core>, until: Instant) -> bool;
+    /// Waits until nothing is in flight. Returns `true` if that was in time.
+    ///
+    /// [`Input::Shutdown`] first releases all that the application holds; [`Input::Quiesce`] keeps
+    /// it for functions that others call.
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
 
     /// The end: nothing is kept any more. Returns what others still used.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
@@ -267,14 +267,13 @@ pub(crate) struct Core {
     pub(crate) rhythm: Rhythm,
 }
 
-/// What an agent is made of. `M` are its methods.
-pub(crate) struct Setup<M> {
+/// What an agent is made of, beside its methods.
+pub(crate) struct Setup {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,
     pub(crate) group: u64,
     pub(crate) token: Option<Token>,
     pub(crate) limits: Limits,
-    pub(crate) methods: M,
     pub(crate) timeout: Option<Duration>,
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,
@@ -283,17 +282,13 @@ pub(crate) struct Setup<M> {
 }
 
 impl Core {
-    /// An agent whose methods `assemble` turns into functions and remote references.
-    pub(crate) fn new<M>(
-        setup: Setup<M>,
-        assemble: impl FnOnce(M, Holder, Settings) -> (Functions<CallContext>, Box<dyn References>),
+    /// An agent with these functions and remote references.
+    pub(crate) fn new(
+        setup: Setup,
+        functions: Functions<CallContext>,
+        references: Box<dyn References>,
     ) -> std::io::Result<Arc<Self>> {
-        let holder = Holder {
-            id: setup.me.id,
-            incarnation: setup.incarnation,
-        };
         let executor = Executor::new(setup.me.name.as_str(), setup.worker_threads)?;
-        let (functions, references) = assemble(setup.methods, holder, setup.references);
         Ok(Arc::new(Self {
             me: setup.me,
             incarnation: setup.incarnation,

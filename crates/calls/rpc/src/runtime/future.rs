@@ -40,19 +40,46 @@ enum State<T> {
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
 }
 
+impl<T> State<T> {
+    /// Blocks until the result is there, at the latest until `until`.
+    ///
+    /// `None` if it is not there by then, or was taken before.
+    fn wait(&self, until: Option<Instant>) -> Option<Result<T, RpcError>> {
+        match self {
+            Self::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
+            Self::Slot(_, slot) => {
+                slot.park(until);
+                slot.take()
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self {
+            Self::Call(call) => call.begun.slot.is_filled(),
+            Self::Slot(_, slot) => slot.is_filled(),
+        }
+    }
+}
+
 /// How a value is read out of a reply.
 type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
-/// A call on its way.
-pub(crate) struct InFlight<T> {
-    pub(crate) core: Arc<Core>,
-    pub(crate) worker: WorkerInfo,
-    pub(crate) method: &'static str,
+/// A call that is on its way.
+pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) until: Option<Instant>,
     /// How long it may take.
     pub(crate) limit: Option<Duration>,
+}
+
+/// A call on its way, and what becomes of its answer.
+pub(crate) struct InFlight<T> {
+    pub(crate) core: Arc<Core>,
+    pub(crate) worker: WorkerInfo,
+    pub(crate) method: &'static str,
+    pub(crate) begun: Begun,
     pub(crate) read: Read<T>,
     /// The references in the argument.
     pub(crate) forks: Vec<ForkId>,
@@ -64,42 +91,45 @@ impl<T> InFlight<T> {
             strayed(&self.core, &self.forks);
         }
         let value = answer.and_then(|payload| (self.read)(&self.core, &self.worker, &payload));
-        value.map_err(|error| {
-            error
-                .with_worker(self.worker.clone())
-                .with_method(self.method)
-        })
+        value.map_err(|error| self.named(error))
+    }
+
+    /// An error of this call.
+    fn named(&self, error: RpcError) -> RpcError {
+        error
+            .with_worker(self.worker.clone())
+            .with_method(self.method)
     }
 
     /// Blocks until the answer is there, at the latest until the call's time is over; or until then.
     fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
-        let until = self.until.into_iter().chain(at_most).min();
+        let until = self.begun.until.into_iter().chain(at_most).min();
         loop {
-            if let Some(answer) = self.slot.take() {
+            if let Some(answer) = self.begun.slot.take() {
                 return Some(answer);
             }
             let client = self.core.peers.client(self.worker.id);
             if until.is_some_and(|until| until <= Instant::now()) {
-                if self.until.is_none_or(|until| until > Instant::now()) {
+                if self.begun.until.is_none_or(|until| until > Instant::now()) {
                     return None;
                 }
                 self.time_over(client.as_ref());
                 continue;
             }
             match client {
-                Some(client) => client.wait(&self.slot, until),
+                Some(client) => client.wait(&self.begun.slot, until),
                 // It is being connected to, or lost: then the slot is about to be filled.
-                None => self.slot.park(until),
+                None => self.begun.slot.park(until),
             }
         }
     }
 
     /// Fills the slot, whoever has the call now.
     fn time_over(&self, client: Option<&Arc<Client>>) {
-        let limit = self.limit.unwrap_or_default();
+        let limit = self.begun.limit.unwrap_or_default();
         let error = match client {
             Some(client) => {
-                client.time_over(self.id);
+                client.time_over(self.begun.id);
                 time_is_over(limit, "its answer was about to arrive, or it to be sent")
             }
             None => {
@@ -109,7 +139,7 @@ impl<T> InFlight<T> {
             }
         };
         // It may be in nobody's books just now. If it was found above, the slot is filled.
-        self.slot.fill(Err(error));
+        self.begun.slot.fill(Err(error));
     }
 }
 
@@ -128,10 +158,7 @@ impl<T: Send + 'static> RpcFuture<T> {
 
     /// Whether the result is there.
     pub fn is_done(&self) -> bool {
-        match &self.state {
-            State::Call(call) => call.slot.is_filled(),
-            State::Slot(_, slot) => slot.is_filled(),
-        }
+        self.state.is_done()
     }
 
     /// Blocks until the result is there, or so long. The result stays here: the next wait gets the same.
@@ -147,23 +174,14 @@ impl<T: Send + 'static> RpcFuture<T> {
     {
         must_not_be_async()?;
         let until = Some(Instant::now() + at_most);
-        let known = match &self.state {
-            State::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
-            State::Slot(_, slot) => {
-                slot.park(until);
-                slot.take()
-            }
-        };
-        let Some(result) = known else {
+        let Some(result) = self.state.wait(until) else {
             let text = format!(
                 "the result was not there within {} s; the call goes on",
                 at_most.as_secs_f64()
             );
             let error = RpcError::new(RpcErrorKind::Deadline, text);
             return Err(match &self.state {
-                State::Call(call) => error
-                    .with_worker(call.worker.clone())
-                    .with_method(call.method),
+                State::Call(call) => call.named(error),
                 State::Slot(..) => error,
             });
         };
@@ -179,14 +197,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// called: it would hold up what it waits for; `.await` the future there.
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
-        let result = match self.state {
-            State::Call(call) => call.wait(None).map(|answer| call.decode(answer)),
-            State::Slot(_, slot) => {
-                slot.park(None);
-                slot.take()
-            }
-        };
-        result.unwrap_or_else(|| {
+        self.state.wait(None).unwrap_or_else(|| {
             let text = "the result was taken before";
             Err(RpcError::new(RpcErrorKind::Internal, text))
         })
@@ -198,14 +209,12 @@ impl<T: Send + 'static> RpcFuture<T> {
         match &self.state {
             State::Call(call) => {
                 if let Some(client) = call.core.peers.client(call.worker.id) {
-                    client.cancel(call.id);
+                    client.cancel(call.begun.id);
                 }
                 // If it waits for a connection still, it is not sent any more.
                 let text = "the call was cancelled by its caller";
-                let error = RpcError::new(RpcErrorKind::Cancelled, text)
-                    .with_worker(call.worker.clone())
-                    .with_method(call.method);
-                call.slot.fill(Err(error));
+                let error = call.named(RpcError::new(RpcErrorKind::Cancelled, text));
+                call.begun.slot.fill(Err(error));
             }
             State::Slot(_, slot) => {
                 let text = "it was cancelled";
@@ -283,7 +292,11 @@ impl<T> Future for RpcFuture<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &self.state {
-            State::Call(call) => call.slot.poll(context).map(|answer| call.decode(answer)),
+            State::Call(call) => call
+                .begun
+                .slot
+                .poll(context)
+                .map(|answer| call.decode(answer)),
             State::Slot(_, slot) => slot.poll(context),
         }
     }
@@ -291,15 +304,13 @@ impl<T> Future for RpcFuture<T> {
 
 impl<T> fmt::Debug for RpcFuture<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let done = self.state.is_done();
         match &self.state {
-            State::Call(call) => write!(
-                formatter,
-                "RpcFuture({} on {}, done: {})",
-                call.method,
-                call.worker,
-                call.slot.is_filled()
-            ),
-            State::Slot(_, slot) => write!(formatter, "RpcFuture(done: {})", slot.is_filled()),
+            State::Call(call) => {
+                let (method, worker) = (call.method, &call.worker);
+                write!(formatter, "RpcFuture({method} on {worker}, done: {done})")
+            }
+            State::Slot(..) => write!(formatter, "RpcFuture(done: {done})"),
         }
     }
 }

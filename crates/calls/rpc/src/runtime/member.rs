@@ -1,10 +1,12 @@
 //! The members of the group, as far as calls to them need them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rdzv_rpc_proto::rref::Member as Holder;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 
+use crate::bulk::remote_read::Lending;
 use crate::transport::PeerAddress;
 
 /// A member of the group.
@@ -18,10 +20,21 @@ pub(crate) struct Member {
 impl Member {
     /// As the references know it.
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.info.id,
-            incarnation: self.incarnation,
-        }
+        Holder::new(self.info.id, self.incarnation)
+    }
+}
+
+/// The worker at the calling end of a connection.
+pub(crate) struct Caller {
+    pub(crate) worker: WorkerInfo,
+    pub(crate) incarnation: u64,
+    pub(crate) lending: Arc<Lending>,
+}
+
+impl Caller {
+    /// The caller as one who holds references.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder::new(self.worker.id, self.incarnation)
     }
 }
 

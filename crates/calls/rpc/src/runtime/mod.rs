@@ -5,9 +5,9 @@
 //!        ▲                                 │
 //!        └────────── reply ◄───────────────┘   read by the thread that waits for it, else by the driver
 //!
-//!   another worker ══► service::server ── first step ──► function
-//!                            ▲                              │ has to wait
-//!                            └───────── reply ◄── tokio ◄───┘
+//!   another worker ══► server ── first step ──► function
+//!                       ▲                          │ has to wait
+//!                       └─────── reply ◄── tokio ◄─┘
 //! ```
 //!
 //! An agent has three threads: the *driver* (waits for all connections and takes the first step of
@@ -19,6 +19,7 @@
 //! | [`core`] | the parts of an agent, and its handles; [`core::References`] is what it needs of remote references |
 //! | [`member`], [`peers`], [`gathers`] | other members, connections to them, values that they gather |
 //! | [`connect`], [`accept`], [`driver`] | connections begin, and are waited for |
+//! | [`server`] | the answering side of a connection: requests, their limits, replies |
 //! | [`placement`] | the processor that the driver runs on |
 //! | [`call`], [`future`] | a call is made, and its result taken |
 //! | [`codec`], [`method`], [`run`] | values to messages and back; typed names; one run of a function |
@@ -36,3 +37,4 @@ pub(crate) mod method;
 pub(crate) mod peers;
 pub(crate) mod placement;
 pub(crate) mod run;
+pub(crate) mod server;

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use super::error::TransportError;
 use super::options::TransportOptions;
 use super::peer_address::{PeerAddress, host_identity};
-use super::socket::{self, Socket, SocketRead, SocketWrite, send};
+use super::socket::{self, Socket, send};
 use super::tls::{self, TlsSession};
 use super::unix::{self, Agreed};
 use super::wait::Attempt;
@@ -76,20 +76,14 @@ fn far(
         return Err(refused(attempt, reason));
     }
     match (&options.tls, peer_address.tls) {
-        (None, true) => Err(TransportError::Refused {
-            peer: attempt.peer.to_owned(),
-            reason:
-                "it wants TLS and this worker has no certificates: give them to all workers or \
-                     to none"
-                    .to_owned(),
-        }),
-        (Some(_), false) => Err(TransportError::Refused {
-            peer: attempt.peer.to_owned(),
-            reason:
-                "it has no TLS and this worker wants it: give certificates to all workers or to \
-                     none"
-                    .to_owned(),
-        }),
+        (None, true) => Err(refused(
+            attempt,
+            "it wants TLS and this worker has no certificates: give them to all workers or to none",
+        )),
+        (Some(_), false) => Err(refused(
+            attempt,
+            "it has no TLS and this worker wants it: give certificates to all workers or to none",
+        )),
         (None, false) => {
             let socket = tcp::dial(peer_address.address, options.heartbeat_limit, attempt)?;
             tcp_carrier(socket, attempt.peer.to_owned(), why_not)
@@ -197,7 +191,7 @@ pub(super) fn tls_carrier(
     })
 }
 
-fn split(socket: OwnedFd) -> Result<(SocketRead, SocketWrite), TransportError> {
+fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
     socket::halves(socket).map_err(TransportError::system("share a socket"))
 }
 

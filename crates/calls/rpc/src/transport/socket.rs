@@ -11,17 +11,16 @@ use super::{ReadHalf, WriteHalf};
 /// The most pieces that the kernel takes at once.
 const MOST_PIECES: usize = 1024;
 
-pub(super) struct SocketRead(OwnedFd);
-
-pub(super) struct SocketWrite(OwnedFd);
+/// A socket: a half of a carrier, or a stream for TLS.
+pub(super) struct Socket(pub(super) OwnedFd);
 
 /// The halves of a socket. Each has a descriptor of its own, so that each can be watched by itself.
-pub(super) fn halves(socket: OwnedFd) -> io::Result<(SocketRead, SocketWrite)> {
+pub(super) fn halves(socket: OwnedFd) -> io::Result<(Socket, Socket)> {
     let twin = socket.try_clone()?;
-    Ok((SocketRead(socket), SocketWrite(twin)))
+    Ok((Socket(socket), Socket(twin)))
 }
 
-impl ReadHalf for SocketRead {
+impl ReadHalf for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         receive(&self.0, into)
     }
@@ -31,7 +30,7 @@ impl ReadHalf for SocketRead {
     }
 }
 
-impl WriteHalf for SocketWrite {
+impl WriteHalf for Socket {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         send(&self.0, parts)
     }
@@ -44,9 +43,6 @@ impl WriteHalf for SocketWrite {
         close(&self.0);
     }
 }
-
-/// A socket as a stream, for TLS.
-pub(super) struct Socket(pub(super) OwnedFd);
 
 impl Read for Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {

@@ -13,33 +13,25 @@ use super::{ReadHalf, WriteHalf};
 /// A TLS session over a socket of this crate.
 pub(super) type TlsSession = Session<Socket>;
 
-pub(super) struct TlsRead {
-    session: Arc<Mutex<TlsSession>>,
-    watched: OwnedFd,
-}
-
-pub(super) struct TlsWrite {
+/// One half of a carrier.
+pub(super) struct TlsHalf {
     session: Arc<Mutex<TlsSession>>,
     watched: OwnedFd,
 }
 
 /// The halves of a session whose handshake is over. They share it: neither waits while it has it.
-pub(super) fn halves(session: TlsSession) -> io::Result<(TlsRead, TlsWrite)> {
-    let first = session.stream().0.try_clone()?;
-    let second = session.stream().0.try_clone()?;
+pub(super) fn halves(session: TlsSession) -> io::Result<(TlsHalf, TlsHalf)> {
+    let socket = &session.stream().0;
+    let watched = [socket.try_clone()?, socket.try_clone()?];
     let session = Arc::new(Mutex::new(session));
-    let read = TlsRead {
+    let [read, write] = watched.map(|watched| TlsHalf {
         session: Arc::clone(&session),
-        watched: first,
-    };
-    let write = TlsWrite {
-        session,
-        watched: second,
-    };
+        watched,
+    });
     Ok((read, write))
 }
 
-impl ReadHalf for TlsRead {
+impl ReadHalf for TlsHalf {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.session.lock().read(into)
     }
@@ -53,7 +45,7 @@ impl ReadHalf for TlsRead {
     }
 }
 
-impl WriteHalf for TlsWrite {
+impl WriteHalf for TlsHalf {
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.session.lock().write(parts)
     }

@@ -20,15 +20,6 @@ pub(crate) struct Heart {
     heartbeat: Mutex<Heartbeat>,
 }
 
-/// What a look has shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// The host is there as far as is known; the next look is then.
-    Beats(Instant),
-    /// Nothing has been heard of it for so long.
-    Dead(Duration),
-}
-
 impl Heart {
     /// Takes over from the system, which ends connections whose peer takes nothing.
     pub(crate) fn new(socket: &OwnedFd, rhythm: Rhythm) -> io::Result<Self> {
@@ -49,11 +40,17 @@ impl Heart {
         clock::instant(self.heartbeat.lock().next())
     }
 
-    /// Looks, if it is time or nearly so: then one look serves for all connections.
-    pub(crate) fn look(&self, socket: &OwnedFd, now: Instant) -> Look {
+    /// Looks, if it is time or nearly so. Returns the time of the next look.
+    ///
+    /// One look serves for all connections.
+    ///
+    /// # Errors
+    ///
+    /// The host is gone: the time since its last message.
+    pub(crate) fn look(&self, socket: &OwnedFd, now: Instant) -> Result<Instant, Duration> {
         let next = self.next();
         if next > now + self.rhythm.beat() / 2 {
-            return Look::Beats(next);
+            return Ok(next);
         }
         let mut heartbeat = self.heartbeat.lock();
         // A connection of which the system knows nothing is over, which its reader notices.
@@ -61,8 +58,8 @@ impl Heart {
             .ok()
             .and_then(|seen| heartbeat.look(clock::mono(now), &seen));
         match dead {
-            Some(silent) => Look::Dead(silent),
-            None => Look::Beats(clock::instant(heartbeat.next()).max(now + SHORTEST)),
+            Some(silent) => Err(silent),
+            None => Ok(clock::instant(heartbeat.next()).max(now + SHORTEST)),
         }
     }
 }

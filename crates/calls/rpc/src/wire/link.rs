@@ -16,7 +16,7 @@ use rustix::net::sockopt;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::transport::{Readiness, TransportKind};
-use crate::wire::heartbeat::{Heart, Look};
+use crate::wire::heartbeat::Heart;
 use crate::wire::poller::{LinkId, Poller};
 use crate::wire::reader::{Broken, Reader};
 use crate::wire::writer::{Left, Part, Writer};
@@ -293,15 +293,9 @@ impl Link {
 
     /// Looks whether the other host is there. Says when to look next, or why the connection is over.
     pub(crate) fn look(&self, now: Instant) -> Result<Option<Instant>, RpcError> {
-        match self
-            .heart
-            .as_ref()
-            .map(|heart| heart.look(&self.readable, now))
-        {
-            None => Ok(None),
-            Some(Look::Beats(next)) => Ok(Some(next)),
-            Some(Look::Dead(silent)) => Err(self.vanished(silent)),
-        }
+        let heart = self.heart.as_ref();
+        let look = heart.map(|heart| heart.look(&self.readable, now));
+        look.transpose().map_err(|silent| self.vanished(silent))
     }
 
     fn broken_by(&self, broken: Broken) -> RpcError {

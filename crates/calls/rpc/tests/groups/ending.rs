@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc::RpcErrorKind;
 
-use super::support::{LONG, form_all, formed, stores, worker};
+use super::support::{LONG, form_all, formed, shut_down, stores, worker};
 
 fn trio() -> Vec<rdzv_rpc_proto::directory::Member> {
     ["a", "b", "c"]
@@ -44,11 +44,7 @@ fn a_group_leaves_nothing_but_its_number_in_the_store() {
         let mut sizes = Vec::new();
         for _ in 0..3 {
             let groups = formed(form_all(&store, trio(), LONG));
-            thread::scope(|scope| {
-                for group in &groups {
-                    scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-                }
-            });
+            shut_down(&groups);
             sizes.push(store.num_keys().unwrap());
         }
         assert_eq!(sizes[0], sizes[2], "{sizes:?}");

@@ -10,8 +10,8 @@ use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 
 use super::support::{
-    LONG, connection, form_all, form_each, formed, join, names, stores, tcp_store, with_devices,
-    worker,
+    LONG, connection, form_all, form_each, formed, join, names, shut_down, stores, tcp_store,
+    with_devices, worker,
 };
 use super::watched::Watched;
 
@@ -229,21 +229,13 @@ fn processes_with_different_histories_meet_in_one_store() {
         // nobody has said anything; then with a third.
         for _ in 0..3 {
             let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
-            thread::scope(|scope| {
-                for group in &groups {
-                    scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-                }
-            });
+            shut_down(&groups);
         }
         let epoch = |groups: &[Group]| groups[0].view().epoch();
         let first = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
         let second = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
         assert!(epoch(&second) > epoch(&first));
-        thread::scope(|scope| {
-            for group in &second {
-                scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-            }
-        });
+        shut_down(&second);
         let workers = vec![worker("a", 0), worker("b", 1), worker("new", 2)];
         assert_eq!(
             names(&formed(form_all(&store, workers, LONG))[2].view()),
@@ -329,11 +321,7 @@ fn a_static_worker_does_not_disturb_a_dynamic_group_nor_the_other_way_round() {
         let error = join(&store, worker("c", 2)).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
         assert!(error.message.starts_with(MIXED), "{error}");
-        thread::scope(|scope| {
-            for group in &groups {
-                scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-            }
-        });
+        shut_down(&groups);
         join(&store, worker("c", 2)).unwrap().leave().unwrap();
     }
 }

@@ -11,8 +11,8 @@ use rdzv_rpc_proto::worker::WorkerName;
 use rdzv_store::{FileStore, Store};
 
 use super::support::{
-    LEASE, LONG, Views, connection, form_all, formed, join, names, stores, tcp_store, with_devices,
-    worker,
+    LEASE, LONG, Views, connection, form_all, formed, join, names, shut_down, stores, tcp_store,
+    with_devices, worker,
 };
 use super::watched::Watched;
 
@@ -284,11 +284,7 @@ fn a_file_is_enough_to_meet_in() {
     let store: Arc<dyn Store> = Arc::new(FileStore::open(path, None).unwrap());
     let workers = vec![worker("a", 0), worker("b", 1), worker("c", 2)];
     let groups = formed(form_all(&store, workers, LONG));
-    std::thread::scope(|scope| {
-        for group in &groups {
-            scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-        }
-    });
+    shut_down(&groups);
     let a = join(&store, worker("a", 0)).unwrap();
     let said = Views::of(&a);
     let b = join(&store, worker("b", 1)).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rdzv_rpc::group::Group;
 use rdzv_store::Store;
 
-use super::support::{connection, names, tcp_store, worker};
+use super::support::{connection, names, shut_down, tcp_store, worker};
 use super::watched::Watched;
 
 /// How long any of it may take.
@@ -118,11 +118,7 @@ fn a_worker_is_back_while_its_former_group_is_cleared_away() {
                 group.unwrap_or_else(|error| panic!("calls {at} and {later}: {error}"))
             });
             assert_eq!(names(&groups[0].view()), ["slow", "quick"]);
-            thread::scope(|scope| {
-                for group in &groups {
-                    scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
-                }
-            });
+            shut_down(&groups);
             let keys = store.list_keys().unwrap();
             assert_eq!(keys, ["rdzv/rpc/round"], "calls {at} and {later}");
         }

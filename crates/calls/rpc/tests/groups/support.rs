@@ -99,6 +99,15 @@ pub(crate) fn formed(results: Vec<Result<Group, RpcError>>) -> Vec<Group> {
     results.into_iter().map(Result::unwrap).collect()
 }
 
+/// Shuts all members of a group down at the same time.
+pub(crate) fn shut_down(groups: &[Group]) {
+    thread::scope(|scope| {
+        for group in groups {
+            scope.spawn(|| group.shutdown_barrier(LONG).unwrap());
+        }
+    });
+}
+
 pub(crate) fn join(store: &Arc<dyn Store>, worker: Member) -> Result<Group, RpcError> {
     Group::join(connection(store), worker, LEASE, LONG)
 }

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use rdzv_rpc::transport::peer_address::host_identity;
 use rdzv_rpc::transport::{
-    Carrier, Listener, PeerAddress, TransportKind, TransportOptions, WriteHalf, connect,
+    Carrier, PeerAddress, TransportKind, TransportOptions, WriteHalf, connect,
 };
 use rustix::event::PollFlags;
 
 use super::pump::{fill, read, read_to_end, wait, write, write_all};
-use super::world::{KINDS, TEST_LIMIT, meet, options, pair};
+use super::world::{KINDS, TEST_LIMIT, listening, meet, options, pair};
 
 /// Bytes that are the same for the same seed, and pieces of them to write.
 fn stream(seed: u64, length: usize) -> (Vec<u8>, impl FnMut() -> usize) {
@@ -234,8 +234,7 @@ fn chosen(
     acceptor: &TransportOptions,
     change: impl FnOnce(&mut PeerAddress),
 ) -> (TransportKind, String) {
-    let mut listener = Listener::new(acceptor.clone()).unwrap();
-    let mut peer_address = listener.peer_address().unwrap();
+    let (mut listener, mut peer_address) = listening(acceptor.clone());
     change(&mut peer_address);
     let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
     let connected = connected.unwrap();
@@ -273,8 +272,7 @@ fn the_nearest_way_that_works_is_taken() {
 
 #[test]
 fn nobody_at_the_address_is_notified_with_the_address() {
-    let listener = Listener::new(options(TransportKind::Tcp)).unwrap();
-    let peer_address = listener.peer_address().unwrap();
+    let (listener, peer_address) = listening(options(TransportKind::Tcp));
     drop(listener);
     let error = connect(
         &peer_address,

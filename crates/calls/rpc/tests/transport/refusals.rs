@@ -14,7 +14,7 @@ use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal}
 
 use super::certificates::identity;
 use super::pump::{read, write_all};
-use super::world::{TEST_LIMIT, accept, meet, options};
+use super::world::{TEST_LIMIT, accept, between, listening, meet, options};
 use rdzv_testing::Authority;
 
 /// What a peer was told in a last frame.
@@ -48,9 +48,7 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
         users: Some(vec![ours + 1]),
         ..TransportOptions::default()
     };
-    let mut listener = Listener::new(foreign.clone()).unwrap();
-    let peer_address = listener.peer_address().unwrap();
-    let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
+    let (connected, accepted) = between(foreign.clone(), &TransportOptions::default());
     let reason = format!(
         "user {ours} may not talk to a worker of user {ours}: run all workers of a host as one user, \
          or allow it in the options"
@@ -65,8 +63,7 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     assert_eq!(text, expected);
     // The other way round: whoever listens is looked at too, so a name that somebody else took is
     // of no use to him.
-    let listener = Listener::new(TransportOptions::default()).unwrap();
-    let peer_address = listener.peer_address().unwrap();
+    let (_listener, peer_address) = listening(TransportOptions::default());
     let error = connect(&peer_address, &foreign, Instant::now() + TEST_LIMIT).unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
@@ -96,8 +93,7 @@ fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
             greeting,
             ..options(kind)
         };
-        let mut listener = Listener::new(options.clone()).unwrap();
-        let peer_address = listener.peer_address().unwrap();
+        let (mut listener, peer_address) = listening(options.clone());
         let since = Instant::now();
         let silent: Box<dyn std::any::Any> = match kind {
             TransportKind::TlsTcp => Box::new(tcp_stream(&listener)),
@@ -115,8 +111,7 @@ fn who_says_nothing_is_dropped_in_time_and_delays_nobody() {
 #[test]
 fn a_flood_of_silent_peers_keeps_nobody_away() {
     let options = TransportOptions::default();
-    let mut listener = Listener::new(options.clone()).unwrap();
-    let peer_address = listener.peer_address().unwrap();
+    let (mut listener, peer_address) = listening(options.clone());
     let mut silent = Vec::new();
     let mut pushed_out = 0;
     for _ in 0..200 {
@@ -155,10 +150,7 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
         ..options(TransportKind::TlsTcp)
     };
     // The listener has the foreign one: whoever connects sees it first.
-    let mut listener = Listener::new(foreign).unwrap();
-    let peer_address = listener.peer_address().unwrap();
-    let ours = options(TransportKind::TlsTcp);
-    let (connected, accepted) = meet(&mut listener, &peer_address, &ours);
+    let (connected, accepted) = between(foreign, &options(TransportKind::TlsTcp));
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let reason = "the authority of this job has not signed its certificate";
     assert!(connected.to_string().ends_with(reason), "{connected}");
@@ -180,9 +172,7 @@ fn a_certificate_that_only_the_listener_refuses_is_notified_to_its_owner() {
         tls: Some(identity(&job, "worker")),
         ..options(TransportKind::Tcp)
     };
-    let mut listener = Listener::new(ours).unwrap();
-    let peer_address = listener.peer_address().unwrap();
-    let (connected, accepted) = meet(&mut listener, &peer_address, &unauthenticated);
+    let (connected, accepted) = between(ours, &unauthenticated);
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let text = accepted.to_string();
     assert!(
@@ -208,9 +198,7 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
         ..options(TransportKind::Tcp)
     };
     // A name that no host can have stands in a URI.
-    let mut listener = Listener::new(with("group:worker_0")).unwrap();
-    let peer_address = listener.peer_address().unwrap();
-    let (connected, accepted) = meet(&mut listener, &peer_address, &with("trainer-1"));
+    let (connected, accepted) = between(with("group:worker_0"), &with("trainer-1"));
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!(connected.kind, TransportKind::TlsTcp);
     connected.check_name("group:worker_0").unwrap();
@@ -234,14 +222,12 @@ fn with_tls_on_one_side_only_both_are_notified() {
         ),
         (&plain, &secure, "it has no TLS and this worker wants it"),
     ] {
-        let listener = Listener::new(listens.clone()).unwrap();
-        let peer_address = listener.peer_address().unwrap();
+        let (_listener, peer_address) = listening(listens.clone());
         let error = connect(&peer_address, connects, Instant::now() + TEST_LIMIT).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
     // By what is said, if what was published is out of date: a frame where TLS is wanted.
-    let mut listener = Listener::new(secure.clone()).unwrap();
-    let mut peer_address = listener.peer_address().unwrap();
+    let (mut listener, mut peer_address) = listening(secure.clone());
     peer_address.tls = false;
     let mut carrier = connect(&peer_address, &plain, Instant::now() + TEST_LIMIT).unwrap();
     let mut hello = Vec::new();
@@ -260,8 +246,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
         "this worker wants TLS: give certificates to all workers or to none"
     );
     // And TLS where a frame is wanted: the words of a listener without TLS are none of TLS.
-    let mut listener = Listener::new(plain).unwrap();
-    let mut peer_address = listener.peer_address().unwrap();
+    let (mut listener, mut peer_address) = listening(plain);
     peer_address.tls = true;
     std::thread::scope(|scope| {
         let connecting =
@@ -278,8 +263,7 @@ fn a_silent_listener_is_given_up_at_the_deadline() {
     for kind in [TransportKind::TlsTcp, TransportKind::Shared] {
         let options = options(kind);
         // The kernel takes connections in; nobody accepts them.
-        let listener = Listener::new(options.clone()).unwrap();
-        let peer_address = listener.peer_address().unwrap();
+        let (_listener, peer_address) = listening(options.clone());
         let since = Instant::now();
         let deadline = since + Duration::from_millis(200);
         let error = connect(&peer_address, &options, deadline).unwrap_err();

@@ -44,15 +44,18 @@ pub(crate) fn accept(listener: &mut Listener) -> Result<Carrier, TransportError>
     }
 }
 
+/// What the side that connects has, and the side that listens.
+pub(crate) type Met = (
+    Result<Carrier, TransportError>,
+    Result<Carrier, TransportError>,
+);
+
 /// Both ends of a connection, or why each has none.
 pub(crate) fn meet(
     listener: &mut Listener,
     peer_address: &PeerAddress,
     connector: &TransportOptions,
-) -> (
-    Result<Carrier, TransportError>,
-    Result<Carrier, TransportError>,
-) {
+) -> Met {
     thread::scope(|scope| {
         let connected =
             scope.spawn(|| connect(peer_address, connector, Instant::now() + TEST_LIMIT));
@@ -61,12 +64,23 @@ pub(crate) fn meet(
     })
 }
 
+/// A listener, and where it is reached.
+pub(crate) fn listening(options: TransportOptions) -> (Listener, PeerAddress) {
+    let listener = Listener::new(options).unwrap();
+    let peer_address = listener.peer_address().unwrap();
+    (listener, peer_address)
+}
+
+/// What comes of a connection between two workers with these options.
+pub(crate) fn between(acceptor: TransportOptions, connector: &TransportOptions) -> Met {
+    let (mut listener, peer_address) = listening(acceptor);
+    meet(&mut listener, &peer_address, connector)
+}
+
 /// Who connected and who listened.
 pub(crate) fn pair(kind: TransportKind) -> (Carrier, Carrier) {
     let options = options(kind);
-    let mut listener = Listener::new(options.clone()).unwrap();
-    let peer_address = listener.peer_address().unwrap();
-    let (connected, accepted) = meet(&mut listener, &peer_address, &options);
+    let (connected, accepted) = between(options.clone(), &options);
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!((connected.kind, accepted.kind), (kind, kind));
     (connected, accepted)

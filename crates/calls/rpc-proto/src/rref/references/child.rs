@@ -113,7 +113,7 @@ impl References {
     }
 
     /// A fork will never arrive.
-    fn child_failed(&mut self, now: Now, fork: ForkId) {
+    pub(super) fn child_failed(&mut self, now: Now, fork: ForkId) {
         let Some(child) = self.children.get(&fork) else {
             return;
         };
@@ -125,10 +125,6 @@ impl References {
 
     fn is_child_of(&self, fork: ForkId, to: Member) -> bool {
         self.children.get(&fork).is_some_and(|child| child.to == to)
-    }
-
-    pub(super) fn not_sent(&mut self, now: Now, fork: ForkId) {
-        self.child_failed(now, fork);
     }
 
     pub(super) fn child_accepted(&mut self, now: Now, from: Member, fork: ForkId) {

@@ -36,6 +36,19 @@ pub(super) struct User {
 }
 
 impl User {
+    /// A fork that the driver holds from now on.
+    fn new(rref: RRefId, owner: Member, state: State, creator: Option<Member>) -> Self {
+        Self {
+            rref,
+            owner,
+            state,
+            retained: true,
+            children: 0,
+            creator,
+            completed: false,
+        }
+    }
+
     /// Whether the owner has not confirmed it yet.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self.state, State::Creating | State::Requested { .. })
@@ -62,18 +75,8 @@ impl References {
             return Err(Failure::OwnerLost { rref, owner });
         }
         let fork = ForkId(self.id());
-        self.users.insert(
-            fork,
-            User {
-                rref,
-                owner,
-                state: State::Creating,
-                retained: true,
-                children: 0,
-                creator: Some(self.me),
-                completed: false,
-            },
-        );
+        let user = User::new(rref, owner, State::Creating, Some(self.me));
+        self.users.insert(fork, user);
         self.creations.insert(rref, fork);
         Ok((rref, fork))
     }
@@ -117,18 +120,8 @@ impl References {
             true => State::Confirmed,
             false => State::Requested { parent },
         };
-        self.users.insert(
-            fork,
-            User {
-                rref,
-                owner,
-                state,
-                retained: true,
-                children: 0,
-                creator,
-                completed: false,
-            },
-        );
+        let user = User::new(rref, owner, state, creator);
+        self.users.insert(fork, user);
         if !confirmed {
             let request = Control::ForkRequest {
                 rref,

@@ -10,13 +10,7 @@ fn f1_a_remote_creation_is_confirmed_before_its_function_ends() {
     assert!(town.members[1].user(fork).unwrap().confirmed);
     town.soon();
     assert!(town.said().is_empty());
-    town.send(
-        0,
-        Input::Made {
-            rref,
-            failed: false,
-        },
-    );
+    town.made(0, rref);
     town.soon();
     assert_eq!(town.said(), ["0→1 Completed"]);
     assert!(town.members[1].user(fork).unwrap().completed);
@@ -34,13 +28,7 @@ fn f2_a_creation_on_oneself_says_nothing() {
     let (rref, fork) = town.members[0].create_on(me).unwrap();
     assert_eq!(rref.0, fork.0);
     assert_eq!(town.members[0].counters().num_forks, 1);
-    town.send(
-        0,
-        Input::Made {
-            rref,
-            failed: false,
-        },
-    );
+    town.made(0, rref);
     assert_eq!(town.members[0].counters().num_forks, 0);
     assert!(!town.has(0, &Output::Free(rref)));
     town.send(0, Input::Dropped(Handle::Owner(rref)));
@@ -196,27 +184,11 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     town.soon();
     assert!(town.said().contains(&"0→1 CreationAsk".to_owned()));
     let creator = Some(town.me(1));
-    town.send(
-        0,
-        Input::Fetch(
-            FetchId(1),
-            Fetch {
-                owner,
-                rref,
-                creator,
-            },
-        ),
-    );
+    town.fetch(0, owner, rref, creator);
     let from = town.me(1);
     town.members[0].creation_arrived(from, rref, fork).unwrap();
     town.send(1, Input::Accepted(fork));
-    town.send(
-        0,
-        Input::Made {
-            rref,
-            failed: false,
-        },
-    );
+    town.made(0, rref);
     assert!(town.has(0, &Output::Fetched(FetchId(1), Ok(()))));
     town.soon();
     town.send(2, Input::Dropped(second));

@@ -2,13 +2,6 @@
 
 use super::*;
 
-fn fork_of(handle: Handle) -> ForkId {
-    match handle {
-        Handle::User(_, fork) => fork,
-        Handle::Owner(_) => panic!("{handle} is no fork"),
-    }
-}
-
 #[test]
 fn a_failed_creation_is_abandoned_and_its_late_call_refused() {
     let mut town = Town::of(2);
@@ -39,11 +32,7 @@ fn a_creation_whose_answer_is_lost_leaves_nothing() {
         .unwrap();
     town.send(1, Input::CreationFailed(fork));
     town.soon();
-    let made = Input::Made {
-        rref,
-        failed: false,
-    };
-    town.send(0, made);
+    town.made(0, rref);
     assert!(town.has(0, &Output::Free(rref)));
     town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.is_empty_soon();
@@ -177,15 +166,7 @@ fn an_acknowledgement_takes_with_it_what_was_kept_back() {
     let mut town = Town::of(2);
     let (_, user) = town.value_used_by_1();
     let (here, there) = (town.me(1), town.me(0));
-    let probe = Batch {
-        from: there,
-        to: here,
-        first: 0,
-        received: 0,
-        urgent: false,
-        disowned: false,
-        messages: vec![Control::Probe],
-    };
+    let probe = batch(there, here, vec![Control::Probe]);
     town.send(1, Input::Received(&probe));
     town.now.mono = town.now.mono + Settings::default().acknowledge_within;
     town.send(1, Input::Dropped(user));
@@ -227,33 +208,16 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     assert!(town.has(0, &Output::Free(rref)));
     assert!(town.members[0].is_empty());
     // What its former life has sent comes late.
-    let late = Batch {
-        from: former,
-        to: town.me(0),
-        first: 0,
-        received: 0,
-        urgent: false,
-        disowned: false,
-        messages: vec![Control::ForkRequest {
-            rref,
-            fork: fork_of(user),
-            creator: Some(former),
-        }],
+    let request = Control::ForkRequest {
+        rref,
+        fork: fork_of(user),
+        creator: Some(former),
     };
+    let late = batch(former, town.me(0), vec![request]);
     town.send(0, Input::Received(&late));
     assert!(town.members[0].is_empty());
     // And values of that life are asked for.
-    town.send(
-        1,
-        Input::Fetch(
-            FetchId(1),
-            Fetch {
-                owner: former,
-                rref,
-                creator: None,
-            },
-        ),
-    );
+    town.fetch(1, former, rref, None);
     let lost = Failure::OwnerLost {
         rref,
         owner: former,
@@ -298,17 +262,7 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
     let (second, _) = town.pass_on(1, Handle::User(rref, fork), 2);
     town.soon();
     let creator = town.me(1);
-    town.send(
-        0,
-        Input::Fetch(
-            FetchId(1),
-            Fetch {
-                owner,
-                rref,
-                creator: Some(creator),
-            },
-        ),
-    );
+    town.fetch(0, owner, rref, Some(creator));
     town.send(0, Input::Left(creator));
     let never = Output::Fetched(FetchId(1), Err(Failure::CreationFailed));
     assert!(town.has(0, &never));
@@ -322,27 +276,11 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
 fn a_value_that_nobody_will_ask_for_again_is_not_awaited_for_ever() {
     let mut town = Town::of(2);
     let (rref, fork) = town.create_on(1, 0);
-    town.send(
-        0,
-        Input::Made {
-            rref,
-            failed: false,
-        },
-    );
+    town.made(0, rref);
     town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.soon();
     let (owner, creator) = (town.me(0), Some(town.me(1)));
-    town.send(
-        0,
-        Input::Fetch(
-            FetchId(1),
-            Fetch {
-                owner,
-                rref,
-                creator,
-            },
-        ),
-    );
+    town.fetch(0, owner, rref, creator);
     town.soon();
     let gone = Output::Fetched(FetchId(1), Err(Failure::Gone(rref)));
     assert!(town.has(0, &gone));
@@ -355,13 +293,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
     let (_, user) = town.value_used_by_1();
     town.pass_on(1, user, 2);
     let (made, _) = town.create_on(2, 1);
-    town.send(
-        1,
-        Input::Made {
-            rref: made,
-            failed: false,
-        },
-    );
+    town.made(1, made);
     for who in 0..3 {
         town.send(who, Input::Shutdown);
     }
@@ -400,13 +332,7 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     let (passed, _) = town.pass_on(1, user, 2);
     assert!(town.members[2].question(passed, "to_here()").is_ok());
     assert!(!town.has(0, &Output::Free(rref)));
-    town.send(
-        1,
-        Input::Made {
-            rref: made,
-            failed: false,
-        },
-    );
+    town.made(1, made);
     town.soon();
     assert!(town.has(1, &Output::Drained));
     for who in 0..3 {

@@ -27,9 +27,26 @@ struct Town {
 }
 
 fn member(id: u32, incarnation: u64) -> Member {
-    Member {
-        id: WorkerId(id),
-        incarnation,
+    Member::new(WorkerId(id), incarnation)
+}
+
+fn fork_of(handle: Handle) -> ForkId {
+    match handle {
+        Handle::User(_, fork) => fork,
+        Handle::Owner(_) => panic!("{handle} is no fork"),
+    }
+}
+
+/// The first batch from one member to another.
+fn batch(from: Member, to: Member, messages: Vec<Control>) -> Batch {
+    Batch {
+        from,
+        to,
+        first: 0,
+        received: 0,
+        urgent: false,
+        disowned: false,
+        messages,
     }
 }
 
@@ -75,6 +92,22 @@ impl Town {
     fn send(&mut self, who: usize, input: Input<'_>) {
         self.members[who].handle(self.now, input);
         self.collect(who);
+    }
+
+    /// The function that makes a value has ended well.
+    fn made(&mut self, owner: usize, rref: RRefId) {
+        let failed = false;
+        self.send(owner, Input::Made { rref, failed });
+    }
+
+    /// Somebody asks `who` for a value, as number 1.
+    fn fetch(&mut self, who: usize, owner: Member, rref: RRefId, creator: Option<Member>) {
+        let question = Fetch {
+            owner,
+            rref,
+            creator,
+        };
+        self.send(who, Input::Fetch(FetchId(1), question));
     }
 
     fn fork(&mut self, from: usize, handle: Handle, to: usize) -> ForkData {
@@ -205,18 +238,9 @@ fn references_print_as_in_the_reference() {
 fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
     let mut town = Town::of(2);
     let (rref, user) = town.value_used_by_1();
-    let Handle::User(_, fork) = user else {
-        panic!("{user}")
-    };
-    let delete = Batch {
-        from: member(1, 1),
-        to: member(0, 7),
-        first: 0,
-        received: 0,
-        urgent: false,
-        disowned: false,
-        messages: vec![Control::UserDelete { rref, fork }; 2],
-    };
+    let fork = fork_of(user);
+    let deletes = vec![Control::UserDelete { rref, fork }; 2];
+    let delete = batch(member(1, 1), member(0, 7), deletes);
     town.send(0, Input::Received(&delete));
     let ends = Batch {
         to: member(0, 1),
@@ -243,9 +267,7 @@ fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
     let (second, _) = town.pass_on(1, user, 2);
     let request = town.network.pop().unwrap();
     town.send(2, Input::Dropped(second));
-    let Handle::User(_, fork) = second else {
-        panic!("{second}")
-    };
+    let fork = fork_of(second);
     let delete = Batch {
         first: 1,
         messages: vec![Control::UserDelete { rref, fork }],

@@ -33,11 +33,8 @@ pub(super) struct Packed {
 /// Makes the parts for tensors of one storage, at least one, sorted by where they begin.
 pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
     let members: Vec<&Member<'_>> = members.iter().collect();
-    if is_covered_densely(&members) {
-        return vec![slice(&members)];
-    }
-    if same_coverage(&members) && members[0].coverage.is_nested() {
-        return vec![nested(&members)];
+    if let Some(packed) = regular(&members) {
+        return vec![packed];
     }
     let blocks: usize = members
         .iter()
@@ -51,20 +48,21 @@ pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
         .into_iter()
         .map(|component| {
             let chosen: Vec<_> = component.iter().map(|&at| members[at]).collect();
-            if is_covered_densely(&chosen) {
-                return slice(&chosen);
-            }
-            if same_coverage(&chosen) && chosen[0].coverage.is_nested() {
-                return nested(&chosen);
-            }
-            let runs = merge(
-                sorted
-                    .iter()
-                    .filter(|block| component.contains(&block.member)),
-            );
-            without_gaps(&chosen, runs).unwrap_or_else(|| irregular(&chosen))
+            let own = |block: &&Block| component.contains(&block.member);
+            regular(&chosen)
+                .or_else(|| without_gaps(&chosen, merge(sorted.iter().filter(own))))
+                .unwrap_or_else(|| irregular(&chosen))
         })
         .collect()
+}
+
+/// The part for tensors that have no gaps together, or all the same ones.
+fn regular(members: &[&Member<'_>]) -> Option<Packed> {
+    if is_covered_densely(members) {
+        return Some(slice(members));
+    }
+    let is_nested = same_coverage(members) && members[0].coverage.is_nested();
+    is_nested.then(|| nested(members))
 }
 
 /// Whether the tensors that have no gaps cover all that there is.

@@ -143,10 +143,7 @@ impl RpcAgent {
             core: core.clone(),
             worker: leader.info.clone(),
             method: GATHER.name(),
-            id: begun.id,
-            slot: begun.slot,
-            until: begun.until,
-            limit: begun.limit,
+            begun,
             forks: Vec::new(),
             read: |_, _, payload| Ok(payload.clone()),
         });

@@ -112,10 +112,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
 #[test]
 fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
     for (transports, _) in transports() {
-        let made = Made {
-            transports,
-            ..Made::default()
-        };
+        let made = Made::over(transports);
         let agents = super::made(2, &made, methods);
         let arena = Arena::new(4 * LARGE).unwrap();
         let other = Arena::new(4096).unwrap();

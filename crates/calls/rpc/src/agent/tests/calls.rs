@@ -44,10 +44,7 @@ fn methods() -> Methods {
 }
 
 fn over(transports: &TransportOptions) -> Vec<RpcAgent> {
-    let made = Made {
-        transports: transports.clone(),
-        ..Made::default()
-    };
+    let made = Made::over(transports.clone());
     super::made(2, &made, methods)
 }
 

@@ -151,10 +151,7 @@ struct World {
 impl World {
     fn new(transports: TransportOptions) -> Self {
         let watch = Watch::default();
-        let made = Made {
-            transports,
-            ..Made::default()
-        };
+        let made = Made::over(transports);
         let agents = super::made(2, &made, || watch.methods());
         for agent in &agents {
             // Nothing is to end because its time is over.

@@ -37,6 +37,16 @@ pub(crate) struct Made {
     pub(crate) limits: Limits,
 }
 
+impl Made {
+    /// As usual, over these transports.
+    pub(crate) fn over(transports: TransportOptions) -> Self {
+        Self {
+            transports,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Made {
     fn default() -> Self {
         Self {
@@ -117,14 +127,13 @@ pub(crate) fn made(size: u32, made: &Made, methods: impl Fn() -> Methods) -> Vec
             group: made.group,
             token: made.tokens.get(id as usize).cloned().flatten(),
             limits: made.limits,
-            methods: methods(),
             timeout: Some(LONGEST),
             worker_threads: made.worker_threads,
             transports,
             backend: CpuOnly::shared(),
             references: made.references,
         };
-        agents.push(RpcAgent::start(setup, listener, |_| ()).unwrap());
+        agents.push(RpcAgent::start(setup, methods(), listener, |_| ()).unwrap());
         members.insert(
             WorkerId(id),
             Member {

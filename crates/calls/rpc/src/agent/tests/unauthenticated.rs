@@ -30,6 +30,22 @@ fn over_tcp(tokens: Vec<Option<Token>>) -> Vec<RpcAgent> {
     super::made(2, &made, methods)
 }
 
+/// A call of the first worker to the second one fails like this.
+fn w1_is_refused(agents: &[RpcAgent], kind: RpcErrorKind, said: &str) {
+    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
+    assert_eq!(error.kind, kind, "{error}");
+    assert!(error.message.contains(said), "{error}");
+}
+
+/// The first worker looks for the second one at the address of one of others.
+fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], place: u32) {
+    let core = agents[0].core();
+    let mut members = (*core.members()).clone();
+    let there = others[0].core().members()[&WorkerId(place)].clone();
+    members.get_mut(&WorkerId(1)).unwrap().peer_address = there.peer_address;
+    core.set_members(members);
+}
+
 fn address(agent: &RpcAgent, of: u32) -> std::net::SocketAddr {
     agent.core().members()[&WorkerId(of)].peer_address.address
 }
@@ -79,10 +95,7 @@ fn a_peer_has_to_say_who_it_is_within_the_time_of_the_options() {
         greeting,
         ..TransportOptions::default()
     };
-    let made = Made {
-        transports,
-        ..Made::default()
-    };
+    let made = Made::over(transports);
     let agents = super::made(1, &made, methods);
     let at = address(&agents[0], 0);
     for said in [&b""[..], b"rdzc"] {
@@ -108,9 +121,7 @@ fn a_worker_of_another_job_is_refused_and_notified_why() {
         (None, token(1), "has a job token and"),
     ] {
         let agents = over_tcp(vec![ours, theirs]);
-        let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
-        assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
-        assert!(error.message.contains(said), "{error}");
+        w1_is_refused(&agents, RpcErrorKind::Protocol, said);
         assert_eq!(agents[1].traffic().served, 0);
     }
     let agents = over_tcp(vec![token(1), token(1)]);
@@ -125,15 +136,10 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
         tls: Some(certificate_for("w1")),
         ..TransportOptions::default()
     };
-    let made = Made {
-        transports,
-        ..Made::default()
-    };
+    let made = Made::over(transports);
     let agents = super::made(2, &made, methods);
-    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
     let said = "it says it is w0, and its certificate is for w1";
-    assert!(error.message.ends_with(said), "{error}");
+    w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(agents[1].traffic().served, 0);
     // Its own name is taken.
     agents[1].call("w1", NOTHING, &()).wait().unwrap();
@@ -148,13 +154,8 @@ fn certificate_for(name: &str) -> Arc<Identity> {
 #[test]
 fn a_worker_whose_address_another_one_has_now_is_lost() {
     let agents = group(3, methods);
-    let mut members = (*agents[0].core().members()).clone();
-    members.get_mut(&WorkerId(1)).unwrap().peer_address =
-        members[&WorkerId(2)].peer_address.clone();
-    agents[0].core().set_members(members);
-    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
-    assert!(error.message.contains("address is out of date"), "{error}");
+    w1_has_moved_to(&agents, &agents, 2);
+    w1_is_refused(&agents, RpcErrorKind::PeerLost, "address is out of date");
 }
 
 #[test]
@@ -165,27 +166,12 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
         ..Made::default()
     };
     let others = made(3, &other, methods);
-    let mut members = (*agents[0].core().members()).clone();
-    let peer_address = others[0].core().members()[&WorkerId(2)]
-        .peer_address
-        .clone();
-    members.get_mut(&WorkerId(1)).unwrap().peer_address = peer_address;
-    agents[0].core().set_members(members.clone());
-    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
-    assert!(error.message.contains("address is out of date"), "{error}");
+    w1_has_moved_to(&agents, &others, 2);
+    w1_is_refused(&agents, RpcErrorKind::PeerLost, "address is out of date");
     // One of the same name is no successor: it is of another job, which trying again does not
     // change.
-    let peer_address = others[0].core().members()[&WorkerId(1)]
-        .peer_address
-        .clone();
-    members.get_mut(&WorkerId(1)).unwrap().peer_address = peer_address;
-    agents[0].core().set_members(members);
-    let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
-    assert_eq!(error.kind, RpcErrorKind::Protocol, "{error}");
-    assert!(
-        error.message.contains("from an earlier or another job"),
-        "{error}"
-    );
+    w1_has_moved_to(&agents, &others, 1);
+    let said = "from an earlier or another job";
+    w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(others[1].traffic().served + others[2].traffic().served, 0);
 }

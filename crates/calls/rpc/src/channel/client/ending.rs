@@ -70,7 +70,7 @@ impl Client {
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut calls = self.calls.lock();
         let over = calls.expire(clock::mono(now));
-        let next = calls.pending.arm();
+        let next = calls.pending.first_deadline();
         drop(calls);
         for (id, call) in over {
             self.time_is_over(id, call);

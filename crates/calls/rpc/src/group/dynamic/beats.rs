@@ -59,9 +59,7 @@ fn beat(
         for incarnation in &silent {
             remove(store, &keys.beat(*incarnation))?;
         }
-        change(store, keys, |record| {
-            Ok::<_, RpcError>(record.expire(&silent))
-        })?;
+        change(store, keys, |record| record.expire(&silent))?;
     }
     // A member that dies between writing a version and announcing it must not stay unknown: the
     // first of us makes up for it.

@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-use rdzv_rpc_proto::directory::{
-    GroupView, JoinRefusal, Member, Membership, NotUnique, RoundDecision, RoundKind,
-};
+use rdzv_rpc_proto::directory::{GroupView, JoinRefusal, Member, RoundDecision, RoundKind};
 use rdzv_store::{Store, StoreError};
 
 use super::super::access::{change, find_round, peek, remove, replace_round};
@@ -16,25 +14,6 @@ use super::super::keys::Keys;
 use super::super::limit::Limit;
 use super::BEATS_IN_A_LEASE;
 use crate::{RpcError, RpcErrorKind};
-
-/// Why a record was not changed.
-enum Hindrance {
-    /// A member of this life has the name or the id; that was the version.
-    Taken {
-        clash: NotUnique,
-        holder: u64,
-        version: u64,
-    },
-    /// There is another round.
-    Over,
-    Failed(RpcError),
-}
-
-impl From<RpcError> for Hindrance {
-    fn from(error: RpcError) -> Self {
-        Self::Failed(error)
-    }
-}
 
 /// Joins: gives the round and the group with this member in it.
 pub(super) fn join(
@@ -52,22 +31,25 @@ pub(super) fn join(
         let keys = Keys {
             epoch: found.round.epoch,
         };
-        let (clash, holder, version) = match enter(store, keys, me) {
-            Err(Hindrance::Over) => {
+        let mut refusal = None;
+        let joined = change(store, keys, |record| {
+            let next = record.join(me);
+            next.map_err(|why| refusal = Some((why, record.epoch())))
+                .ok()
+        })?;
+        if let Some(record) = joined {
+            let view = record.view(me.incarnation);
+            return Ok((keys, view.expect("the newcomer is in the record")));
+        }
+        let (clash, holder, version) = match refusal.expect("what does not join is refused") {
+            (JoinRefusal::Over, _) => {
                 // Whoever ended the group has not come to say so, or not yet.
                 replace_round(store, &found.held, found.round.ended())?;
                 continue;
             }
-            Ok(record) => {
-                let view = record.view(me.incarnation);
-                return Ok((keys, view.expect("the newcomer is in the record")));
-            }
-            Err(Hindrance::Failed(error)) => return Err(error),
-            Err(Hindrance::Taken {
-                clash,
-                holder,
-                version,
-            }) => (clash, holder, version),
+            // A member of this life has the name or the id; that was the version.
+            (JoinRefusal::Taken { clash, holder }, version) => (clash, holder, version),
+            (refusal, _) => return Err(refusal.into()),
         };
         if is_alive(store, keys, holder, version, lease)? {
             return Err(clash.into());
@@ -81,21 +63,6 @@ pub(super) fn join(
             return Err(RpcError::new(RpcErrorKind::Deadline, message));
         }
     }
-}
-
-/// Writes the newcomer into the record.
-fn enter(store: &dyn Store, keys: Keys, me: &Member) -> Result<Membership, Hindrance> {
-    let entered = change(store, keys, |record| match record.join(me) {
-        Ok(next) => Ok(Some(next)),
-        Err(JoinRefusal::Taken { clash, holder }) => Err(Hindrance::Taken {
-            clash,
-            holder,
-            version: record.epoch(),
-        }),
-        Err(JoinRefusal::Over) => Err(Hindrance::Over),
-        Err(refusal) => Err(Hindrance::Failed(refusal.into())),
-    });
-    Ok(entered?.expect("joining always changes the record"))
 }
 
 /// Whether a member gives a sign of life within a lease. One that does not is put out of the group;
@@ -124,8 +91,6 @@ fn is_alive(
         }
     }
     remove(store, &beat)?;
-    change(store, keys, |record| {
-        Ok::<_, RpcError>(record.expire(&[holder]))
-    })?;
+    change(store, keys, |record| record.expire(&[holder]))?;
     Ok(false)
 }

@@ -223,9 +223,7 @@ impl DynamicGroup {
             keys, incarnation, ..
         } = *self.shared;
         remove(&*self.store, &keys.beat(incarnation))?;
-        change(&*self.store, keys, |record| {
-            Ok::<_, RpcError>(record.leave(incarnation))
-        })?;
+        change(&*self.store, keys, |record| record.leave(incarnation))?;
         Ok(())
     }
 }

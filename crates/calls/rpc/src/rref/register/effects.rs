@@ -12,7 +12,6 @@ use rdzv_rpc_proto::rref::{Batch, Failure, Member, Output, RRefId};
 use super::{Answer, State};
 use crate::channel::slot::Slot;
 use crate::error::RpcError;
-use crate::rref::failure;
 use crate::rref::kept::Made;
 use crate::runtime::core::{Confirmation, Core};
 use crate::wire::link::fail;
@@ -40,8 +39,7 @@ impl State {
                 }
                 Output::Broken(fork, failure) => {
                     if let Some(waiting) = self.confirmations.remove(&fork) {
-                        let error = failure::error(&failure);
-                        effects.push(Effect::Confirm(waiting, Err(error)));
+                        effects.push(Effect::Confirm(waiting, Err(failure.into())));
                     }
                 }
                 Output::Free(rref) => {
@@ -67,11 +65,11 @@ impl State {
     }
 
     fn answer(&self, rref: RRefId, outcome: Result<(), Failure>) -> Made {
-        outcome.map_err(|failure| failure::error(&failure))?;
+        outcome?;
         self.values
             .get(&rref)
             .cloned()
-            .unwrap_or_else(|| Err(failure::error(&Failure::Gone(rref))))
+            .unwrap_or_else(|| Err(Failure::Gone(rref).into()))
     }
 }
 

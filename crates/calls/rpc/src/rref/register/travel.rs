@@ -1,17 +1,25 @@
-//! References in messages: forked as they leave, adopted as they arrive.
+//! References in messages, and the other requests that the agent makes of them.
+//!
+//! A reference is forked as it leaves, and adopted as it arrives.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use rdzv_rpc_proto::rref::{self as machine, ForkData, ForkId, Handle, Input, Member};
+use bytes::Bytes;
+use rdzv_core::machine::Machine as _;
+use rdzv_rpc_proto::rref::{
+    self as machine, Batch, Failure, ForkData, ForkId, Handle, Input, Leak, Member,
+};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
 use super::Register;
 use super::held::{Held, Local};
+use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::Adopted;
-use crate::rref::failure;
-use crate::runtime::core::{Confirmation, Core};
+use crate::runtime::core::{Confirmation, Core, References as AgentReferences};
+use crate::wire::clock;
 
 /// A reference on its way.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,9 +29,8 @@ struct Travelling {
     type_name: Box<str>,
 }
 
-impl Register {
-    /// A fork of a reference that leaves in a message to `to`.
-    pub(super) fn fork_for(
+impl AgentReferences for Register {
+    fn fork(
         &self,
         core: &Arc<Core>,
         to: Member,
@@ -44,7 +51,7 @@ impl Register {
         let forked = self.with(core, |machine, now| machine.fork(now, local.handle, to));
         let fork = forked.map_err(|why| match local.handle {
             Handle::User(_, fork) => self.why(fork, &why),
-            Handle::Owner(_) => failure::error(&why),
+            Handle::Owner(_) => why.into(),
         })?;
         let travelling = Travelling {
             fork,
@@ -58,8 +65,7 @@ impl Register {
         Ok((travelling.fork.fork, bytes))
     }
 
-    /// The reference that `source` has forked, and its confirmation if that is not here yet.
-    pub(super) fn adopt_from(
+    fn adopt(
         &self,
         core: &Arc<Core>,
         source: &WorkerInfo,
@@ -75,7 +81,7 @@ impl Register {
             return Err(error.with_worker(source.clone()));
         }
         let adopted = self.with(core, |machine, now| machine.adopt(now, &travelling.fork));
-        let (handle, confirmed) = match adopted.map_err(|why| failure::error(&why))? {
+        let (handle, confirmed) = match adopted? {
             machine::Adopted::Owner(rref) => (Handle::Owner(rref), true),
             machine::Adopted::User {
                 rref,
@@ -94,5 +100,59 @@ impl Register {
             _ => None,
         };
         Ok((Arc::new(held), unconfirmed))
+    }
+
+    fn handle(&self, core: &Arc<Core>, input: Input<'_>) {
+        self.tell(core, input);
+    }
+
+    fn received(&self, core: &Arc<Core>, from: Member, body: &Bytes) {
+        match postcard::from_bytes::<Batch>(body) {
+            Ok(batch) if batch.from == from => self.tell(core, Input::Received(&batch)),
+            Ok(batch) => {
+                tracing::warn!(%from, says = %batch.from, "ignored messages about references");
+            }
+            Err(error) => tracing::warn!(%from, %error, "cannot read messages about references"),
+        }
+    }
+
+    fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant> {
+        let now = clock::mono(now);
+        let due = self.state.lock().machine.deadline()?;
+        if due > now {
+            return Some(clock::instant(due));
+        }
+        self.tell(core, Input::Tick);
+        self.state.lock().machine.deadline().map(clock::instant)
+    }
+
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
+        let slot = Arc::new(Slot::default());
+        let drained = Arc::clone(&slot);
+        self.with_state(core, |state, now| {
+            state.drained.push(drained);
+            state.machine.handle(now, how);
+        });
+        slot.park(Some(until));
+        slot.is_filled()
+    }
+
+    fn end(&self, core: &Arc<Core>) -> Vec<Leak> {
+        self.tell(core, Input::End);
+        let mut state = self.state.lock();
+        let questions = std::mem::take(&mut state.questions);
+        let confirmations = std::mem::take(&mut state.confirmations);
+        let leaks = std::mem::take(&mut state.leaks);
+        let values = std::mem::take(&mut state.values);
+        drop(state);
+        let stopping = || RpcError::from(Failure::Stopping);
+        for (_, answer) in questions.into_values() {
+            answer.fill(Err(stopping()));
+        }
+        for confirmation in confirmations.into_values().flatten() {
+            confirmation.fill(Err(stopping()));
+        }
+        drop(values);
+        leaks
     }
 }

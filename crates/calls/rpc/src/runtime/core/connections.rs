@@ -2,20 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use rdzv_rpc_proto::frame::Limits;
 use rdzv_rpc_proto::frame::hello::Hello;
 use rdzv_rpc_proto::rref::Input;
 use rdzv_shm::pass::Peer;
 
-use super::{CallContext, Core, RpcAgent};
+use super::Core;
 use crate::bulk::remote_read::Lending;
 use crate::channel::client::{Client, ClientOwner};
-use crate::channel::counters::Counters;
 use crate::error::{RpcError, RpcErrorKind};
-use crate::service::executor::Executor;
-use crate::service::functions::Functions;
-use crate::service::server::{CallData, Caller, Service};
+use crate::runtime::member::Caller;
 
 impl ClientOwner for Core {
     fn connection_lost(self: Arc<Self>, client: &Arc<Client>, error: &RpcError) {
@@ -31,42 +26,11 @@ impl ClientOwner for Core {
     }
 }
 
-impl Service for Core {
-    type Context = CallContext;
-
-    fn functions(&self) -> &Functions<CallContext> {
-        &self.functions
-    }
-
-    fn context(self: Arc<Self>, call: CallData<'_>) -> CallContext {
-        CallContext {
-            agent: RpcAgent::borrowed(self),
-            caller: call.caller.worker.clone(),
-            caller_incarnation: call.caller.incarnation,
-            deadline: call.deadline,
-            cancellation: call.cancellation,
-            trace: call.trace,
-            connection: Some(call.connection),
-        }
-    }
-
-    fn executor(&self) -> &Arc<Executor> {
-        &self.executor
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.in_flight.is_stopped()
-    }
-
-    fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
+impl Core {
+    /// Takes a peer in that has proved that it belongs to the job.
+    ///
+    /// `process` is the process at the other end, if it is on this host.
+    pub(crate) fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
         let process = self.local_process(&peer, process);
         let caller = Caller {
             worker: peer.worker,
@@ -80,7 +44,8 @@ impl Service for Core {
         caller
     }
 
-    fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError) {
+    /// Notes that a connection is over; without a caller, before it was accepted.
+    pub(crate) fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError) {
         if let Some(caller) = caller {
             let unreachable = Input::Unreachable(caller.holder());
             self.references.handle(self, unreachable);
@@ -95,9 +60,5 @@ impl Service for Core {
         if error.kind == RpcErrorKind::Protocol {
             tracing::warn!(worker, %error, "gave up the connection of a worker");
         }
-    }
-
-    fn references(self: &Arc<Self>, caller: &Caller, batch: &Bytes) {
-        self.references.received(self, caller.holder(), batch);
     }
 }

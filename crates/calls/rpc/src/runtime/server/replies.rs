@@ -5,17 +5,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
-use super::{MOST_UNREAD, Server, Service};
+use super::{MOST_UNREAD, Server};
 use crate::bulk::remote_read;
 use crate::channel::failure::Refusal;
 use crate::channel::request::check_size;
 use crate::payload::{Answer, Payload};
 use crate::wire::link::fail;
 
-impl<S: Service> Server<S> {
+impl Server {
     pub(super) fn reply(self: &Arc<Self>, header: &Header, answer: Answer) {
-        let fits = |payload: Payload| match self.service.upgrade() {
-            Some(service) => check_size(service.limits(), &payload).map(|()| payload),
+        let fits = |payload: Payload| match self.core.upgrade() {
+            Some(core) => check_size(&core.limits, &payload).map(|()| payload),
             None => Ok(payload),
         };
         let payload = match answer.and_then(fits) {

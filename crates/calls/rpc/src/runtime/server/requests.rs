@@ -8,7 +8,7 @@ use bytes::Buf as _;
 use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Part, PartLocation};
 
-use super::{Caller, Server, Service};
+use super::{Caller, Server};
 use crate::bulk::remote_read;
 use crate::channel::request::{IN_LINE, NESTED, READS_MEMORY};
 use crate::error::{RpcError, RpcErrorKind};
@@ -25,7 +25,7 @@ pub(super) struct Job {
     pub(super) share: Share,
 }
 
-impl<S: Service> Server<S> {
+impl Server {
     pub(super) fn request(
         self: &Arc<Self>,
         caller: &Caller,
@@ -64,75 +64,63 @@ impl<S: Service> Server<S> {
             self.reply(&header, Err(error));
             return Ok(());
         }
+        let mut job = Job {
+            header,
+            payload: Payload::default(),
+            line: None,
+            deadline,
+            share,
+        };
         if !remote_read::is_registered(&frame.parts) {
-            let payload = remote_read::gathered(frame, &caller.lending)?;
-            self.queue(header, payload, deadline, share);
+            job.payload = remote_read::gathered(frame, &caller.lending)?;
+            self.queue(job);
             return Ok(());
         }
-        let Some(service) = self.service.upgrade() else {
+        let Some(core) = self.core.upgrade() else {
             return Ok(());
         };
         self.served.lock().waits(header.call, share, None);
         let server = Arc::clone(self);
         remote_read::fetch(
-            service.executor().handle(),
+            core.executor.handle(),
             frame,
             &caller.lending,
-            move |payload| {
-                server.fetched(header, payload, deadline, share);
-            },
+            move |payload| server.fetched(job, payload),
         );
         Ok(())
     }
 
     /// The lent parts of a request are here.
-    fn fetched(
-        self: &Arc<Self>,
-        header: Header,
-        payload: Answer,
-        deadline: Option<Instant>,
-        share: Share,
-    ) {
+    fn fetched(self: &Arc<Self>, mut job: Job, payload: Answer) {
         // A caller that is gone may have had other things in its memory already.
         if self.link.is_hung_up() {
             return;
         }
         match payload {
             Ok(payload) => {
+                job.payload = payload;
                 let release = Header {
-                    call: header.call,
+                    call: job.header.call,
                     ..Header::new(FrameKind::Release)
                 };
                 match self.link.send(&release, &[], Vec::new()) {
-                    Ok(()) => self.queue(header, payload, deadline, share),
+                    Ok(()) => self.queue(job),
                     Err(error) => fail(self, error),
                 }
             }
             Err(error) => {
-                self.served.lock().waited(header.call);
-                self.reply(&header, Err(error));
+                self.served.lock().waited(job.header.call);
+                self.reply(&job.header, Err(error));
             }
         }
     }
 
     /// Works on a request, unless others of its line are before it.
-    fn queue(
-        self: &Arc<Self>,
-        header: Header,
-        mut payload: Payload,
-        deadline: Option<Instant>,
-        share: Share,
-    ) {
-        let line = (header.flags & IN_LINE != 0 && payload.body.len() >= 8)
-            .then(|| payload.body.get_u64_le());
-        let job = Job {
-            header,
-            payload,
-            line,
-            deadline,
-            share,
-        };
-        if let Some(key) = line {
+    fn queue(self: &Arc<Self>, mut job: Job) {
+        let (header, share) = (job.header, job.share);
+        if header.flags & IN_LINE != 0 && job.payload.body.len() >= 8 {
+            let key = job.payload.body.get_u64_le();
+            job.line = Some(key);
             let mut served = self.served.lock();
             match served.lines.get_mut(&key) {
                 Some(behind) => {

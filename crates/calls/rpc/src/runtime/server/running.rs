@@ -10,27 +10,28 @@ use rdzv_rpc_proto::calls::Share;
 use rdzv_rpc_proto::frame::Header;
 
 use super::requests::Job;
-use super::{CallData, HangUp, Runs, Served, Server, Service};
+use super::{HangUp, Runs, Served, Server};
 use crate::channel::failure::Refusal;
 use crate::channel::span::CallSpan;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::{Answer, Payload};
+use crate::runtime::core::{CallContext, Core, RpcAgent};
 use crate::service::cancellation::Cancellation;
 use crate::service::functions::{MethodBody, Running};
 use crate::wire::link::Endpoint as _;
 
 /// A function that takes a thread, without its argument, which is kept with what is
 /// [known](super::Runs) of it.
-pub(super) struct Blocking<S: Service> {
+pub(super) struct Blocking {
     header: Header,
     line: Option<u64>,
-    service: Arc<S>,
-    context: S::Context,
+    core: Arc<Core>,
+    context: CallContext,
     cancellation: Cancellation,
     span: CallSpan,
 }
 
-impl<S: Service> Server<S> {
+impl Server {
     /// Works on a request until it is answered or has to wait for something.
     pub(super) fn work(self: &Arc<Self>, job: Job) {
         let mut next = Some(job);
@@ -61,14 +62,14 @@ impl<S: Service> Server<S> {
     }
 
     fn begin(self: &Arc<Self>, job: Job) -> Option<Answer> {
-        let (Some(service), Some(caller)) = (self.service.upgrade(), self.caller.get()) else {
+        let (Some(core), Some(caller)) = (self.core.upgrade(), self.caller.get()) else {
             return Some(Err(stopping()));
         };
-        if service.is_stopped() {
+        if core.is_stopped() {
             return Some(Err(stopping()));
         }
-        let Some((name, handler)) = service.functions().find(job.header.method) else {
-            let refusal = Refusal::no_such_method(service.functions().listed());
+        let Some((name, handler)) = core.functions.find(job.header.method) else {
+            let refusal = Refusal::no_such_method(core.functions.listed());
             self.send_error(job.header.call, &refusal);
             self.work_on(self.next_in(job.line));
             return None;
@@ -79,17 +80,19 @@ impl<S: Service> Server<S> {
         {
             return Some(Err(expired()));
         }
-        service.counters().served();
+        core.counters.served();
         let bytes = job.payload.len();
         let mut span = CallSpan::server(&job.header, name, &caller.worker, bytes);
         let cancellation = Cancellation::until(job.deadline);
-        let context = Arc::clone(&service).context(CallData {
-            caller,
+        let context = CallContext {
+            agent: RpcAgent::borrowed(Arc::clone(&core)),
+            caller: caller.worker.clone(),
+            caller_incarnation: caller.incarnation,
             deadline: job.deadline,
             cancellation: cancellation.clone(),
             trace: job.header.trace,
-            connection: Arc::downgrade(self) as Weak<dyn HangUp>,
-        });
+            connection: Some(Arc::downgrade(self) as Weak<dyn HangUp>),
+        };
         let (header, line, share) = (job.header, job.line, job.share);
         match handler {
             MethodBody::Async(start) => {
@@ -100,11 +103,10 @@ impl<S: Service> Server<S> {
                     span.over(&answer);
                     return Some(answer);
                 }
-                service.counters().runs();
-                self.runs(header.call, share, &cancellation, None);
+                self.runs(&core, header.call, share, &cancellation, None);
                 let server = Arc::clone(self);
-                let counted = service.executor().begin();
-                service.executor().spawn(async move {
+                let counted = core.executor.begin();
+                core.executor.spawn(async move {
                     let answer = to_the_end(running, job.deadline, &cancellation).await;
                     span.over(&answer);
                     server.finished(&header, line, answer);
@@ -113,8 +115,7 @@ impl<S: Service> Server<S> {
             }
             MethodBody::Deferred(hand_over) => {
                 span.queue_over();
-                service.counters().runs();
-                self.runs(header.call, share, &cancellation, None);
+                self.runs(&core, header.call, share, &cancellation, None);
                 let server = Arc::clone(self);
                 hand_over(
                     context,
@@ -126,12 +127,11 @@ impl<S: Service> Server<S> {
                 );
             }
             MethodBody::Blocking(_) => {
-                service.counters().runs();
-                self.runs(header.call, share, &cancellation, Some(job.payload));
+                self.runs(&core, header.call, share, &cancellation, Some(job.payload));
                 self.take_a_thread(Blocking {
                     header,
                     line,
-                    service: Arc::clone(&service),
+                    core: Arc::clone(&core),
                     context,
                     cancellation,
                     span,
@@ -142,14 +142,14 @@ impl<S: Service> Server<S> {
     }
 
     /// Has a function run that takes a thread.
-    fn take_a_thread(self: &Arc<Self>, job: Blocking<S>) {
+    fn take_a_thread(self: &Arc<Self>, job: Blocking) {
         let server = Arc::clone(self);
-        let executor = Arc::clone(job.service.executor());
+        let executor = Arc::clone(&job.core.executor);
         executor.spawn_blocking(move || server.run(job));
     }
 
     /// The function has its thread. If the caller takes no replies, it waits for that instead.
-    fn run(self: &Arc<Self>, mut job: Blocking<S>) {
+    fn run(self: &Arc<Self>, mut job: Blocking) {
         if !self.may_take() {
             // Whoever goes on with them, or ends the connection, takes them under this lock.
             let mut served = self.served.lock();
@@ -166,18 +166,18 @@ impl<S: Service> Server<S> {
             .get_mut(&call)
             .and_then(|runs| runs.argument.take());
         job.span.queue_over();
-        let answer = match (job.service.functions().find(job.header.method), argument) {
+        let answer = match (job.core.functions.find(job.header.method), argument) {
             _ if job.cancellation.is_cancelled() => Err(expired()),
             (Some((_, MethodBody::Blocking(run))), Some(argument)) => run(job.context, argument),
             _ => Err(stopping()),
         };
-        drop(job.service);
+        drop(job.core);
         job.span.over(&answer);
         self.finished(&job.header, job.line, answer);
     }
 
     /// The caller takes replies again, or is gone.
-    pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking<S>>) {
+    pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking>) {
         for job in held {
             self.take_a_thread(job);
         }
@@ -187,11 +187,13 @@ impl<S: Service> Server<S> {
     /// for a thread is kept here, so that it goes away with the caller.
     fn runs(
         &self,
+        core: &Core,
         call: u64,
         share: Share,
         cancellation: &Cancellation,
         argument: Option<Payload>,
     ) {
+        core.counters.runs();
         let mut served = self.served.lock();
         let waited = served.waited(call);
         let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
@@ -220,8 +222,8 @@ impl<S: Service> Server<S> {
 
     fn finished(self: &Arc<Self>, header: &Header, line: Option<u64>, answer: Answer) {
         self.served.lock().ended(header.call);
-        if let Some(service) = self.service.upgrade() {
-            service.counters().ran();
+        if let Some(core) = self.core.upgrade() {
+            core.counters.ran();
         }
         self.reply(header, answer);
         self.work_on(self.next_in(line));

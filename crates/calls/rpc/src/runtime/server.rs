@@ -18,22 +18,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use rdzv_lock::Mutex;
 use rdzv_rpc_proto::calls::{Share, Window};
-use rdzv_rpc_proto::frame::hello::Hello;
 use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
-use rdzv_rpc_proto::rref::Member as Holder;
-use rdzv_rpc_proto::worker::WorkerInfo;
-use rdzv_shm::pass::Peer;
 
 use self::requests::Job;
 use self::running::Blocking;
 use crate::bulk::registered::Arenas;
-use crate::bulk::remote_read::Lending;
-use crate::channel::counters::Counters;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::Payload;
+use crate::runtime::core::{Core, HangUp};
+use crate::runtime::member::Caller;
 use crate::service::cancellation::Cancellation;
-use crate::service::executor::Executor;
-use crate::service::functions::Functions;
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Endpoint, Link, fail};
 
@@ -41,50 +35,7 @@ use crate::wire::link::{Endpoint, Link, fail};
 /// some: as much as it may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
-/// The agent of a connection, as far as its answering side needs one.
-pub(crate) trait Service: Send + Sync + Sized + 'static {
-    /// What a function gets beside its argument.
-    type Context: Send + 'static;
-
-    fn functions(&self) -> &Functions<Self::Context>;
-
-    /// What the function of this call gets.
-    fn context(self: Arc<Self>, call: CallData<'_>) -> Self::Context;
-
-    fn executor(&self) -> &Arc<Executor>;
-
-    fn counters(&self) -> &Counters;
-
-    fn limits(&self) -> &Limits;
-
-    fn is_stopped(&self) -> bool;
-
-    /// A peer has proved that it belongs to the job: the process at the other end, if it is on this host.
-    fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller;
-
-    /// The connection is over; without a caller, before it was accepted.
-    fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError);
-
-    /// Messages about remote references have come.
-    fn references(self: &Arc<Self>, caller: &Caller, batch: &Bytes);
-}
-
-/// A call, as far as its function may know it.
-pub(crate) struct CallData<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) cancellation: Cancellation,
-    pub(crate) trace: u128,
-    pub(crate) connection: Weak<dyn HangUp>,
-}
-
-/// A connection, as far as a function may end it.
-pub(crate) trait HangUp: Send + Sync {
-    /// Tells the caller why, and ends the connection. That of a worker with itself stays.
-    fn hang_up(self: Arc<Self>, reason: &str);
-}
-
-impl<S: Service> HangUp for Server<S> {
+impl HangUp for Server {
     fn hang_up(self: Arc<Self>, reason: &str) {
         if self.greeting.lock().is_none() {
             return;
@@ -95,25 +46,19 @@ impl<S: Service> HangUp for Server<S> {
 }
 
 /// The answering side of a connection.
-pub(crate) struct Server<S: Service> {
+pub(crate) struct Server {
     link: Link,
     arenas: Arenas,
-    service: Weak<S>,
+    core: Weak<Core>,
     /// None for the connection of a worker with itself.
     greeting: Mutex<Option<Greeting>>,
     caller: OnceLock<Caller>,
-    served: Mutex<Served<S>>,
-}
-
-/// Who calls.
-pub(crate) struct Caller {
-    pub(crate) worker: WorkerInfo,
-    pub(crate) incarnation: u64,
-    pub(crate) lending: Arc<Lending>,
+    served: Mutex<Served>,
 }
 
 /// The requests that are not over.
-struct Served<S: Service> {
+#[derive(Default)]
+struct Served {
     /// Requests that had to wait, since their parts are being read or others of their line come first,
     /// until they run.
     waiting: BTreeMap<u64, Waiting>,
@@ -127,21 +72,7 @@ struct Served<S: Service> {
     /// Requests that stand in a line, behind the one that is worked on.
     lines: BTreeMap<u64, VecDeque<Job>>,
     /// Functions that take a thread and had their turn while the caller took no replies.
-    held: Vec<Blocking<S>>,
-}
-
-impl<S: Service> Default for Served<S> {
-    fn default() -> Self {
-        Self {
-            waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
-            window: Window::default(),
-            registered: BTreeMap::new(),
-            bytes_registered: 0,
-            lines: BTreeMap::new(),
-            held: Vec::new(),
-        }
-    }
+    held: Vec<Blocking>,
 }
 
 /// A request that has to wait.
@@ -160,7 +91,7 @@ struct Runs {
     argument: Option<Payload>,
 }
 
-impl<S: Service> Served<S> {
+impl Served {
     /// Whether a call of this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
@@ -204,30 +135,20 @@ impl<S: Service> Served<S> {
     }
 }
 
-impl Caller {
-    /// The caller as one who holds references.
-    pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            id: self.worker.id,
-            incarnation: self.incarnation,
-        }
-    }
-}
-
-impl<S: Service> Server<S> {
-    pub(crate) fn new(link: Link, service: &Arc<S>, greeting: Greeting) -> Self {
+impl Server {
+    pub(crate) fn new(link: Link, core: &Arc<Core>, greeting: Greeting) -> Self {
         Self {
             greeting: Mutex::new(Some(greeting)),
-            ..Self::loopback(link, service, OnceLock::new())
+            ..Self::loopback(link, core, OnceLock::new())
         }
     }
 
     /// The connection of a worker with itself, whose caller is known.
-    pub(crate) fn loopback(link: Link, service: &Arc<S>, caller: OnceLock<Caller>) -> Self {
+    pub(crate) fn loopback(link: Link, core: &Arc<Core>, caller: OnceLock<Caller>) -> Self {
         Self {
             arenas: Arenas::new(&link),
             link,
-            service: Arc::downgrade(service),
+            core: Arc::downgrade(core),
             greeting: Mutex::new(None),
             caller,
             served: Mutex::default(),
@@ -261,9 +182,9 @@ impl<S: Service> Server<S> {
         for (kind, body) in said.answers {
             self.link.send(&Header::new(kind), &body, Vec::new())?;
         }
-        if let (Some(peer), Some(service)) = (said.peer, self.service.upgrade()) {
+        if let (Some(peer), Some(core)) = (said.peer, self.core.upgrade()) {
             // It is set once: the handshake ends with it.
-            let _ = self.caller.set(service.accepted(peer, self.link.process));
+            let _ = self.caller.set(core.accepted(peer, self.link.process));
         }
         Ok(())
     }
@@ -275,7 +196,7 @@ impl<S: Service> Server<S> {
     }
 }
 
-impl<S: Service> Endpoint for Server<S> {
+impl Endpoint for Server {
     fn link(&self) -> &Link {
         &self.link
     }
@@ -294,11 +215,9 @@ impl<S: Service> Endpoint for Server<S> {
                 self.say_goodbye(&error.message);
                 fail(&self, error);
             }
-            let service = self
-                .service
-                .upgrade()
-                .filter(|_| self.caller.get().is_some())?;
-            return Some(*service.limits());
+            let core = self.core.upgrade();
+            let core = core.filter(|_| self.caller.get().is_some())?;
+            return Some(core.limits);
         };
         let kind = frame.header.kind;
         let taken = match kind {
@@ -313,8 +232,9 @@ impl<S: Service> Endpoint for Server<S> {
                 Ok(())
             }
             FrameKind::References => {
-                if let Some(service) = self.service.upgrade() {
-                    service.references(caller, &frame.body);
+                if let Some(core) = self.core.upgrade() {
+                    let holder = caller.holder();
+                    core.references.received(&core, holder, &frame.body);
                 }
                 Ok(())
             }
@@ -358,8 +278,8 @@ impl<S: Service> Endpoint for Server<S> {
         }
         // They see that nobody waits for them any more.
         self.go_on_with(served.held);
-        if let Some(service) = self.service.upgrade() {
-            service.caller_lost(self.caller.get(), &error);
+        if let Some(core) = self.core.upgrade() {
+            core.caller_lost(self.caller.get(), &error);
         }
     }
 }
