@@ -138,10 +138,10 @@ impl World {
                 let assignment = Assignment::from((0, 2 * WORKERS, 0, 2 * WORKERS));
                 self.answers.push_back(GroupInput::Assigned(assignment));
             }
-            GroupOutput::Start { worker, .. } => {
-                assert!(self.alive.insert(worker.local_rank));
-                self.answers
-                    .push_back(GroupInput::Started(worker.local_rank));
+            GroupOutput::Start(request) => {
+                let local_rank = request.place.local_rank;
+                assert!(self.alive.insert(local_rank));
+                self.answers.push_back(GroupInput::Started(local_rank));
             }
             GroupOutput::FirstFailure(exit) => {
                 assert_eq!(self.first_failure, Some(exit), "INV-G3");

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{
-    Ending, GroupInput, GroupOutput, GroupState, Round, WorkerGroup, WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroup, WorkerRanks,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
@@ -39,7 +39,7 @@ use crate::keeper::last_death;
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
 use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
-use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
 use crate::{
     AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan, TORCHELASTIC,
@@ -345,15 +345,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 round,
                 restart_count,
             } => self.assigned(&workers, round, restart_count),
-            GroupOutput::Start {
-                worker,
-                environment,
-                restart_count,
-            } => self.start(StartRequest {
-                place: worker,
-                environment,
-                restart_count,
-            }),
+            GroupOutput::Start(request) => self.start(request),
             GroupOutput::FirstFailure(exit) => self.supervisor.report_failure(&exit),
             GroupOutput::Unhealthy { workers, last } => self.unhealthy(&workers, last),
             GroupOutput::Announce(exit) => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, WorkerExit};
+use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
@@ -29,7 +29,7 @@ use crate::logs::{LiveView, Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::signals::is_handled;
-use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
