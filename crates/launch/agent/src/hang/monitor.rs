@@ -1,8 +1,6 @@
 //! What follows from what the watches see: an inspection of all workers, a report, and the end of
 //! those that are to blame.
 
-use std::future::pending;
-
 use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_agent_proto::hang::progress::ProgressChange;
 use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
@@ -16,7 +14,7 @@ use super::report::resumed;
 use super::watches::{HangEvent, Trouble, Watches};
 use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
 use crate::AgentError;
-use crate::clock::Clock;
+use crate::clock::{Clock, or_forever};
 use crate::worker::WorkerIdentity;
 
 /// What the monitor wants done or said, in this order.
@@ -99,17 +97,10 @@ impl HangMonitor {
     /// Waits for the next event. While workers are being stopped (not `healthy`) their pipes are
     /// emptied, and nothing else. May be dropped while waiting.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
-        let inspection = &mut self.inspection;
-        let inspected = async {
-            match inspection {
-                Some(inspection) => inspection.await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
             event = self.watches.next(clock, healthy) => event,
-            places = inspected => HangEvent::Inspected(places),
+            places = or_forever(self.inspection.as_mut()) => HangEvent::Inspected(places),
         }
     }
 
