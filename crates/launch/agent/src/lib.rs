@@ -40,6 +40,7 @@ pub mod observe;
 mod outcome;
 mod output_relay;
 mod private_directory;
+mod process_stat;
 pub mod python;
 mod rendezvous;
 
