@@ -84,8 +84,8 @@ impl Tails {
 /// A command of the agent to the thread.
 enum Command {
     Add(LocalRank, Arc<OwnedFd>),
-    /// Called when all output so far has been copied.
-    Drain(Box<dyn FnOnce() + Send>),
+    /// Dropped when all output so far has been copied.
+    Drain(Box<dyn Send>),
 }
 
 /// The interface of the agent.
@@ -145,10 +145,8 @@ impl StderrCapture {
     /// Waits until everything that ended workers have written is copied. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        let (answer, drained) = oneshot::channel();
-        self.drain(|| {
-            let _ = answer.send(());
-        });
+        let (answer, drained) = oneshot::channel::<()>();
+        self.drain(answer);
         let _ = drained.await;
     }
 
@@ -160,17 +158,15 @@ impl StderrCapture {
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
     /// worker's own output.
     pub(crate) fn flush(&self) {
-        let (answer, flushed) = channel();
-        self.drain(move || {
-            let _ = answer.send(());
-        });
+        let (answer, flushed) = channel::<()>();
+        self.drain(answer);
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 
-    /// Calls `done` when all output so far has been copied; drops it if there is no thread.
-    fn drain(&self, done: impl FnOnce() + Send + 'static) {
+    /// Drops `answer` when all output so far has been copied, or if there is no thread.
+    fn drain(&self, answer: impl Send + 'static) {
         if let Some(thread) = &self.thread {
-            thread.send(Command::Drain(Box::new(done)));
+            thread.send(Command::Drain(Box::new(answer)));
         }
     }
 
@@ -235,7 +231,7 @@ impl Copier {
                     }
                     Ok(Command::Drain(answer)) => {
                         while self.copy(&mut buffer, |_| true) {}
-                        answer();
+                        drop(answer);
                     }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,

@@ -43,7 +43,7 @@ pub(super) enum Command {
     /// All writers of the files so far are gone. The retained output of these workers, which have
     /// failed, is copied to the console.
     WritersAreGone(BTreeSet<LocalRank>),
-    /// Answer when all files have been closed.
+    /// Dropped when all files have been closed.
     Drain(oneshot::Sender<()>),
 }
 
@@ -214,9 +214,7 @@ impl Copier {
             output.write_folded(Instant::now());
         }
         if self.readers.is_empty() && output.is_empty() {
-            for answer in self.waiting.drain(..) {
-                let _ = answer.send(());
-            }
+            self.waiting.clear();
         }
     }
 

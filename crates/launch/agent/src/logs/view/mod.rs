@@ -93,13 +93,13 @@ enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
     Awaited(Awaited),
-    /// Called when all output so far is on the console.
-    Drain(Box<dyn FnOnce() + Send>),
+    /// Dropped when all output so far is on the console.
+    Drain(Box<dyn Send>),
     Resized,
     /// Somebody else has the terminal, or no more.
     Suspend(bool),
-    /// Take the rows away, and call this.
-    End(Box<dyn FnOnce() + Send>),
+    /// Take the rows away, and drop this.
+    End(Box<dyn Send>),
 }
 
 impl LiveView {
@@ -160,10 +160,8 @@ impl LiveView {
 
     /// Takes the rows away. Lines that are written from here on are the last.
     pub fn end(&self) {
-        let (done, ended) = channel();
-        self.thread.send(Command::End(Box::new(move || {
-            let _ = done.send(());
-        })));
+        let (done, ended) = channel::<()>();
+        self.thread.send(Command::End(Box::new(done)));
         let _ = ended.recv_timeout(END_TIMEOUT);
     }
 
@@ -234,20 +232,16 @@ impl LiveView {
     /// Waits until everything that ended workers have written is on the console. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        let (answer, drained) = oneshot::channel();
-        self.thread.send(Command::Drain(Box::new(|| {
-            let _ = answer.send(());
-        })));
+        let (answer, drained) = oneshot::channel::<()>();
+        self.thread.send(Command::Drain(Box::new(answer)));
         let _ = drained.await;
     }
 
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
     /// worker's own output.
     pub(crate) fn flush(&self) {
-        let (answer, flushed) = channel();
-        self.thread.send(Command::Drain(Box::new(move || {
-            let _ = answer.send(());
-        })));
+        let (answer, flushed) = channel::<()>();
+        self.thread.send(Command::Drain(Box::new(answer)));
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 }
