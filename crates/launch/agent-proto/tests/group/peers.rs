@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::WorkerGroup;
 
-use crate::script::{STARTED, of_two_then, run, spec, static_two_then};
+use crate::script::{of_two_then, run, spec, started, static_two_then};
 
 #[test]
 fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
@@ -281,16 +281,13 @@ fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
 fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
     let mut spec = spec(5);
     spec.restarts.non_retryable = [7].into();
-    run(
+    started(
         spec,
         2,
-        &format!(
-            "{STARTED}
-             10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
-             11 peer-failed b    -> signal 15 to 0 1
-             12 exited 0=0!      -> clear
-             13 cleared          -> finish failed 1=7 0=0 (not_retryable)"
-        ),
+        "10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
+         11 peer-failed b    -> signal 15 to 0 1
+         12 exited 0=0!      -> clear
+         13 cleared          -> finish failed 1=7 0=0 (not_retryable)",
     );
 }
 

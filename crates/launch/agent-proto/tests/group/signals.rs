@@ -1,6 +1,6 @@
 //! What ends a run from outside: signals to the agent, the loss of the keeper.
 
-use crate::script::{STARTED, run, spec, started_then};
+use crate::script::{run, spec, started_then, static_two_then};
 
 #[test]
 fn a_signal_reaches_the_workers_as_it_is() {
@@ -103,15 +103,11 @@ fn the_loss_of_the_keeper_shortens_a_grace_that_runs_already() {
 
 #[test]
 fn a_signal_at_the_exit_barrier_ends_the_run() {
-    run(
-        spec(0),
-        2,
-        &format!(
-            "{STARTED}
-             10 exited 0=0 1=0 -> clear
-             10 cleared        -> barrier of 2
-             99 signal 15      -> finish signalled 15 started=true"
-        ),
+    static_two_then(
+        0,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         99 signal 15      -> finish signalled 15 started=true",
     );
 }
 
