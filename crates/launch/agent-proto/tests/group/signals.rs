@@ -52,19 +52,17 @@ fn a_signal_before_the_first_worker_ends_the_run_at_once() {
 
 #[test]
 fn a_signal_while_a_restart_is_being_prepared_cancels_it() {
-    started_then(
-        3,
+    for script in [
         "10 exited 1=7   -> failure 1 | signal 15 to 0 1
          20 signal 2     -> signal 2 to 0 1
          30 exited 0=-2! -> clear
          30 cleared      -> finish signalled 2 started=true",
-    );
-    started_then(
-        3,
         "10 exited 1=7 0=1 -> failure 1 | clear
          20 signal 2       ->
          30 cleared        -> finish signalled 2 started=true",
-    );
+    ] {
+        started_then(3, script);
+    }
 }
 
 #[test]
@@ -128,20 +126,18 @@ fn workers_have_the_time_of_a_preemption_and_then_the_grace() {
 
 #[test]
 fn after_a_preemption_no_failure_is_restarted() {
-    started_then(
-        3,
+    for script in [
         "10 preempted 10   -> notify 10 to 0 1
          20 exited 1=7     ->
          30 exited 0=0     -> clear
          30 cleared        -> finish preempted 10 1=7 0=0",
-    );
-    started_then(
-        3,
         "10 exited 1=7     -> failure 1 | signal 15 to 0 1
          20 preempted 10   ->
          30 exited 0=-15!  -> clear
          30 cleared        -> finish preempted 10 1=7 0=-15",
-    );
+    ] {
+        started_then(3, script);
+    }
 }
 
 #[test]

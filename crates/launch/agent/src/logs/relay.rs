@@ -415,16 +415,14 @@ fn pass_on(agent: &OwnedFd, head: &[u8], payload: &[u8]) -> Result<bool, Gone> {
 #[cfg(test)]
 mod tests {
     use rustix::event::Timespec;
-    use rustix::pipe::{PipeFlags, pipe_with};
 
+    use super::super::pty::{Ends, open_pipe};
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
 
     fn stream(relay: &Relay, id: StreamId) -> OwnedFd {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let flags = rustix::fs::fcntl_getfl(&reader).unwrap();
-        rustix::fs::fcntl_setfl(&reader, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        let Ends { reader, writer } = open_pipe().unwrap();
         relay.add(id, reader.as_fd()).unwrap();
         writer
     }
