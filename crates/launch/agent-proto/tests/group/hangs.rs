@@ -103,3 +103,22 @@ fn the_group_is_unhealthy_while_it_is_stopped_because_of_a_hang() {
     assert_eq!(group.state(), GroupState::Unhealthy);
     assert!(group.state().is_running());
 }
+
+#[test]
+fn states_have_the_names_and_numbers_of_torchelastic() {
+    let states = [
+        (GroupState::Unknown, "UNKNOWN", 0, false),
+        (GroupState::Init, "INIT", 1, false),
+        (GroupState::Healthy, "HEALTHY", 2, true),
+        (GroupState::Unhealthy, "UNHEALTHY", 4, true),
+        (GroupState::Stopped, "STOPPED", 8, false),
+        (GroupState::Succeeded, "SUCCEEDED", 16, false),
+        (GroupState::Failed, "FAILED", 32, false),
+    ];
+    for (state, name, number, running) in states {
+        assert_eq!(
+            (state.name(), state.number(), state.is_running()),
+            (name, number, running)
+        );
+    }
+}

@@ -101,7 +101,7 @@ pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
     started(spec(max_restarts), 2, script)
 }
 
-fn parse(input: &str, agents: u32) -> GroupInput {
+pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
     let (name, value) = input.split_once(' ').unwrap_or((input, ""));
     match name {
         "begin" => GroupInput::Begin,
