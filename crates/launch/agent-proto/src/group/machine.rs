@@ -53,7 +53,7 @@ impl WorkerGroup {
     /// A group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
-            budget: RestartBudget::new(spec.restarts.max_restarts).with_used(spec.restarts_used),
+            budget: RestartBudget::new(spec.restarts.max_restarts, spec.restarts_used),
             spec,
             requests: StopRequests::default(),
             phase: Phase::New,

@@ -83,12 +83,7 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
     None
 }
 
-/// Where the kernel sees the main thread of a process.
-pub(crate) fn kernel_place(pid: u32) -> KernelState {
-    kernel_place_in(Path::new(&format!("/proc/{pid}")))
-}
-
-/// The same of the process or thread with this directory.
+/// Where the kernel sees the process (its main thread) or the thread with this directory.
 pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
     let read = |name: &str| text(&directory.join(name));
     KernelState {
@@ -135,7 +130,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id();
         loop {
-            let place = kernel_place(pid);
+            let place = kernel_place_in(Path::new(&format!("/proc/{pid}")));
             // It may be on its way into the call, and runs then.
             if place.syscall.as_deref() == Some("clock_nanosleep") && place.state == Some('S') {
                 break;

@@ -6,7 +6,7 @@ use rdzv_agent_proto::hang::progress::ProgressChange;
 use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::Now;
 use tracing::{error, info, warn};
 
 use super::inspect::{self, Inspection};
@@ -39,7 +39,7 @@ pub(crate) struct HangMonitor {
     plan: HangPlan,
     role: String,
     local_world_size: u32,
-    watches: Watches,
+    pub(crate) watches: Watches,
     /// What is being inspected.
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
@@ -72,19 +72,6 @@ impl HangMonitor {
         });
         let is_on = self.plan.watchdog.is_some();
         is_on.then_some(HangOutput::Watchdog(action, timer))
-    }
-
-    /// What a worker's environment has for the watches.
-    pub(crate) fn variables(&self, worker: LocalRank) -> Option<(&'static str, String)> {
-        self.watches.variables(worker)
-    }
-
-    pub(crate) fn started(&mut self, now: Mono, worker: LocalRank, pid: u32) {
-        self.watches.started(now, worker, pid);
-    }
-
-    pub(crate) fn ended(&mut self, now: Mono, worker: LocalRank) {
-        self.watches.ended(now, worker);
     }
 
     /// The workers of the attempt are gone.

@@ -53,7 +53,7 @@ pub(super) enum Trouble {
 }
 
 /// All watches of the run.
-pub(super) struct Watches {
+pub(crate) struct Watches {
     pipes: Option<Pipes>,
     directory: Option<PathBuf>,
     timers: Timers,
@@ -105,7 +105,7 @@ impl Watches {
     }
 
     /// What a worker's environment has for the watches.
-    pub(super) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
+    pub(crate) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
         let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
         Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
     }
@@ -116,7 +116,7 @@ impl Watches {
     }
 
     /// A worker was started.
-    pub(super) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
+    pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
         if !self.on() {
             return;
         }
@@ -128,7 +128,7 @@ impl Watches {
     }
 
     /// A worker has ended.
-    pub(super) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+    pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
         }

@@ -145,7 +145,7 @@ impl ProcessSupervisor {
             restart_count,
         } = request;
         let local_rank = place.local_rank;
-        environment.extend(self.hang.variables(local_rank));
+        environment.extend(self.hang.watches.variables(local_rank));
         if let Some(path) = self.config.worker_socket(local_rank) {
             // A server refuses a path that exists, and a worker that was killed leaves its own.
             let _ = fs::remove_file(&path);
@@ -199,7 +199,7 @@ impl ProcessSupervisor {
         self.exits
             .watch(local_rank, spawned.pidfd)
             .map_err(system("watch a worker (epoll)"))?;
-        self.hang.started(now.mono, local_rank, pid);
+        self.hang.watches.started(now.mono, local_rank, pid);
         Ok(AgentEvent::WorkerStarted {
             at: now.wall,
             worker: identity,
@@ -230,7 +230,7 @@ impl ProcessSupervisor {
         let mut events = Vec::new();
         let mut exits = Vec::new();
         for (local_rank, exit) in ends {
-            self.hang.ended(now.mono, local_rank);
+            self.hang.watches.ended(now.mono, local_rank);
             let Some(worker) = self.workers.get_mut(&local_rank) else {
                 continue;
             };
