@@ -41,6 +41,14 @@ fn noted<T: Send + 'static>(
     (builder, noted)
 }
 
+/// Threads whose first attempt fails. They return the number of restarts.
+fn second_attempt() -> threads::ThreadWorkers {
+    threads::ThreadWorkers::new(|request, _| match request.restart_count {
+        0 => Err("the first attempt".to_owned()),
+        count => Ok(count.into()),
+    })
+}
+
 /// Waits until the workers are stopped.
 fn until_stopped(stop: &threads::Stop) -> Result<(), String> {
     let (stopped, wait) = channel();

@@ -18,7 +18,7 @@ use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use crate::threads::ThreadWorkers;
-use crate::{in_turn, lines, noted, shell, until_stopped};
+use crate::{in_turn, lines, noted, second_attempt, shell, until_stopped};
 
 /// An endpoint for two nodes of this machine.
 fn endpoint() -> String {
@@ -212,13 +212,9 @@ fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
         }
         Ok(json!(request.restart_count))
     });
-    let failing = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        count => Ok(json!(count)),
-    });
     let steady = start(node(&endpoint, "default", 1).build().unwrap(), steady);
     let spec = node(&endpoint, "default", 1).max_restarts(1);
-    let failing = start(spec.build().unwrap(), failing);
+    let failing = start(spec.build().unwrap(), second_attempt());
     let (steady, group) = steady.join().unwrap();
     let values: Vec<Value> = steady.unwrap().return_values.into_values().collect();
     assert_eq!(values, [json!(0)], "the steady node has no restart to give");

@@ -17,7 +17,7 @@ use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
 use crate::threads::ThreadWorkers;
-use crate::{noted, until_stopped};
+use crate::{noted, second_attempt, until_stopped};
 
 fn spec() -> WorkerSpecBuilder {
     WorkerSpec::builder(WorkerEntrypoint::command("a thread"))
@@ -52,11 +52,7 @@ fn every_round_has_a_store_of_its_own() {
         }
         _ => None,
     });
-    let work = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        _ => Ok(json!(null)),
-    });
-    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), work);
+    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), second_attempt());
     assert!(!agent.run("default").unwrap().is_failed());
     assert_eq!(known.try_iter().collect::<Vec<_>>(), [(true, 1), (true, 1)]);
     let store = agent.worker_group("default").unwrap().store.unwrap();
@@ -240,12 +236,8 @@ fn a_run_is_measured_under_torchelastics_names() {
     let points = Points::default();
     let mut registry = MetricsRegistry::new();
     registry.configure(points.clone(), None);
-    let work = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        _ => Ok(json!(null)),
-    });
     let spec = spec().role("trn").max_restarts(3).metrics(registry);
-    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), work);
+    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), second_attempt());
     assert!(!agent.run("trn").unwrap().is_failed());
     let points = points.0.lock().unwrap();
     for expected in [
