@@ -184,8 +184,8 @@ impl LiveView {
     fn open(&self, ranks: &WorkerRanks, target: Target) -> io::Result<OwnedFd> {
         let label = u16::try_from(self.labels.of(&[*ranks]).width()).unwrap_or(0);
         let terminal = || {
-            let (columns, rows) = inner_size(pty::size(), label);
-            pty::open_terminal(columns, rows).map(|ends| (ends, Some(label)))
+            let ends = pty::open_terminal(inner_size(pty::size(), label));
+            ends.map(|ends| (ends, Some(label)))
         };
         let pipe = || pty::open_pipe().map(|ends| (ends, None));
         let (Ends { reader, writer }, label) = match self.options.terminals {
@@ -208,9 +208,8 @@ impl LiveView {
         let size = pty::size();
         for reader in self.readers.streams().values() {
             if let Some(label) = reader.label {
-                let (columns, rows) = inner_size(size, label);
                 // One that is about to end does not matter.
-                let _ = pty::resize(&reader.end, columns, rows);
+                let _ = pty::resize(&reader.end, inner_size(size, label));
             }
         }
         self.thread.send(Command::Resized);
