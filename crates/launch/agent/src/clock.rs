@@ -1,5 +1,6 @@
 //! The one place that reads clocks.
 
+use std::future::pending;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_core::time::{Mono, Now, Wall};
@@ -38,6 +39,14 @@ impl Clock {
     /// The point in the runtime's time that `at` means.
     pub(crate) fn instant(self, at: Mono) -> tokio::time::Instant {
         (self.origin + at.since(Mono::ZERO)).into()
+    }
+}
+
+/// Waits for `future`; never returns if there is none.
+pub(crate) async fn or_forever<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
     }
 }
 

@@ -57,14 +57,10 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// The group that the agent of a launch makes, if it can make one.
+    /// The group that the agent of a launch has made, if it is there.
     pub(crate) fn of_launcher(launcher: Pid) -> Option<Self> {
-        Some(Self::named(&own_directory()?, launcher))
-    }
-
-    /// Whether it was made, and is there.
-    pub(crate) fn exists(&self) -> bool {
-        self.directory.is_dir()
+        let group = Self::named(&own_directory()?, launcher);
+        group.directory.is_dir().then_some(group)
     }
 
     fn named(own: &Path, launcher: Pid) -> Self {

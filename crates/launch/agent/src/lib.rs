@@ -40,6 +40,7 @@ pub mod observe;
 mod outcome;
 mod output_relay;
 mod private_directory;
+mod process_stat;
 pub mod python;
 mod rendezvous;
 
@@ -75,11 +76,10 @@ pub use outcome::{Outcome, Verdict};
 pub use output_relay::OutputRelay;
 pub use rdzv_agent_proto::group::{
     Cause, ErrorFile, Evidence, Exit, Failure, Finality, GroupIdentity, PreemptionPlan,
-    RestartOptions, StopOptions,
+    RestartOptions, StartRequest, StopOptions,
 };
 pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
 pub use rendezvous::RoundStore;
 pub use run::{run, run_in_view};
 pub use signals::when_signalled;
-pub use supervisor::StartRequest;
 pub use worker::{WorkerFiles, WorkerId, WorkerIdentity};

@@ -10,7 +10,6 @@
 //!   back into a session, so what is in ours does not come from them.
 
 use std::collections::HashSet;
-use std::fmt::Display;
 use std::fs;
 use std::io;
 
@@ -20,6 +19,8 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper,
     waitpid,
 };
+
+use crate::process_stat::ProcessStat;
 
 /// The processes that are reparented to us when their parents end.
 #[derive(Debug, Clone)]
@@ -71,7 +72,8 @@ impl Leftovers {
         loop {
             let (mut left, mut collected) = (false, false);
             for child in self.adopted(spared) {
-                let group = ProcessStat::of(child.as_raw_nonzero()).and_then(|stat| stat.group());
+                let group =
+                    ProcessStat::of(child.as_raw_nonzero()).and_then(|stat| group_of(stat.group));
                 if let Some(group) = group.filter(|group| !spared.contains(group)) {
                     let _ = kill_process_group(group, Signal::KILL);
                 }
@@ -116,37 +118,10 @@ impl Leftovers {
     }
 }
 
-/// Parent, process group and session of a process.
-///
-/// Read from `/proc` rather than by system calls, because in a container a number may be 0: the
-/// group or session is one of the outside.
-#[derive(Debug)]
-struct ProcessStat {
-    parent: i32,
-    group: i32,
-    session: i32,
-}
-
-impl ProcessStat {
-    fn of(process: impl Display) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name in brackets may hold anything; the state comes after it.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let mut numbers = after_name.split_whitespace().skip(1);
-        let mut next = || numbers.next()?.parse().ok();
-        Some(Self {
-            parent: next()?,
-            group: next()?,
-            session: next()?,
-        })
-    }
-}
-
-impl ProcessStat {
-    /// The process group, if it is one of this container. It is -1 while another thread collects the process.
-    fn group(&self) -> Option<Pid> {
-        (self.group > 0).then(|| Pid::from_raw(self.group))?
-    }
+/// The process group of this number, if it is one of this container. It is -1 while another thread collects the
+/// process.
+fn group_of(number: i32) -> Option<Pid> {
+    (number > 0).then(|| Pid::from_raw(number))?
 }
 
 /// Stops everything below a process, or continues it.
@@ -164,10 +139,7 @@ pub(crate) fn signal_below(parent: Pid, signal: Signal) {
 
 /// Whether a process is stopped.
 pub(crate) fn is_stopped(process: Pid) -> bool {
-    let process = process.as_raw_nonzero();
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, after)| after.trim_start());
-    state.is_some_and(|state| state.starts_with('T'))
+    ProcessStat::of(process.as_raw_nonzero()).is_some_and(|stat| stat.state == 'T')
 }
 
 /// Whether there is any child at all: one system call, where reading the list takes many.
@@ -246,14 +218,9 @@ mod tests {
 
     #[test]
     fn a_process_that_another_thread_collects_just_now_has_no_group() {
-        let of = |group| ProcessStat {
-            parent: 1,
-            group,
-            session: group,
-        };
         // As a signal for group -1 it would go to the first process of the container.
-        assert_eq!([-1, 0].map(|group| of(group).group()), [None, None]);
-        assert_eq!(of(7).group(), Pid::from_raw(7));
+        assert_eq!([-1, 0].map(group_of), [None, None]);
+        assert_eq!(group_of(7), Pid::from_raw(7));
     }
 
     /// Set for the process that the next test starts, as it kills all children that it has.

@@ -8,9 +8,10 @@ use tokio::time::sleep_until;
 
 use rustix::process::Signal;
 
+use crate::clock::or_forever;
 use crate::health::{Liveness, Watched};
 use crate::keeper::KeeperWatch;
-use crate::signal_copies::{SignalCopies, Way};
+use crate::signal_copies::{SignalCopies, Taken, Way};
 use crate::signals::{JobControl, JobRequest, Signals, carried_by};
 
 /// What the agent is asked for.
@@ -19,13 +20,7 @@ pub(crate) enum Request {
     /// To stop, by a signal or a [`StopHandle`].
     Stop(i32),
     /// To tell the workers that the scheduler will take the node away.
-    Notice {
-        signal: i32,
-        /// Whether the scheduler has sent them the signal itself.
-        workers_have_it: bool,
-        /// Whether it has come to this node, and not only to another one.
-        here: bool,
-    },
+    Notice(Taken),
     /// To stop at once: the keeper is gone.
     KeeperLost,
     /// To pass a signal on to all workers.
@@ -134,14 +129,10 @@ impl Requests {
                         self.copies.note(signal, Way::Guard, Instant::now());
                     }
                 }
-                () = at(self.copies.due()) => {
+                () = or_forever(self.copies.due().map(|at| sleep_until(at.into()))) => {
                     match self.copies.take(Instant::now()) {
                         Some(taken) if Some(taken.signal) == self.notice => {
-                            return Request::Notice {
-                                signal: taken.signal,
-                                workers_have_it: taken.workers_have_it,
-                                here: taken.here,
-                            };
+                            return Request::Notice(taken);
                         }
                         Some(taken) if !taken.workers_have_it => {
                             return Request::PassOn(taken.signal);
@@ -172,13 +163,6 @@ impl Requests {
                 () = self.keeper.lost() => return Request::KeeperLost,
             }
         }
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Taken {
     pub(crate) signal: i32,
     /// Whether it was sent to every process of the node.
     pub(crate) workers_have_it: bool,
-    /// Whether it has come to this node.
+    /// Whether it has come to this node, and not only to another one.
     pub(crate) here: bool,
 }
 

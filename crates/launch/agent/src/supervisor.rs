@@ -12,23 +12,12 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Cause, Evidence, Failure, GroupInput, WorkerExit, WorkerRanks};
+use rdzv_agent_proto::group::{Cause, Evidence, Failure, GroupInput, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 
 use crate::clock::Clock;
 use crate::worker::WorkerIdentity;
 use crate::{AgentError, AgentEvent};
-
-/// One worker that is to be started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StartRequest {
-    /// Its place in the job.
-    pub place: WorkerRanks,
-    /// The variables of its place (`RANK`, `MASTER_ADDR` and so on), by name.
-    pub environment: Vec<(&'static str, String)>,
-    /// How many restarts have been used.
-    pub restart_count: u32,
-}
 
 /// Something that happened to workers.
 #[derive(Debug)]

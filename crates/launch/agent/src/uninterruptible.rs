@@ -68,7 +68,7 @@ impl KernelHolds {
             let Some((_, pid)) = workers.iter().find(|(known, _)| *known == worker) else {
                 continue;
             };
-            let wait_channel = self.wait_channel(*pid);
+            let wait_channel = self.seen(*pid).wait_channel;
             match sighting {
                 Sighting::First(_) => warn!(
                     "worker with local rank {worker} (pid {}) is in an uninterruptible wait of the \
@@ -92,11 +92,6 @@ impl KernelHolds {
         self.watch
             .as_mut()
             .map_or_else(Vec::new, |watch| watch.check(now, &letters))
-    }
-
-    /// The kernel function that a process waits in; none if the kernel does not report it.
-    fn wait_channel(&self, pid: Pid) -> Option<String> {
-        self.seen(pid).wait_channel
     }
 
     fn seen(&self, pid: Pid) -> KernelState {
@@ -127,11 +122,11 @@ mod tests {
         let mut holds = KernelHolds::new(Some("2"));
         holds.proc = proc.path().to_owned();
         assert_eq!(
-            holds.wait_channel(held).as_deref(),
+            holds.seen(held).wait_channel.as_deref(),
             Some("rpc_wait_bit_killable")
         );
-        assert_eq!(holds.wait_channel(well), None);
-        assert_eq!(holds.wait_channel(gone), None);
+        assert_eq!(holds.seen(well).wait_channel, None);
+        assert_eq!(holds.seen(gone).wait_channel, None);
 
         let workers = [
             (LocalRank(0), well),

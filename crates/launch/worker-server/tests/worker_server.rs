@@ -73,22 +73,12 @@ fn every_row_of_the_table_is_answered() {
         post("/handler/echo?a=1&b=x%20y%26&a=2"),
         expected(201, "text/x-echo", "{\"a\": \"2\", \"b\": \"x y&\"} ")
     );
-    assert_eq!(
-        post("/handler/no%20such"),
-        expected(
-            404,
-            "text/plain",
-            "Handler no such not found: Failed to find handler no such"
-        )
-    );
-    assert_eq!(
-        post("/handler/a%1b%0a"),
-        expected(
-            404,
-            "text/plain",
-            "Handler a\\u{1b}\\n not found: Failed to find handler a\\u{1b}\\n"
-        )
-    );
+    let not_found = |name: &str| {
+        let text = format!("Handler {name} not found: Failed to find handler {name}");
+        expected(404, "text/plain", &text)
+    };
+    assert_eq!(post("/handler/no%20such"), not_found("no such"));
+    assert_eq!(post("/handler/a%1b%0a"), not_found("a\\u{1b}\\n"));
     assert_eq!(
         post("/handler/bad"),
         expected(500, "text/plain", "Handler bad failed: out of luck")

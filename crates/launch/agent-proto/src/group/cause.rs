@@ -230,25 +230,19 @@ mod tests {
     #[test]
     fn every_cause_has_a_kind_and_one_line() {
         let second = Duration::from_secs(1);
+        let exit = |code, last_line: Option<&str>| Cause::ExitCode {
+            code,
+            last_line: last_line.map(str::to_owned),
+        };
         let cases = [
             (
                 Cause::exception("ValueError: a\nb"),
                 "exception",
                 "ValueError: a…",
             ),
+            (exit(7, None), "exit_code", "exited with code 7"),
             (
-                Cause::ExitCode {
-                    code: 7,
-                    last_line: None,
-                },
-                "exit_code",
-                "exited with code 7",
-            ),
-            (
-                Cause::ExitCode {
-                    code: 1,
-                    last_line: Some("no dataset at /data".to_owned()),
-                },
+                exit(1, Some("no dataset at /data")),
                 "exit_code",
                 "exited with code 1; its last line: no dataset at /data",
             ),

@@ -1,6 +1,7 @@
 //! The environment and the arguments of a worker, and the prefix of its lines on the console.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::options::GroupSpec;
@@ -28,41 +29,28 @@ pub fn variables(
         false => "False",
     };
     let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
-    let mut variables = vec![
-        (env::LOCAL_RANK, shown_local_rank.to_string()),
-        (env::RANK, ranks.rank.to_string()),
-        (env::GROUP_RANK, round.group_rank.to_string()),
-        (env::ROLE_RANK, ranks.role_rank.to_string()),
-        (env::ROLE_NAME, spec.identity.role.clone()),
-        (
-            env::LOCAL_WORLD_SIZE,
-            spec.identity.local_world_size.to_string(),
-        ),
-        (env::WORLD_SIZE, ranks.world_size.to_string()),
-        (env::GROUP_WORLD_SIZE, round.group_world_size.to_string()),
-        (env::ROLE_WORLD_SIZE, ranks.role_world_size.to_string()),
-        (env::MASTER_ADDR, round.master.addr.clone()),
-        (env::MASTER_PORT, round.master.port.to_string()),
-        (env::TORCHELASTIC_RESTART_COUNT, restart_count.to_string()),
-        (
-            env::TORCHELASTIC_MAX_RESTARTS,
-            spec.restarts.max_restarts.to_string(),
-        ),
-        (
-            env::TORCHELASTIC_RUN_ID,
-            spec.identity.run_id.as_str().to_owned(),
-        ),
-        (
-            env::TORCHELASTIC_USE_AGENT_STORE,
-            use_agent_store.to_owned(),
-        ),
-        (
-            env::TORCHELASTIC_SIGNALS_TO_HANDLE,
-            spec.stop.signals_text.clone(),
-        ),
-        (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, nccl.to_owned()),
-        (env::RDZV_ROUND, round.number.to_string()),
+    let (identity, stop) = (&spec.identity, &spec.stop);
+    let values: [(&'static str, &dyn Display); 18] = [
+        (env::LOCAL_RANK, &shown_local_rank),
+        (env::RANK, &ranks.rank),
+        (env::GROUP_RANK, &round.group_rank),
+        (env::ROLE_RANK, &ranks.role_rank),
+        (env::ROLE_NAME, &identity.role),
+        (env::LOCAL_WORLD_SIZE, &identity.local_world_size),
+        (env::WORLD_SIZE, &ranks.world_size),
+        (env::GROUP_WORLD_SIZE, &round.group_world_size),
+        (env::ROLE_WORLD_SIZE, &ranks.role_world_size),
+        (env::MASTER_ADDR, &round.master.addr),
+        (env::MASTER_PORT, &round.master.port),
+        (env::TORCHELASTIC_RESTART_COUNT, &restart_count),
+        (env::TORCHELASTIC_MAX_RESTARTS, &spec.restarts.max_restarts),
+        (env::TORCHELASTIC_RUN_ID, &identity.run_id),
+        (env::TORCHELASTIC_USE_AGENT_STORE, &use_agent_store),
+        (env::TORCHELASTIC_SIGNALS_TO_HANDLE, &stop.signals_text),
+        (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, &nccl),
+        (env::RDZV_ROUND, &round.number),
     ];
+    let mut variables = Vec::from(values.map(|(name, value)| (name, value.to_string())));
     if let Some(devices) = virtual_rank {
         variables.extend(device_of(devices, ranks.local_rank)?);
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rdzv_core::signal;
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 /// The reason why a failure of workers has ended the run.
 ///
@@ -63,10 +63,8 @@ impl fmt::Display for Finality {
 
 impl Serialize for Finality {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Finality", 2)?;
-        object.serialize_field("kind", self.kind())?;
-        object.serialize_field("text", &self.to_string())?;
-        object.end()
+        let text = self.to_string();
+        serializer.collect_map([("kind", self.kind()), ("text", text.as_str())])
     }
 }
 

@@ -96,56 +96,40 @@ mod tests {
 
     #[test]
     fn the_first_failure_that_the_agent_did_not_cause() {
-        let cases: &[(&[Evidence], usize, &str)] = &[
+        // The milliseconds of an exit, whether the agent caused it, and the seconds of its record.
+        type Exits<'a> = &'a [(i64, bool, Option<i64>)];
+        let cases: &[(Exits<'_>, usize, &str)] = &[
             (&[], 0, "nothing"),
+            (&[(20, false, None), (40, true, None)], 0, "plain"),
+            (&[(20, true, None), (40, false, None)], 1, "not ours"),
+            (&[(20, true, None), (40, true, None)], 0, "all ours"),
             (
-                &[failure(20, false, None), failure(40, true, None)],
-                0,
-                "plain",
-            ),
-            (
-                &[failure(20, true, None), failure(40, false, None)],
-                1,
-                "not ours",
-            ),
-            (
-                &[failure(20, true, None), failure(40, true, None)],
-                0,
-                "all ours",
-            ),
-            (
-                &[
-                    failure(5_000, false, None),
-                    failure(5_100, true, Some(1_002)),
-                ],
+                &[(5_000, false, None), (5_100, true, Some(1_002))],
                 1,
                 "the stopped one had recorded its failure three seconds before",
             ),
             (
-                &[
-                    failure(5_100, false, None),
-                    failure(5_200, true, Some(1_005)),
-                ],
+                &[(5_100, false, None), (5_200, true, Some(1_005))],
                 0,
                 "recorded within the same second: exits decide",
             ),
             (
-                &[
-                    failure(5_000, false, Some(1_002)),
-                    failure(5_100, true, Some(1_002)),
-                ],
+                &[(5_000, false, Some(1_002)), (5_100, true, Some(1_002))],
                 0,
                 "both recorded in the same second: exits decide",
             ),
             (
-                &[failure(5_000, false, None), failure(5_100, true, Some(7))],
+                &[(5_000, false, None), (5_100, true, Some(7))],
                 0,
                 "a record from before the worker was started proves nothing",
             ),
         ];
-        for (failures, expected, why) in cases {
-            let failures: Vec<&Evidence> = failures.iter().collect();
-            assert_eq!(earliest(&failures), *expected, "{why}");
+        for (exits, expected, why) in cases {
+            let failures = exits.iter();
+            let failures =
+                failures.map(|&(millis, stopped, recorded)| failure(millis, stopped, recorded));
+            let failures: Vec<Evidence> = failures.collect();
+            assert_eq!(earliest(&Vec::from_iter(&failures)), *expected, "{why}");
         }
     }
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use peers::Others;
-use phase::{Phase, Prepared, StopReason, ending, overrule};
+use phase::{Phase, StopReason, ending, overrule};
 
 use super::awaited::Awaited;
 use super::environment;
 use super::options::GroupSpec;
 use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
-use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, WorkerRanks};
+use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks};
 use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rank::{Assignment, LocalRank};
@@ -53,7 +53,7 @@ impl WorkerGroup {
     /// A group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
-            budget: RestartBudget::new(spec.restarts.max_restarts).with_used(spec.restarts_used),
+            budget: RestartBudget::new(spec.restarts.max_restarts, spec.restarts_used),
             spec,
             requests: StopRequests::default(),
             phase: Phase::New,
@@ -456,9 +456,10 @@ impl WorkerGroup {
         let mut waiting = VecDeque::new();
         for ranks in &workers {
             match environment::variables(&self.spec, &round, ranks, restart_count) {
-                Ok(environment) => waiting.push_back(Prepared {
-                    worker: *ranks,
+                Ok(environment) => waiting.push_back(StartRequest {
+                    place: *ranks,
                     environment,
+                    restart_count,
                 }),
                 Err(text) => return self.finish(Ending::Devices(text)),
             }
@@ -477,11 +478,7 @@ impl WorkerGroup {
             return;
         };
         match waiting.pop_front() {
-            Some(next) => self.outbox.push(GroupOutput::Start {
-                worker: next.worker,
-                environment: next.environment,
-                restart_count: self.budget.used(),
-            }),
+            Some(next) => self.outbox.push(GroupOutput::Start(next)),
             None => self.phase = Phase::Healthy,
         }
     }

@@ -59,5 +59,6 @@ pub use first_failure::first_failure;
 pub use machine::WorkerGroup;
 pub use options::{GroupIdentity, GroupSpec, PreemptionPlan, RestartOptions, StopOptions};
 pub use types::{
-    Ending, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, StartRequest,
+    WorkerRanks,
 };

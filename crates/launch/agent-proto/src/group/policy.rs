@@ -15,19 +15,14 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// A budget of `most` restarts.
-    pub fn new(most: u32) -> Self {
+    /// A budget of `most` restarts, of which this node has used some before.
+    pub fn new(most: u32, used: u32) -> Self {
         Self {
             most,
-            used: 0,
+            used,
             used_by_others: 0,
             forfeited: false,
         }
-    }
-
-    /// With so many restarts used before, by this node.
-    pub fn with_used(self, used: u32) -> Self {
-        Self { used, ..self }
     }
 
     /// Takes one restart; false if none is left.
@@ -126,14 +121,14 @@ mod tests {
 
     #[test]
     fn a_budget_is_never_exceeded() {
-        let mut budget = RestartBudget::new(2);
+        let mut budget = RestartBudget::new(2, 0);
         assert!(budget.take() && budget.take());
         assert!(!budget.take(), "INV-G1");
         assert_eq!(
             (budget.remaining(), budget.used(), budget.most()),
             (0, 2, 2)
         );
-        let mut budget = RestartBudget::new(2);
+        let mut budget = RestartBudget::new(2, 0);
         assert!(budget.take());
         budget.forfeit();
         assert!(!budget.take(), "what is forfeited is gone");

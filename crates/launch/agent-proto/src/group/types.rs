@@ -189,6 +189,18 @@ pub enum GroupInput {
     TimePassed,
 }
 
+/// One worker that is to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartRequest {
+    /// Its place in the job.
+    pub place: WorkerRanks,
+    /// Variables of its place (`RANK`, `MASTER_ADDR` and so on), in addition to the agent's
+    /// environment.
+    pub environment: Vec<(&'static str, String)>,
+    /// How many restarts have been used.
+    pub restart_count: u32,
+}
+
 /// A command for the driver. Answers are given as inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupOutput {
@@ -211,14 +223,7 @@ pub enum GroupOutput {
         restart_count: u32,
     },
     /// Start one worker.
-    Start {
-        /// Its ranks.
-        worker: WorkerRanks,
-        /// Variables in addition to the agent's environment, the error file excepted.
-        environment: Vec<(&'static str, String)>,
-        /// Number of restarts that have been used.
-        restart_count: u32,
-    },
+    Start(StartRequest),
     /// Report that this worker failed: the first of its attempt.
     FirstFailure(WorkerExit),
     /// Report that these workers hang, which is the failure of this attempt.

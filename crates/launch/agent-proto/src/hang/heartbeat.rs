@@ -118,7 +118,7 @@ struct Beat {
 }
 
 /// The beats of the workers of one node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Heartbeats {
     limits: HeartbeatLimits,
     workers: BTreeMap<LocalRank, Beat>,

@@ -110,11 +110,6 @@ impl ProgressWatch {
         (self.limit / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
     }
 
-    /// The limit.
-    pub fn limit(&self) -> Duration {
-        self.limit
-    }
-
     /// A worker was started, which is progress.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         if self.workers.is_empty() {
@@ -148,11 +143,6 @@ impl ProgressWatch {
     /// Time of the next check.
     pub fn deadline(&self) -> Option<Mono> {
         (!self.workers.is_empty()).then_some(self.next_check)
-    }
-
-    /// The workers to check.
-    pub fn workers(&self) -> impl Iterator<Item = LocalRank> + '_ {
-        self.workers.keys().copied()
     }
 
     /// Takes the usage of a worker itself. False if that shows no progress, so that its children have
@@ -218,11 +208,6 @@ impl ProgressWatch {
             }
             _ => None,
         }
-    }
-
-    /// Time without progress of one worker.
-    pub fn silent(&self, now: Mono, local_rank: LocalRank) -> Option<Duration> {
-        Some(now.since(self.workers.get(&local_rank)?.progress))
     }
 }
 

@@ -90,18 +90,15 @@ impl Mount {
 
     /// The directory of the group with this path; the mount point if it is outside of what is mounted.
     fn directory_of(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(&self.root) {
-            // Joining nothing would leave a slash at the end.
-            Ok(below) if below.as_os_str().is_empty() => self.point.clone(),
-            Ok(below)
-                if below
-                    .components()
-                    .all(|part| matches!(part, Component::Normal(_))) =>
-            {
-                self.point.join(below)
-            }
-            _ => self.point.clone(),
+        let mut directory = self.point.clone();
+        let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
+        // Part by part: joining nothing would leave a slash at the end.
+        if let Ok(below) = path.strip_prefix(&self.root)
+            && below.components().all(is_name)
+        {
+            directory.extend(below);
         }
+        directory
     }
 }
 

@@ -54,17 +54,8 @@ impl CpuLimit {
     /// The tighter one; the first of two equal ones.
     pub fn tightest(limits: impl IntoIterator<Item = Self>) -> Option<Self> {
         limits.into_iter().reduce(|least, other| {
-            let (
-                Quota {
-                    quota: a,
-                    period: b,
-                },
-                Quota {
-                    quota: c,
-                    period: d,
-                },
-            ) = (least.quota, other.quota);
-            let smaller = u128::from(c) * u128::from(b) < u128::from(a) * u128::from(d);
+            let product = |quota: Quota, of: Quota| u128::from(quota.quota) * u128::from(of.period);
+            let smaller = product(other.quota, least.quota) < product(least.quota, other.quota);
             if smaller { other } else { least }
         })
     }

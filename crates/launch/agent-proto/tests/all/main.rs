@@ -1,5 +1,4 @@
 //! The machines of the agent. One program, because each is linked with everything.
 
-mod group_random;
 mod hang_bytes;
 mod placement;

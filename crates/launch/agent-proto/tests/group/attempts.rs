@@ -1,6 +1,6 @@
 //! Attempts: how they end, and what follows.
 
-use crate::script::{STARTED, run, spec, started_then};
+use crate::script::{spec, started, started_then, static_two_then};
 
 #[test]
 fn all_workers_exit_well() {
@@ -15,15 +15,11 @@ fn all_workers_exit_well() {
 
 #[test]
 fn several_agents_wait_for_one_another() {
-    run(
-        spec(0),
-        2,
-        &format!(
-            "{STARTED}
-             10 exited 0=0 1=0 -> clear
-             10 cleared        -> barrier of 2
-             99 barrier-passed -> finish succeeded"
-        ),
+    static_two_then(
+        0,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         99 barrier-passed -> finish succeeded",
     );
 }
 
@@ -48,16 +44,13 @@ fn every_attempt_but_the_first_begins_with_an_empty_store() {
 fn a_shared_store_is_not_emptied_under_other_nodes() {
     let mut spec = spec(1);
     spec.purge_store = false;
-    run(
+    started(
         spec,
         2,
-        &format!(
-            "{STARTED}
-             10 exited 0=1 1=1 -> failure 0 | clear
-             10 cleared        -> restarting 0/1 | join 1
-             10 joined         -> assign
-             …"
-        ),
+        "10 exited 0=1 1=1 -> failure 0 | clear
+         10 cleared        -> restarting 0/1 | join 1
+         10 joined         -> assign
+         …",
     );
 }
 

@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::GroupState;
 
-use crate::script::{of_two_then, run, spec, started_then};
+use crate::script::{of_two_then, started_then};
 
 #[test]
 fn a_hang_uses_a_restart_as_a_failure_does() {
@@ -95,13 +95,11 @@ fn a_signal_ends_a_run_that_would_have_been_restarted_after_a_hang() {
 
 #[test]
 fn the_group_is_unhealthy_while_it_is_stopped_because_of_a_hang() {
-    let script = format!(
-        "{}
-         10 hang 1 -> unhealthy 1 for good | signal 15 to 0 1
+    let group = started_then(
+        0,
+        "10 hang 1 -> unhealthy 1 for good | signal 15 to 0 1
          …",
-        crate::script::STARTED
     );
-    let group = run(spec(0), 1, &script);
     assert_eq!(group.state(), GroupState::Unhealthy);
     assert!(group.state().is_running());
 }

@@ -5,6 +5,7 @@ mod attempts;
 mod hangs;
 mod options;
 mod peers;
+mod random;
 mod script;
 mod signals;
 mod start;

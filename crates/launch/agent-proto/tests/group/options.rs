@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::GroupSpec;
 
-use crate::script::{STARTED, run, spec};
+use crate::script::{spec, started};
 
 fn rested(restarts: u32) -> GroupSpec {
     let mut spec = spec(restarts);
@@ -22,17 +22,14 @@ fn with_code_3_final(restarts: u32, dynamic: bool) -> GroupSpec {
 
 #[test]
 fn the_next_rendezvous_waits_for_the_settle_delay() {
-    run(
+    started(
         rested(1),
         1,
-        &format!(
-            "{STARTED}
-             10 exited 0=1 1=1 -> failure 0 | clear
-             20 cleared        -> restarting 0/1
-             219 time          ->
-             220 time          -> join 1
-             …"
-        ),
+        "10 exited 0=1 1=1 -> failure 0 | clear
+         20 cleared        -> restarting 0/1
+         219 time          ->
+         220 time          -> join 1
+         …",
     );
 }
 
@@ -43,86 +40,68 @@ fn it_does_so_after_a_change_of_membership_too() {
         purge_store: false,
         ..rested(1)
     };
-    run(
+    started(
         spec,
         2,
-        &format!(
-            "{STARTED}
-             10 changed 0       -> regroup: b came | signal 15 to 0 1
-             20 exited 0=0 1=0! -> clear
-             20 cleared         ->
-             30 changed 0       ->
-             220 time           -> join 0
-             …"
-        ),
+        "10 changed 0       -> regroup: b came | signal 15 to 0 1
+         20 exited 0=0 1=0! -> clear
+         20 cleared         ->
+         30 changed 0       ->
+         220 time           -> join 0
+         …",
     );
 }
 
 #[test]
 fn a_signal_ends_a_run_that_rests() {
-    run(
+    started(
         rested(1),
         1,
-        &format!(
-            "{STARTED}
-             10 exited 0=1 1=1 -> failure 0 | clear
-             20 cleared        -> restarting 0/1
-             30 signal 15      -> finish signalled 15 started=true"
-        ),
+        "10 exited 0=1 1=1 -> failure 0 | clear
+         20 cleared        -> restarting 0/1
+         30 signal 15      -> finish signalled 15 started=true",
     );
 }
 
 #[test]
 fn a_failure_that_no_restart_helps_ends_the_run() {
-    run(
+    started(
         with_code_3_final(5, false),
         1,
-        &format!(
-            "{STARTED}
-             10 exited 1=3    -> failure 1 | signal 15 to 0 1
-             20 exited 0=-15! -> clear
-             20 cleared       -> finish failed 1=3 0=-15 (not_retryable)"
-        ),
+        "10 exited 1=3    -> failure 1 | signal 15 to 0 1
+         20 exited 0=-15! -> clear
+         20 cleared       -> finish failed 1=3 0=-15 (not_retryable)",
     );
 }
 
 #[test]
 fn a_fatal_signal_can_be_one() {
-    run(
+    started(
         with_code_3_final(5, false),
         1,
-        &format!(
-            "{STARTED}
-             10 exited 0=-6 1=0 -> failure 0 | clear
-             20 cleared         -> finish failed 0=-6 1=0 (not_retryable)"
-        ),
+        "10 exited 0=-6 1=0 -> failure 0 | clear
+         20 cleared         -> finish failed 0=-6 1=0 (not_retryable)",
     );
 }
 
 #[test]
 fn the_other_nodes_hear_of_it_at_once() {
-    run(
+    started(
         with_code_3_final(5, true),
         2,
-        &format!(
-            "{STARTED}
-             10 exited 0=3 1=1 -> failure 0 | announce 0 | clear
-             20 cleared        -> finish failed 0=3 1=1 (not_retryable)"
-        ),
+        "10 exited 0=3 1=1 -> failure 0 | announce 0 | clear
+         20 cleared        -> finish failed 0=3 1=1 (not_retryable)",
     );
 }
 
 #[test]
 fn a_worker_that_ends_so_because_it_was_stopped_is_restarted() {
-    run(
+    started(
         with_code_3_final(5, false),
         1,
-        &format!(
-            "{STARTED}
-             10 exited 1=7  -> failure 1 | signal 15 to 0 1
-             20 exited 0=3! -> clear
-             20 cleared     -> restarting 4/5 | join 1
-             …"
-        ),
+        "10 exited 1=7  -> failure 1 | signal 15 to 0 1
+         20 exited 0=3! -> clear
+         20 cleared     -> restarting 4/5 | join 1
+         …",
     );
 }

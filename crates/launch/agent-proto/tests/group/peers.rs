@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::WorkerGroup;
 
-use crate::script::{STARTED, of_two_then, run, spec, static_two_then};
+use crate::script::{of_two_then, run, spec, started, static_two_then};
 
 #[test]
 fn a_change_of_membership_leads_to_the_next_round_and_costs_no_restart() {
@@ -195,102 +195,82 @@ fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
 
 #[test]
 fn a_signal_ends_a_run_that_waits_for_an_explanation() {
-    of_two_then(
-        0,
+    for script in [
         "10 exited 1=7 0=0 -> failure 1 | clear
          12 cleared        ->
          20 signal 15      -> announce 1 | finish failed 1=7 0=0",
-    );
-    of_two_then(
-        0,
         "10 exited 1=7     -> failure 1 | signal 15 to 0 1
          12 signal 2       -> announce 1 | signal 2 to 0 1
          13 changed 3      ->
          14 exited 0=0!    -> clear
          15 cleared        -> finish failed 1=7 0=0",
-    );
+    ] {
+        of_two_then(0, script);
+    }
 }
 
 #[test]
 fn a_failed_peer_ends_the_run_wherever_it_is() {
-    of_two_then(
-        5,
+    for script in [
         "10 peer-failed b        -> signal 15 to 0 1
          11 exited 0=-15! 1=0!   -> clear
          12 cleared              -> finish peer b: code 7",
-    );
-    of_two_then(
-        5,
         "10 exited 0=0 1=0       -> clear
          11 peer-failed b        ->
          12 cleared              -> finish peer b: code 7",
-    );
-    of_two_then(
-        5,
         "10 exited 0=0 1=0       -> clear
          12 cleared              -> barrier of 2
          13 peer-failed b        -> finish peer b: code 7",
-    );
-    of_two_then(
-        5,
         "10 changed 3            -> regroup: b came | signal 15 to 0 1
          11 exited 0=-15! 1=0!   -> clear
          12 cleared              -> join 0
          13 peer-failed b        -> finish peer b: code 7",
-    );
-    of_two_then(
-        5,
         "10 changed 3            -> regroup: b came | signal 15 to 0 1
          10 peer-failed b        -> signal 15 to 0 1
          11 exited 0=-15! 1=0!   -> clear
          12 cleared              -> finish peer b: code 7",
-    );
+    ] {
+        of_two_then(5, script);
+    }
 }
 
 #[test]
 fn the_own_final_failure_stays_the_one_reported_when_a_peer_fails_too() {
-    of_two_then(
-        0,
+    for script in [
         "10 exited 1=7           -> failure 1 | signal 15 to 0 1
          11 peer-failed b        -> signal 15 to 0 1
          12 exited 0=0!          -> clear
          13 cleared              -> finish failed 1=7 0=0",
-    );
-    of_two_then(
-        0,
         "10 exited 1=7 0=0       -> failure 1 | clear
          12 cleared              ->
          13 peer-failed b        -> finish failed 1=7 0=0",
-    );
-    static_two_then(
-        0,
+    ] {
+        of_two_then(0, script);
+    }
+    for script in [
         "10 exited 1=7           -> failure 1 | announce 1 | signal 15 to 0 1
          11 peer-failed b        -> signal 15 to 0 1
          12 exited 0=0!          -> clear
          13 cleared              -> finish failed 1=7 0=0",
-    );
-    static_two_then(
-        0,
         "10 exited 1=7 0=0       -> failure 1 | announce 1 | clear
          11 peer-failed b        ->
          12 cleared              -> finish failed 1=7 0=0",
-    );
+    ] {
+        static_two_then(0, script);
+    }
 }
 
 #[test]
 fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
     let mut spec = spec(5);
     spec.restarts.non_retryable = [7].into();
-    run(
+    started(
         spec,
         2,
-        &format!(
-            "{STARTED}
-             10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
-             11 peer-failed b    -> signal 15 to 0 1
-             12 exited 0=0!      -> clear
-             13 cleared          -> finish failed 1=7 0=0 (not_retryable)"
-        ),
+        "10 exited 1=7       -> failure 1 | announce 1 | signal 15 to 0 1
+         11 peer-failed b    -> signal 15 to 0 1
+         12 exited 0=0!      -> clear
+         13 cleared          -> finish failed 1=7 0=0 (not_retryable)",
     );
 }
 
@@ -333,22 +313,20 @@ fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
 
 #[test]
 fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
-    of_two_then(
-        1,
+    for script in [
         "10 exited 1=7           -> failure 1 | signal 15 to 0 1
          11 closed               -> signal 15 to 0 1
          12 peer-failed b        -> signal 15 to 0 1
          13 exited 0=0!          -> clear
          14 cleared              -> finish peer b: code 7",
-    );
-    of_two_then(
-        1,
         "10 exited 1=7           -> failure 1 | signal 15 to 0 1
          11 exited 0=0!          -> clear
          12 closed               ->
          13 peer-failed b        ->
          14 cleared              -> finish peer b: code 7",
-    );
+    ] {
+        of_two_then(1, script);
+    }
     // Where nobody says why, the own failure is what users need to know, and a signal does not
     // change that any more.
     of_two_then(
@@ -399,37 +377,33 @@ fn a_run_that_another_node_closed_ends_here_too() {
 
 #[test]
 fn a_node_that_has_passed_the_barrier_may_close_before_the_others_have() {
-    of_two_then(
-        0,
+    for script in [
         "10 exited 0=0 1=0       -> clear
          12 cleared              -> barrier of 2
          13 closed               ->
          14 barrier-passed       -> finish succeeded",
-    );
-    of_two_then(
-        0,
         "10 exited 0=0 1=0       -> clear
          11 closed               ->
          12 cleared              -> barrier of 2
          5011 time               ->
          5012 time               -> finish closed",
-    );
+    ] {
+        of_two_then(0, script);
+    }
 }
 
 #[test]
 fn who_waits_at_the_barrier_of_a_round_that_is_over_leaves_with_success() {
-    of_two_then(
-        0,
+    for script in [
         "10 exited 0=0 1=0       -> clear
          12 cleared              -> barrier of 2
          13 changed 3            -> finish succeeded alone: b came",
-    );
-    of_two_then(
-        0,
         "10 exited 0=0 1=0       -> clear
          11 changed 3            ->
          12 cleared              -> finish succeeded alone: b came",
-    );
+    ] {
+        of_two_then(0, script);
+    }
 }
 
 #[test]
@@ -478,16 +452,14 @@ fn a_failure_that_is_final_is_announced_to_static_nodes_at_once() {
          20 cleared       -> restarting 0/1 | join 1
          …",
     );
-    static_two_then(
-        0,
+    for script in [
         "10 peer-failed b    -> signal 15 to 0 1
          20 exited 0=0! 1=0! -> clear
          20 cleared          -> finish peer b: code 7",
-    );
-    static_two_then(
-        0,
         "10 exited 0=0 1=0 -> clear
          10 cleared        -> barrier of 2
          20 peer-failed b  -> finish peer b: code 7",
-    );
+    ] {
+        static_two_then(0, script);
+    }
 }

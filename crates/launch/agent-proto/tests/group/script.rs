@@ -16,7 +16,7 @@ use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// From the beginning until both workers run.
-pub(crate) const STARTED: &str = "
+const STARTED: &str = "
     0 begin      -> join 0
     0 joined     -> assign
     0 assigned   -> assigned 2 | start 0
@@ -79,8 +79,13 @@ pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
     group
 }
 
+/// Runs a script for a group whose workers have been started.
+pub(crate) fn started(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
+    run(spec, agents, &format!("{STARTED}{script}"))
+}
+
 pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroup {
-    run(spec(max_restarts), 1, &format!("{STARTED}{script}"))
+    started(spec(max_restarts), 1, script)
 }
 
 /// With two agents that find one another dynamically; the round has the number 3.
@@ -93,10 +98,10 @@ pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
 
 /// With two agents of a static rendezvous.
 pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
-    run(spec(max_restarts), 2, &format!("{STARTED}{script}"))
+    started(spec(max_restarts), 2, script)
 }
 
-fn parse(input: &str, agents: u32) -> GroupInput {
+pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
     let (name, value) = input.split_once(' ').unwrap_or((input, ""));
     match name {
         "begin" => GroupInput::Begin,
@@ -178,7 +183,7 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::PurgeStore => "purge".into(),
         GroupOutput::Assign(_) => "assign".into(),
         GroupOutput::Assigned { workers, .. } => format!("assigned {}", workers.len()),
-        GroupOutput::Start { worker, .. } => format!("start {}", worker.local_rank),
+        GroupOutput::Start(request) => format!("start {}", request.place.local_rank),
         GroupOutput::FirstFailure(exit) => format!("failure {}", exit.local_rank),
         GroupOutput::Unhealthy { workers, last } => {
             let last = if *last { " for good" } else { "" };

@@ -1,6 +1,6 @@
 //! What ends a run from outside: signals to the agent, the loss of the keeper.
 
-use crate::script::{STARTED, run, spec, started_then};
+use crate::script::{run, spec, started_then, static_two_then};
 
 #[test]
 fn a_signal_reaches_the_workers_as_it_is() {
@@ -52,19 +52,17 @@ fn a_signal_before_the_first_worker_ends_the_run_at_once() {
 
 #[test]
 fn a_signal_while_a_restart_is_being_prepared_cancels_it() {
-    started_then(
-        3,
+    for script in [
         "10 exited 1=7   -> failure 1 | signal 15 to 0 1
          20 signal 2     -> signal 2 to 0 1
          30 exited 0=-2! -> clear
          30 cleared      -> finish signalled 2 started=true",
-    );
-    started_then(
-        3,
         "10 exited 1=7 0=1 -> failure 1 | clear
          20 signal 2       ->
          30 cleared        -> finish signalled 2 started=true",
-    );
+    ] {
+        started_then(3, script);
+    }
 }
 
 #[test]
@@ -103,15 +101,11 @@ fn the_loss_of_the_keeper_shortens_a_grace_that_runs_already() {
 
 #[test]
 fn a_signal_at_the_exit_barrier_ends_the_run() {
-    run(
-        spec(0),
-        2,
-        &format!(
-            "{STARTED}
-             10 exited 0=0 1=0 -> clear
-             10 cleared        -> barrier of 2
-             99 signal 15      -> finish signalled 15 started=true"
-        ),
+    static_two_then(
+        0,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         99 signal 15      -> finish signalled 15 started=true",
     );
 }
 
@@ -132,20 +126,18 @@ fn workers_have_the_time_of_a_preemption_and_then_the_grace() {
 
 #[test]
 fn after_a_preemption_no_failure_is_restarted() {
-    started_then(
-        3,
+    for script in [
         "10 preempted 10   -> notify 10 to 0 1
          20 exited 1=7     ->
          30 exited 0=0     -> clear
          30 cleared        -> finish preempted 10 1=7 0=0",
-    );
-    started_then(
-        3,
         "10 exited 1=7     -> failure 1 | signal 15 to 0 1
          20 preempted 10   ->
          30 exited 0=-15!  -> clear
          30 cleared        -> finish preempted 10 1=7 0=-15",
-    );
+    ] {
+        started_then(3, script);
+    }
 }
 
 #[test]

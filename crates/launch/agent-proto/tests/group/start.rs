@@ -2,16 +2,22 @@
 
 use crate::script::{run, spec};
 
+/// Runs a script from the time on at which the first of two workers has been started.
+fn first_started_then(max_restarts: u32, script: &str) {
+    let started = "
+        0 begin      -> join 0
+        0 joined     -> assign
+        0 assigned   -> assigned 2 | start 0
+        0 started 0  -> start 1
+    ";
+    run(spec(max_restarts), 1, &format!("{started}{script}"));
+}
+
 #[test]
 fn a_worker_that_cannot_be_started_stops_those_before_it() {
-    run(
-        spec(3),
-        1,
-        "0 begin      -> join 0
-         0 joined     -> assign
-         0 assigned   -> assigned 2 | start 0
-         0 started 0  -> start 1
-         0 broken     -> signal 15 to 0
+    first_started_then(
+        3,
+        "0 broken     -> signal 15 to 0
          5 exited 0=-15! -> clear
          5 cleared    -> finish broken",
     );
@@ -19,14 +25,9 @@ fn a_worker_that_cannot_be_started_stops_those_before_it() {
 
 #[test]
 fn a_worker_that_was_being_started_when_the_group_was_stopped_is_stopped_too() {
-    run(
-        spec(0),
-        1,
-        "0 begin      -> join 0
-         0 joined     -> assign
-         0 assigned   -> assigned 2 | start 0
-         0 started 0  -> start 1
-         1 signal 15  -> signal 15 to 0
+    first_started_then(
+        0,
+        "1 signal 15  -> signal 15 to 0
          2 started 1  -> signal 15 to 1
          3 exited 0=-15! 1=-15! -> clear
          3 cleared    -> finish signalled 15 started=true",
@@ -35,14 +36,9 @@ fn a_worker_that_was_being_started_when_the_group_was_stopped_is_stopped_too() {
 
 #[test]
 fn an_early_failure_stops_the_start_of_the_others() {
-    run(
-        spec(0),
-        1,
-        "0 begin      -> join 0
-         0 joined     -> assign
-         0 assigned   -> assigned 2 | start 0
-         0 started 0  -> start 1
-         1 exited 0=3 -> failure 0 | clear
+    first_started_then(
+        0,
+        "1 exited 0=3 -> failure 0 | clear
          1 cleared    -> finish failed 0=3",
     );
 }

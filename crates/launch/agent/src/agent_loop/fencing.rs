@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::AgentLoop;
+use crate::clock::or_forever;
 use crate::keeper::{is_kept, kept};
 use crate::reap::signal_below;
 use crate::supervisor::Supervisor;
@@ -33,10 +34,7 @@ pub(super) fn kill_after(config: &AgentConfig) -> Duration {
 
 /// Waits until the clock of leases shows this.
 pub(super) async fn due(deadline: Option<Mono>) {
-    match deadline {
-        Some(at) => sleep(at.since(fence::now().mono)).await,
-        None => std::future::pending().await,
-    }
+    or_forever(deadline.map(|at| sleep(at.since(fence::now().mono)))).await;
 }
 
 impl<S: Supervisor> AgentLoop<'_, S> {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{
-    Ending, GroupInput, GroupOutput, GroupState, Round, WorkerGroup, WorkerRanks,
+    Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroup, WorkerRanks,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
@@ -33,13 +33,13 @@ use tracing::{error, info, warn};
 use self::awaiting::Awaiting;
 use self::fencing::kill_after;
 use self::preemption::Preemption;
-use crate::clock::Clock;
+use crate::clock::{Clock, or_forever};
 use crate::failure::{FailureAnalysis, hang_sentence};
 use crate::keeper::last_death;
 use crate::rendezvous::{Answer, Joined, RendezvousHandle};
 use crate::requests::{Request, Requests};
 use crate::signals::{JobRequest, stop_this_process};
-use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::worker::WorkerIdentity;
 use crate::{
     AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan, TORCHELASTIC,
@@ -177,12 +177,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             healthy: self.group.state() == GroupState::Healthy && !self.fence.is_closed(),
             within: deadline.map(|at| at.since(clock.now().mono)),
         };
-        let at = |deadline: Option<Mono>| async move {
-            match deadline {
-                Some(at) => sleep_until(clock.instant(at)).await,
-                None => std::future::pending().await,
-            }
-        };
+        let at =
+            |deadline: Option<Mono>| or_forever(deadline.map(|at| sleep_until(clock.instant(at))));
         tokio::select! {
             biased;
             events = self.supervisor.next(clock, watch) => self.take(events),
@@ -221,16 +217,12 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.continued();
                 None
             }
-            Request::Stop(signal) => Some(self.stop(signal)),
             Request::PassOn(signal) => {
                 self.supervisor.pass_on(signal);
                 None
             }
-            Request::Notice {
-                signal,
-                workers_have_it,
-                here,
-            } => self.notice(signal, workers_have_it, here),
+            Request::Stop(signal) => Some(self.stop(signal)),
+            Request::Notice(taken) => self.notice(taken),
             Request::KeeperLost => Some(GroupInput::KeeperLost),
         };
         self.inputs.extend(input);
@@ -251,11 +243,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Request::Job(JobRequest::Continue) => break None,
                 Request::PassOn(signal) => self.supervisor.pass_on(signal),
                 Request::Stop(signal) => break Some(self.stop(signal)),
-                Request::Notice {
-                    signal,
-                    workers_have_it,
-                    here,
-                } => break self.notice(signal, workers_have_it, here),
+                Request::Notice(taken) => break self.notice(taken),
                 Request::KeeperLost => break Some(GroupInput::KeeperLost),
             }
         };
@@ -345,15 +333,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 round,
                 restart_count,
             } => self.assigned(&workers, round, restart_count),
-            GroupOutput::Start {
-                worker,
-                environment,
-                restart_count,
-            } => self.start(StartRequest {
-                place: worker,
-                environment,
-                restart_count,
-            }),
+            GroupOutput::Start(request) => self.start(request),
             GroupOutput::FirstFailure(exit) => self.supervisor.report_failure(&exit),
             GroupOutput::Unhealthy { workers, last } => self.unhealthy(&workers, last),
             GroupOutput::Announce(exit) => {

@@ -10,6 +10,7 @@ use rdzv_core::time::{Mono, Wall};
 use tracing::warn;
 
 use super::AgentLoop;
+use crate::signal_copies::Taken;
 use crate::supervisor::Supervisor;
 use crate::{AgentEvent, Outcome};
 
@@ -54,12 +55,8 @@ fn is_in_order(exit: Exit, notice: i32) -> bool {
 
 impl<S: Supervisor> AgentLoop<'_, S> {
     /// The signal of the notice has come, here or to another node. It is a request to stop if it comes here again.
-    pub(super) fn notice(
-        &mut self,
-        signal: i32,
-        workers_have_it: bool,
-        here: bool,
-    ) -> Option<GroupInput> {
+    pub(super) fn notice(&mut self, taken: Taken) -> Option<GroupInput> {
+        let Taken { signal, here, .. } = taken;
         let is_known = self.preemption.since.is_some();
         let is_again = here && std::mem::replace(&mut self.preemption.by_signal, true);
         if is_again {
@@ -68,7 +65,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         if is_known {
             return None;
         }
-        self.preemption.workers_have_it = workers_have_it;
+        self.preemption.workers_have_it = taken.workers_have_it;
         if here {
             self.rendezvous.announce_preemption(signal);
             return Some(self.take_notice(signal, None));

@@ -1,8 +1,7 @@
 //! The agent whose workers are processes of this machine.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use rdzv_core::rank::Rank;
 use serde_json::Value;
@@ -16,8 +15,8 @@ use super::{
 use crate::run::run_processes;
 use crate::{Failure, Outcome};
 
-/// Whether an agent runs in this process.
-static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Held by the one agent that runs in this process.
+static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs the workers of one node as processes: what `rdzv run` is made of, as a library.
 ///
@@ -101,7 +100,10 @@ impl LocalElasticAgent {
 impl ElasticAgent for LocalElasticAgent {
     fn run(&mut self, role: &str) -> Result<RunResult, RunError> {
         check_role(&self.spec, role)?;
-        let _alone = Alone::enter()?;
+        let _alone = match RUNNING.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(RunError::Busy),
+            alone => alone,
+        };
         self.run_group()
     }
 
@@ -163,23 +165,5 @@ pub(super) fn finish_handlers(spec: &WorkerSpec) {
     for handler in &spec.event_handlers {
         let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
         handler.finish();
-    }
-}
-
-/// The one agent of this process.
-struct Alone;
-
-impl Alone {
-    fn enter() -> Result<Self, RunError> {
-        match RUNNING.swap(true, Ordering::SeqCst) {
-            true => Err(RunError::Busy),
-            false => Ok(Self),
-        }
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        RUNNING.store(false, Ordering::SeqCst);
     }
 }

@@ -63,11 +63,6 @@ impl WorkerSpec {
         &self.entrypoint
     }
 
-    /// What reports call the entry point.
-    pub fn entrypoint_name(&self) -> String {
-        self.entrypoint.name()
-    }
-
     /// The label of all its workers.
     pub fn role(&self) -> &str {
         &self.config.identity.role
@@ -352,14 +347,7 @@ impl WorkerSpecBuilder {
                 "exit code 0 is a success, so it cannot be among those that are not retried",
             );
         }
-        let named = match &spec.entrypoint {
-            WorkerEntrypoint::Command { program, .. } => !program.is_empty(),
-            WorkerEntrypoint::Script { path, .. } => !path.as_os_str().is_empty(),
-            WorkerEntrypoint::Module { name, .. } | WorkerEntrypoint::Function { name, .. } => {
-                !name.is_empty()
-            }
-        };
-        if !named {
+        if spec.entrypoint.name().is_empty() {
             return refused(
                 "the entry point is empty: name a program, a script, a module or a function",
             );
@@ -370,8 +358,8 @@ impl WorkerSpecBuilder {
             true => "null".to_owned(),
             false => self.event_handler_names.join(","),
         };
-        let lines: Box<dyn EventSink + Send> = Box::new(InfoLines::new(&facts, &names));
-        spec.event_handlers.push(Arc::new(Mutex::new(lines)));
+        let mut sinks: Vec<Box<dyn EventSink + Send>> =
+            vec![Box::new(InfoLines::new(&facts, &names))];
         for name in self.event_handler_names {
             let handler = self.event_registry.create(&name, &facts).ok_or_else(|| {
                 let known: Vec<&str> = self.event_registry.names().collect();
@@ -380,12 +368,13 @@ impl WorkerSpecBuilder {
                     known.join(", ")
                 ))
             })?;
-            spec.event_handlers.push(Arc::new(Mutex::new(handler)));
+            sinks.push(handler);
         }
         if let Some(registry) = self.metrics {
-            let metrics: Box<dyn EventSink + Send> = Box::new(AgentMetrics::new(&facts, registry));
-            spec.event_handlers.push(Arc::new(Mutex::new(metrics)));
+            sinks.push(Box::new(AgentMetrics::new(&facts, registry)));
         }
+        let handlers = sinks.into_iter().map(|sink| Arc::new(Mutex::new(sink)));
+        spec.event_handlers.extend(handlers);
         Ok(spec)
     }
 }

@@ -277,12 +277,7 @@ pub(crate) fn hang_sentence(hanging: &[LocalRank], workers: &impl Supervisor) ->
         .iter()
         .filter_map(|worker| identity(*worker, workers))
         .map(|worker| {
-            let WorkerIdentity {
-                rank,
-                local_rank,
-                pid,
-                ..
-            } = worker;
+            let (rank, local_rank, pid) = (worker.rank, worker.local_rank, worker.pid);
             let why = match workers.kill_cause(local_rank) {
                 Some(cause) => cause.to_string(),
                 None => "makes no progress".to_owned(),

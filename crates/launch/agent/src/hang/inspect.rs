@@ -1,6 +1,6 @@
 //! Where all workers are, found out beside the loop: a stack takes a tenth of a second, or for ever.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use rdzv_agent_proto::hang::stacks::WorkerStack;
@@ -28,7 +28,7 @@ pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Ins
 async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> WorkerStack {
     let pid = worker.pid;
     // First: py-spy itself may show in what the worker does.
-    let kernel = look::kernel_place(pid);
+    let kernel = look::kernel_place_in(Path::new(&format!("/proc/{pid}")));
     let threads = look::threads(pid);
     let (frames, without_frames) = match &tool {
         None => (Vec::new(), None),

@@ -11,37 +11,10 @@ use rdzv_agent_proto::hang::uninterruptible::state_letter;
 use rdzv_core::escape::escape;
 
 use super::syscall;
-
-/// The unit of processor times in `/proc`, the same on all architectures that we build for: 10 ms.
-const TICK: Duration = Duration::from_millis(10);
+use crate::process_stat::ProcessStat;
 
 /// How many generations above a process are looked at for a worker.
 const GENERATIONS: usize = 64;
-
-/// What `/proc/PID/stat` says.
-#[derive(Debug)]
-pub(crate) struct Stat {
-    parent: u32,
-    session: u32,
-    /// Its own processor time and that of its children that have ended.
-    cpu: Duration,
-}
-
-impl Stat {
-    fn of_process(pid: u32) -> Option<Self> {
-        let stat = text(Path::new(&format!("/proc/{pid}/stat")))?;
-        // The name in brackets may hold anything; the state comes after it.
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let words: Vec<&str> = after_name.split_whitespace().collect();
-        let number = |index: usize| words.get(index)?.parse::<u64>().ok();
-        let ticks: u64 = (11..15).filter_map(number).sum();
-        Some(Self {
-            parent: words.get(1)?.parse().ok()?,
-            session: words.get(3)?.parse().ok()?,
-            cpu: TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)),
-        })
-    }
-}
 
 /// A file of the kernel's. Names in it are chosen by programs and need not be text.
 fn text(path: &Path) -> Option<String> {
@@ -51,11 +24,11 @@ fn text(path: &Path) -> Option<String> {
 
 /// What a process has used; `None` if it is gone. What only its owner may see counts as nothing.
 pub(crate) fn usage(pid: u32) -> Option<Usage> {
-    let stat = Stat::of_process(pid)?;
-    Some(with_io(pid, &stat))
+    let stat = ProcessStat::of(pid)?;
+    Some(with_io(pid, stat.cpu))
 }
 
-fn with_io(pid: u32, stat: &Stat) -> Usage {
+fn with_io(pid: u32, cpu: Duration) -> Usage {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let field = |name: &str| {
         let line = io.lines().find_map(|line| line.strip_prefix(name));
@@ -63,7 +36,7 @@ fn with_io(pid: u32, stat: &Stat) -> Usage {
             .unwrap_or(0)
     };
     Usage {
-        cpu: stat.cpu,
+        cpu,
         read: field("rchar:"),
         written: field("wchar:"),
     }
@@ -77,16 +50,17 @@ pub(crate) fn others_in_sessions(leaders: &[u32]) -> BTreeMap<u32, Usage> {
         .collect();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = process.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        let Some(stat) = Stat::of_process(pid) else {
+        let Some(stat) = ProcessStat::of(pid) else {
             continue;
         };
-        if pid != stat.session
-            && let Some(usage) = usages.get_mut(&stat.session)
+        let session = stat.session.cast_unsigned();
+        if pid != session
+            && let Some(usage) = usages.get_mut(&session)
         {
-            *usage = *usage + with_io(pid, &stat);
+            *usage = *usage + with_io(pid, stat.cpu);
         }
     }
     usages
@@ -99,21 +73,17 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
         if workers.contains(&current) {
             return Some(current);
         }
-        let stat = Stat::of_process(current)?;
-        if workers.contains(&stat.session) {
-            return Some(stat.session);
+        let stat = ProcessStat::of(current)?;
+        let session = stat.session.cast_unsigned();
+        if workers.contains(&session) {
+            return Some(session);
         }
-        current = stat.parent;
+        current = stat.parent.cast_unsigned();
     }
     None
 }
 
-/// Where the kernel sees the main thread of a process.
-pub(crate) fn kernel_place(pid: u32) -> KernelState {
-    kernel_place_in(Path::new(&format!("/proc/{pid}")))
-}
-
-/// The same of the process or thread with this directory.
+/// Where the kernel sees the process (its main thread) or the thread with this directory.
 pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
     let read = |name: &str| text(&directory.join(name));
     KernelState {
@@ -153,13 +123,14 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::process_stat::TICK;
 
     #[test]
     fn a_sleeping_process_is_seen_where_it_sleeps() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id();
         loop {
-            let place = kernel_place(pid);
+            let place = kernel_place_in(Path::new(&format!("/proc/{pid}")));
             // It may be on its way into the call, and runs then.
             if place.syscall.as_deref() == Some("clock_nanosleep") && place.state == Some('S') {
                 break;

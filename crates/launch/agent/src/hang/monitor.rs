@@ -1,14 +1,12 @@
 //! What follows from what the watches see: an inspection of all workers, a report, and the end of
 //! those that are to blame.
 
-use std::future::pending;
-
 use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_agent_proto::hang::progress::ProgressChange;
 use rdzv_agent_proto::hang::stacks::{WorkerStack, outliers, suspects};
 use rdzv_agent_proto::hang::timers::FileTimer;
 use rdzv_core::rank::LocalRank;
-use rdzv_core::time::{Mono, Now};
+use rdzv_core::time::Now;
 use tracing::{error, info, warn};
 
 use super::inspect::{self, Inspection};
@@ -16,7 +14,7 @@ use super::report::resumed;
 use super::watches::{HangEvent, Trouble, Watches};
 use super::{HangAction, HangPlan, HangReport, WatchdogAction, WatchdogTimer};
 use crate::AgentError;
-use crate::clock::Clock;
+use crate::clock::{Clock, or_forever};
 use crate::worker::WorkerIdentity;
 
 /// What the monitor wants done or said, in this order.
@@ -41,7 +39,7 @@ pub(crate) struct HangMonitor {
     plan: HangPlan,
     role: String,
     local_world_size: u32,
-    watches: Watches,
+    pub(crate) watches: Watches,
     /// What is being inspected.
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
@@ -76,19 +74,6 @@ impl HangMonitor {
         is_on.then_some(HangOutput::Watchdog(action, timer))
     }
 
-    /// What a worker's environment has for the watches.
-    pub(crate) fn variables(&self, worker: LocalRank) -> Option<(&'static str, String)> {
-        self.watches.variables(worker)
-    }
-
-    pub(crate) fn started(&mut self, now: Mono, worker: LocalRank, pid: u32) {
-        self.watches.started(now, worker, pid);
-    }
-
-    pub(crate) fn ended(&mut self, now: Mono, worker: LocalRank) {
-        self.watches.ended(now, worker);
-    }
-
     /// The workers of the attempt are gone.
     pub(crate) fn clear(&mut self) {
         self.watches.clear();
@@ -99,17 +84,10 @@ impl HangMonitor {
     /// Waits for the next event. While workers are being stopped (not `healthy`) their pipes are
     /// emptied, and nothing else. May be dropped while waiting.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
-        let inspection = &mut self.inspection;
-        let inspected = async {
-            match inspection {
-                Some(inspection) => inspection.await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
             event = self.watches.next(clock, healthy) => event,
-            places = inspected => HangEvent::Inspected(places),
+            places = or_forever(self.inspection.as_mut()) => HangEvent::Inspected(places),
         }
     }
 

@@ -1,7 +1,6 @@
 //! The watches that are on, and what they wait for.
 
 use std::fs;
-use std::future::pending;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use tokio::time::sleep_until;
 
 use super::look;
 use super::pipes::{Pipes, Source};
-use crate::clock::Clock;
+use crate::clock::{Clock, or_forever};
 use crate::error::system;
 use crate::{AgentError, HangPlan};
 
@@ -54,11 +53,11 @@ pub(super) enum Trouble {
 }
 
 /// All watches of the run.
-pub(super) struct Watches {
+pub(crate) struct Watches {
     pipes: Option<Pipes>,
     directory: Option<PathBuf>,
     timers: Timers,
-    heartbeats: Option<Heartbeats>,
+    heartbeats: Heartbeats,
     progress: Option<ProgressWatch>,
     /// The running workers and their process ids.
     running: Vec<(LocalRank, u32)>,
@@ -72,7 +71,7 @@ impl Watches {
             pipes: None,
             directory: None,
             timers: Timers::default(),
-            heartbeats: None,
+            heartbeats: Heartbeats::default(),
             progress: plan.progress.map(ProgressWatch::new),
             running: Vec::new(),
             complaints: 0,
@@ -99,14 +98,14 @@ impl Watches {
                     .make(Source::Heartbeat(LocalRank(local_rank)), &path)
                     .map_err(failed(&path))?;
             }
-            watches.heartbeats = Some(Heartbeats::new(heartbeat.limits.clone()));
+            watches.heartbeats = Heartbeats::new(heartbeat.limits.clone());
         }
         watches.pipes = Some(pipes);
         Ok(watches)
     }
 
     /// What a worker's environment has for the watches.
-    pub(super) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
+    pub(crate) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
         let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
         Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
     }
@@ -117,27 +116,23 @@ impl Watches {
     }
 
     /// A worker was started.
-    pub(super) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
+    pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
         if !self.on() {
             return;
         }
         self.running.push((local_rank, pid));
-        if let Some(heartbeats) = &mut self.heartbeats {
-            heartbeats.started(now, local_rank);
-        }
+        self.heartbeats.started(now, local_rank);
         if let Some(progress) = &mut self.progress {
             progress.started(now, local_rank);
         }
     }
 
     /// A worker has ended.
-    pub(super) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
+    pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
         }
-        if let Some(heartbeats) = &mut self.heartbeats {
-            heartbeats.ended(local_rank);
-        }
+        self.heartbeats.ended(local_rank);
         if let Some(progress) = &mut self.progress {
             progress.ended(now, local_rank);
         }
@@ -153,9 +148,7 @@ impl Watches {
         }
         self.timers.clear();
         self.running.clear();
-        if let Some(heartbeats) = &mut self.heartbeats {
-            heartbeats.clear();
-        }
+        self.heartbeats.clear();
         if let Some(progress) = &mut self.progress {
             progress.clear();
         }
@@ -166,35 +159,21 @@ impl Watches {
     /// while waiting.
     pub(super) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         let deadline = healthy.then(|| self.deadline()).flatten();
-        let due = async {
-            match deadline {
-                Some(at) => sleep_until(clock.instant(at)).await,
-                None => pending().await,
-            }
-        };
-        let pipes = &mut self.pipes;
-        let lines = async {
-            match pipes {
-                Some(pipes) => pipes.next().await,
-                None => pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            lines = lines => match lines {
+            lines = or_forever(self.pipes.as_mut().map(Pipes::next)) => match lines {
                 Ok(lines) => HangEvent::Lines(lines),
                 Err(error) => HangEvent::Broken(error),
             },
-            () = due => HangEvent::Due,
+            () = or_forever(deadline.map(|at| sleep_until(clock.instant(at)))) => HangEvent::Due,
         }
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let heartbeats = self.heartbeats.as_ref();
         let progress = self.progress.as_ref();
         [
             self.timers.deadline(),
-            heartbeats.and_then(Heartbeats::deadline),
+            self.heartbeats.deadline(),
             progress.and_then(ProgressWatch::deadline),
         ]
         .into_iter()
@@ -205,7 +184,7 @@ impl Watches {
     /// Closes the pipes.
     pub(super) fn close(&mut self) {
         self.pipes = None;
-        self.heartbeats = None;
+        self.heartbeats = Heartbeats::default();
     }
 
     /// Takes what workers have written until now. Returns what is to be said about it.
@@ -236,12 +215,11 @@ impl Watches {
     }
 
     fn beat(&mut self, now: Now, local_rank: LocalRank, line: &Line) -> Option<String> {
-        let heartbeats = self.heartbeats.as_mut()?;
         let text: &[u8] = match line {
             Line::Whole(text) => text,
             Line::TooLong => &[],
         };
-        let silent = heartbeats.beat(now.mono, local_rank, text)?;
+        let silent = self.heartbeats.beat(now.mono, local_rank, text)?;
         Some(format!(
             "worker with local rank {local_rank} sends heartbeats again after {:.1} s of silence",
             silent.as_secs_f64()
@@ -272,8 +250,7 @@ impl Watches {
 
     /// Workers whose heartbeat is missing.
     pub(super) fn missed(&mut self, now: Mono) -> Vec<Missed> {
-        let heartbeats = self.heartbeats.as_mut();
-        heartbeats.map_or_else(Vec::new, |heartbeats| heartbeats.missed(now))
+        self.heartbeats.missed(now)
     }
 
     /// Checks what the workers have used, if it is time to.

@@ -82,7 +82,11 @@ pub(super) struct Attendant {
 impl Attendant {
     /// Handles signals from here on, also those that came while they were blocked. To be called
     /// inside the runtime.
-    pub(super) fn new(leftovers: Leftovers, outermost: bool) -> Result<Self, AgentError> {
+    pub(super) fn new(
+        leftovers: Leftovers,
+        outermost: bool,
+        kept: Option<Kept>,
+    ) -> Result<Self, AgentError> {
         let signals =
             Signals::new(PASSED_ON.map(Signal::as_raw)).map_err(system("handle signals"))?;
         let job_control = JobControl::new().map_err(system("handle SIGTSTP and SIGCONT"))?;
@@ -96,14 +100,8 @@ impl Attendant {
             leftovers,
             outermost,
             passed_on: Vec::new(),
-            stopped: StoppedAgent::default(),
+            stopped: StoppedAgent::new(kept),
         })
-    }
-
-    /// The child is an agent, and its note is here.
-    pub(super) fn with_note(mut self, kept: Option<Kept>) -> Self {
-        self.stopped = StoppedAgent::new(kept);
-        self
     }
 
     /// Waits for the child's end, and passes signals on to it.
@@ -178,7 +176,6 @@ impl Attendant {
 
     /// Kills and collects whatever the child has left. False if something does not end.
     pub(super) async fn clear(&mut self, group: Option<ControlGroup>) -> bool {
-        let group = group.filter(ControlGroup::exists);
         if let Some(group) = &group {
             group.kill_all();
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rdzv_core::env::{RDZV_GUARD, RDZV_KEEPER, RDZV_KEPT};
 use rdzv_rendezvous::{Death, Kept};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_parent_process_death_signal, setsid};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::LAST_RESORT_AFTER;
@@ -27,65 +28,38 @@ use crate::spawn::{detach_agent, name_this_process};
 /// a kill by name does not reach all three processes.
 const NAME: &CStr = c"launch-guard";
 
-/// Begins the bytes that say which process is the agent.
-const STARTED: u8 = 2;
-
-/// The end of an agent, as the guard reports it to the keeper.
-#[derive(Debug)]
+/// What the guard reports to the keeper.
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// It has ended, and nothing of it is left.
+    /// This process is the agent from now on.
+    Started(i32),
+    /// The agent has ended, and nothing of it is left.
     Ended {
         /// Its wait status.
-        status: ExitStatus,
+        status: i32,
         /// Its process id.
         pid: u32,
     },
-    /// It could not be started or waited for.
+    /// The agent could not be started or waited for.
     Failed(String),
 }
 
 impl Report {
-    /// The bytes that say which process is the agent, before any report.
-    fn started(agent: Pid) -> [u8; 5] {
-        let mut bytes = [STARTED; 5];
-        bytes[1..].copy_from_slice(&agent.as_raw_nonzero().get().to_ne_bytes());
-        bytes
-    }
-
-    /// Its bytes: which of the two, then the wait status and the process id, or the text.
     fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Ended { status, pid } => [
-                &[1],
-                &status.into_raw().to_ne_bytes()[..],
-                &pid.to_ne_bytes()[..],
-            ]
-            .concat(),
-            Self::Failed(text) => [&[0], text.as_bytes()].concat(),
-        }
+        serde_json::to_vec(self).expect("numbers and texts are always JSON")
     }
 
-    /// The agent that was started last, if one was, and the report, unless the guard was killed before.
+    /// The agent that was started last, if one was, and its end, unless the guard was killed before.
     pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
-        let (mut agent, mut rest) = (None, bytes);
-        while let Some((&[STARTED, pid @ ..], more)) = rest.split_first_chunk::<5>() {
-            (agent, rest) = (Pid::from_raw(i32::from_ne_bytes(pid)), more);
-        }
-        (agent, Self::of(rest))
-    }
-
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let (kind, rest) = bytes.split_first()?;
-        Some(match kind {
-            1 => {
-                let (status, pid) = rest.split_first_chunk()?;
-                Self::Ended {
-                    status: ExitStatus::from_raw(i32::from_ne_bytes(*status)),
-                    pid: u32::from_ne_bytes(pid.try_into().ok()?),
-                }
+        let (mut agent, mut end) = (None, None);
+        let reports = serde_json::Deserializer::from_slice(bytes).into_iter::<Self>();
+        for report in reports.map_while(Result::ok) {
+            match report {
+                Self::Started(pid) => agent = Pid::from_raw(pid),
+                ended => end = Some(ended),
             }
-            _ => Self::Failed(String::from_utf8_lossy(rest).into_owned()),
-        })
+        }
+        (agent, end)
     }
 }
 
@@ -93,7 +67,10 @@ impl Report {
 pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
     let mut report = File::from(report);
     let outcome = match guard(agent, keeper, &mut report) {
-        Ok((status, pid)) => Report::Ended { status, pid },
+        Ok((status, pid)) => Report::Ended {
+            status: status.into_raw(),
+            pid,
+        },
         Err(error) => Report::Failed(error.to_string()),
     };
     // Fails if the keeper is gone: then nobody wants to know.
@@ -134,14 +111,15 @@ fn guard(
     let mut start = || {
         let child = command.spawn().map_err(system("start the agent"))?;
         let agent = Pid::from_child(&child);
-        let _ = report.write_all(&Report::started(agent));
+        let started = Report::Started(agent.as_raw_nonzero().get());
+        let _ = report.write_all(&started.encode());
         Ok::<_, AgentError>((agent, Instant::now()))
     };
     // As early as possible: everything below happens while the agent's program is loaded.
     let (mut agent, mut began) = start()?;
     name_this_process(NAME);
     event_loop()?.block_on(async {
-        let mut attendant = Attendant::new(leftovers, false)?.with_note(kept.clone());
+        let mut attendant = Attendant::new(leftovers, false, kept.clone())?;
         let mut lives = Lives::default();
         let keeper_ended = awaitable(keeper.pidfd.as_fd()).map_err(system("watch the keeper"))?;
         loop {
@@ -223,19 +201,15 @@ mod tests {
 
     #[test]
     fn what_became_of_the_agent_arrives() {
-        for raw in [0, 9, 15, 256, 0x8b] {
-            let status = ExitStatus::from_raw(raw);
-            let agent = Pid::from_raw(41);
-            let report = Report::Ended { status, pid: 41 }.encode();
-            let first = Report::started(Pid::from_raw(40).unwrap());
-            let report = [&first[..], &Report::started(agent.unwrap()), &report].concat();
-            let (started, decoded) = Report::decode(&report);
-            assert_eq!(started, agent);
-            assert!(
-                matches!(decoded, Some(Report::Ended { status, pid: 41 }) if status.into_raw() == raw)
-            );
-            let (started, decoded) = Report::decode(&report[..10]);
-            assert!(started == agent && decoded.is_none());
+        let started = |pid| Report::Started(pid).encode();
+        for status in [0, 9, 15, 256, 0x8b] {
+            let ended = Report::Ended { status, pid: 41 }.encode();
+            let report = [started(40), started(41), ended].concat();
+            let (agent, end) = Report::decode(&report);
+            assert_eq!(agent, Pid::from_raw(41));
+            assert!(matches!(end, Some(Report::Ended { status: held, pid: 41 }) if held == status));
+            let (agent, end) = Report::decode(&report[..report.len() - 1]);
+            assert!(agent == Pid::from_raw(41) && end.is_none());
         }
         let report = Report::Failed("start the agent: no".to_owned()).encode();
         assert!(

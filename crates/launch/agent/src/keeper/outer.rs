@@ -61,7 +61,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     };
     drop(writer);
     event_loop()?.block_on(async {
-        let mut attendant = Attendant::new(adopt_orphans()?, true)?;
+        let mut attendant = Attendant::new(adopt_orphans()?, true, None)?;
         let status = attendant.ended(guard).await?;
         let mut bytes = Vec::new();
         File::from(report)
@@ -70,7 +70,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
         let (agent, report) = Report::decode(&bytes);
         match report {
             Some(Report::Ended { status, pid }) => Ok(AgentEnd {
-                status,
+                status: ExitStatus::from_raw(status),
                 pid: Some(pid),
             }),
             Some(Report::Failed(text)) => {
@@ -78,7 +78,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
                 attendant.clear(ControlGroup::of_launcher(pid)).await;
                 Err(system("guard the agent")(io::Error::other(text)))
             }
-            None => {
+            Some(Report::Started(_)) | None => {
                 // The guard was killed, so everything below it has come to us. An agent that is
                 // alive notices, and clears what is below it. It has time for that: if it were
                 // killed first, and this process next, nobody would be left.

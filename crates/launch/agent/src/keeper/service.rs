@@ -9,13 +9,14 @@
 //! sockets stay open, so peers find the kernel's queue of connections and not a refusal.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rdzv_event::poll;
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
     waitpid,
@@ -120,11 +121,7 @@ fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
 
 /// The next signal to this process, if one comes in time.
 fn next(signals: &SignalFd, within: Option<Duration>) -> Result<Option<Signal>, AgentError> {
-    let mut source = [rustix::event::PollFd::from_borrowed_fd(
-        signals.as_fd(),
-        rustix::event::PollFlags::IN,
-    )];
-    let _ = rdzv_event::poll(&mut source, within);
+    let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], within);
     let info = signals.read_signal();
     let info = info.map_err(system("handle signals"))?;
     Ok(info.and_then(|info| Signal::from_named_raw(info.ssi_signo.cast_signed())))

@@ -14,7 +14,7 @@ use crate::reap::{is_stopped, signal_below};
 const LATE: Duration = Duration::from_millis(50);
 
 /// The guard's part: it stops them in the agent's place.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StoppedAgent {
     kept: Option<Kept>,
     /// The agent is stopped, and its workers may run.

@@ -146,7 +146,7 @@ fn last_resort(watched: &[OwnedFd; 2], leftovers: &Leftovers) {
     while let Err(Errno::INTR) = poll(&mut either, None) {}
     let deadline = Timespec::try_from(LAST_RESORT_AFTER).expect("less than a second is in range");
     let _ = poll(&mut [], Some(&deadline));
-    let group = ControlGroup::of_launcher(launcher()).filter(ControlGroup::exists);
+    let group = ControlGroup::of_launcher(launcher());
     if let Some(group) = &group {
         group.kill_all();
     }

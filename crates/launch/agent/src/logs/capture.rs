@@ -84,8 +84,8 @@ impl Tails {
 /// A command of the agent to the thread.
 enum Command {
     Add(LocalRank, Arc<OwnedFd>),
-    /// Called when all output so far has been copied.
-    Drain(Box<dyn FnOnce() + Send>),
+    /// Dropped when all output so far has been copied.
+    Drain(Box<dyn Send>),
 }
 
 /// The interface of the agent.
@@ -106,10 +106,7 @@ impl StderrCapture {
     pub(crate) fn stderr(&mut self, local_rank: LocalRank, terminal: bool) -> Option<OwnedFd> {
         let ends = match io::stderr().is_terminal() {
             true if !terminal => return None,
-            true => {
-                let (columns, rows) = pty::size();
-                pty::open_terminal(columns, rows)
-            }
+            true => pty::open_terminal(pty::size()),
             false => pty::open_pipe(),
         };
         ends.and_then(|ends| self.add(local_rank, ends))
@@ -135,20 +132,18 @@ impl StderrCapture {
 
     /// The terminal has another size, perhaps.
     pub(crate) fn resized(&self) {
-        let (columns, rows) = pty::size();
+        let size = pty::size();
         for terminal in self.terminals.iter().filter_map(Weak::upgrade) {
             // One that is about to end does not matter.
-            let _ = pty::resize(&*terminal, columns, rows);
+            let _ = pty::resize(&*terminal, size);
         }
     }
 
     /// Waits until everything that ended workers have written is copied. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        let (answer, drained) = oneshot::channel();
-        self.drain(|| {
-            let _ = answer.send(());
-        });
+        let (answer, drained) = oneshot::channel::<()>();
+        self.drain(answer);
         let _ = drained.await;
     }
 
@@ -160,17 +155,15 @@ impl StderrCapture {
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
     /// worker's own output.
     pub(crate) fn flush(&self) {
-        let (answer, flushed) = channel();
-        self.drain(move || {
-            let _ = answer.send(());
-        });
+        let (answer, flushed) = channel::<()>();
+        self.drain(answer);
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 
-    /// Calls `done` when all output so far has been copied; drops it if there is no thread.
-    fn drain(&self, done: impl FnOnce() + Send + 'static) {
+    /// Drops `answer` when all output so far has been copied, or if there is no thread.
+    fn drain(&self, answer: impl Send + 'static) {
         if let Some(thread) = &self.thread {
-            thread.send(Command::Drain(Box::new(done)));
+            thread.send(Command::Drain(Box::new(answer)));
         }
     }
 
@@ -226,7 +219,7 @@ impl Copier {
             drop(waited);
             self.commands.drain();
             let mut ready = ready.into_iter();
-            self.copy(&mut buffer, |_| ready.next().unwrap_or(false));
+            self.copy(&mut buffer, || ready.next().unwrap_or(false));
             loop {
                 match self.commands.try_recv() {
                     Ok(Command::Add(local_rank, pipe)) => {
@@ -234,8 +227,8 @@ impl Copier {
                         self.pipes.push((local_rank, pipe));
                     }
                     Ok(Command::Drain(answer)) => {
-                        while self.copy(&mut buffer, |_| true) {}
-                        answer();
+                        while self.copy(&mut buffer, || true) {}
+                        drop(answer);
                     }
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return,
@@ -244,16 +237,14 @@ impl Copier {
         }
     }
 
-    /// Copies up to one buffer of each pipe that `wanted` selects by its index; false if there was
-    /// nothing.
-    fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
+    /// Copies up to one buffer of each pipe for which `wanted` returns `true`; it is called for
+    /// each pipe in order. Returns `false` if there was nothing.
+    fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut() -> bool) -> bool {
         let (tails, unshown) = (&self.tails, &self.unshown);
-        let mut index = 0;
         let mut copied = false;
         let mut reader_is_gone = false;
         self.pipes.retain(|(local_rank, pipe)| {
-            index += 1;
-            if !wanted(index - 1) {
+            if !wanted() {
                 return true;
             }
             match rustix::io::read(&**pipe, &mut *buffer) {

@@ -27,7 +27,7 @@ pub(super) struct LogReader {
     lines: LineAssembler,
     filter: Filter,
     /// When the buffered beginning of a line is flushed.
-    flush_at: Option<Instant>,
+    pub(super) flush_at: Option<Instant>,
     /// When a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
@@ -120,11 +120,6 @@ impl LogReader {
         {
             *at += by;
         }
-    }
-
-    /// When [`LogReader::flush_if_due`] is due.
-    pub(super) fn flush_at(&self) -> Option<Instant> {
-        self.flush_at
     }
 
     /// Flushes the beginning of a line whose time is over.

@@ -87,7 +87,8 @@ impl Output {
             folds.of(stream.target).push(stream.id, piece.text, now);
             return;
         }
-        self.release(stream);
+        // It does not wait, nor do the lines before it.
+        self.write_while(stream.target, |fold| fold.release(stream.id));
         self.batch.add(&stream.prefix, piece);
         if self.batch.is_full() || self.folds.is_some() {
             self.flush(stream);
@@ -126,11 +127,6 @@ impl Output {
         self.folds
             .as_ref()
             .is_none_or(|folds| folds.stdout.is_empty() && folds.stderr.is_empty())
-    }
-
-    /// A piece of a line does not wait, nor do the lines before it.
-    fn release(&mut self, stream: &LogStream) {
-        self.write_while(stream.target, |fold| fold.release(stream.id));
     }
 
     fn write_while(&mut self, target: Target, mut next: impl FnMut(&mut Fold) -> Option<Folded>) {

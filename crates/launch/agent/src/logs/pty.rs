@@ -21,7 +21,7 @@ pub(super) struct Ends {
 /// taken for a key.
 ///
 /// It is nobody's controlling terminal, so its end is no SIGHUP.
-pub(super) fn open_terminal(columns: u16, rows: u16) -> io::Result<Ends> {
+pub(super) fn open_terminal(size: (u16, u16)) -> io::Result<Ends> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let reader = openpt(flags)?;
     grantpt(&reader)?;
@@ -30,7 +30,7 @@ pub(super) fn open_terminal(columns: u16, rows: u16) -> io::Result<Ends> {
     let mut modes = tcgetattr(&writer)?;
     modes.make_raw();
     tcsetattr(&writer, OptionalActions::Now, &modes)?;
-    resize(&reader, columns, rows)?;
+    resize(&reader, size)?;
     do_not_block(&reader)?;
     Ok(Ends { reader, writer })
 }
@@ -43,7 +43,7 @@ pub(super) fn open_pipe() -> io::Result<Ends> {
 }
 
 /// Tells the workers of a terminal that it has this size now. They notice when they ask, or by SIGWINCH.
-pub(super) fn resize(reader: impl AsFd, columns: u16, rows: u16) -> io::Result<()> {
+pub(super) fn resize(reader: impl AsFd, (columns, rows): (u16, u16)) -> io::Result<()> {
     let size = Winsize {
         ws_col: columns,
         ws_row: rows,
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn bytes_pass_unchanged_and_the_end_is_known() {
-        let Ends { reader, writer } = open_terminal(70, 20).unwrap();
+        let Ends { reader, writer } = open_terminal((70, 20)).unwrap();
         assert!(writer.is_terminal());
         let size = tcgetwinsize(&writer).unwrap();
         assert_eq!((size.ws_col, size.ws_row), (70, 20));

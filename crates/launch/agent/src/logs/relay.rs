@@ -97,7 +97,7 @@ impl Relay {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok((Self { socket: ours }, RelayEnd(theirs)))
+        Ok((Self { socket: ours }, RelayEnd::new(theirs)))
     }
 
     /// Starts a thread.
@@ -164,17 +164,6 @@ impl AsFd for Relay {
     }
 }
 
-/// The end of the process or thread that reads.
-#[derive(Debug)]
-pub(crate) struct RelayEnd(OwnedFd);
-
-impl RelayEnd {
-    /// Reads and passes on until the agent is gone.
-    pub(crate) fn serve(self) {
-        Reader::new(self.0).run();
-    }
-}
-
 /// Something that waits to be sent.
 enum Waiting {
     Output(StreamId, Vec<u8>),
@@ -189,8 +178,8 @@ struct Stream {
     dropped: u64,
 }
 
-/// The relay's own state.
-struct Reader {
+/// The end of the process or thread that reads, with the relay's own state.
+pub(crate) struct RelayEnd {
     agent: OwnedFd,
     streams: BTreeMap<StreamId, Stream>,
     queue: VecDeque<Waiting>,
@@ -202,7 +191,7 @@ struct Reader {
 /// The agent is gone.
 struct Gone;
 
-impl Reader {
+impl RelayEnd {
     fn new(agent: OwnedFd) -> Self {
         Self {
             agent,
@@ -213,7 +202,8 @@ impl Reader {
         }
     }
 
-    fn run(mut self) {
+    /// Reads and passes on until the agent is gone.
+    pub(crate) fn serve(mut self) {
         while self.turn().is_ok() {}
     }
 
@@ -425,16 +415,14 @@ fn pass_on(agent: &OwnedFd, head: &[u8], payload: &[u8]) -> Result<bool, Gone> {
 #[cfg(test)]
 mod tests {
     use rustix::event::Timespec;
-    use rustix::pipe::{PipeFlags, pipe_with};
 
+    use super::super::pty::{Ends, open_pipe};
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
 
     fn stream(relay: &Relay, id: StreamId) -> OwnedFd {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let flags = rustix::fs::fcntl_getfl(&reader).unwrap();
-        rustix::fs::fcntl_setfl(&reader, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+        let Ends { reader, writer } = open_pipe().unwrap();
         relay.add(id, reader.as_fd()).unwrap();
         writer
     }
@@ -477,8 +465,7 @@ mod tests {
 
     #[test]
     fn a_standstill_of_the_relay_is_no_stall_of_the_agent() {
-        let (_relay, RelayEnd(agent)) = Relay::pair().unwrap();
-        let mut reader = Reader::new(agent);
+        let (_relay, mut reader) = Relay::pair().unwrap();
         let hour = Duration::from_secs(3600);
         reader.progress -= STALL / 4 + hour;
         reader.has_waited(hour);

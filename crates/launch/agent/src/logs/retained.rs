@@ -30,7 +30,7 @@ pub(super) struct RetainedFile {
     /// For releasing its beginning.
     file: File,
     released: u64,
-    trim_at: Option<Instant>,
+    pub(super) trim_at: Option<Instant>,
     /// The file system cannot release a part of a file.
     refused: bool,
 }
@@ -51,11 +51,6 @@ impl RetainedFile {
         if !self.refused {
             self.trim_at.get_or_insert(now + TRIM_AFTER);
         }
-    }
-
-    /// When [`RetainedFile::trim`] is due.
-    pub(super) fn trim_at(&self) -> Option<Instant> {
-        self.trim_at
     }
 
     /// Releases the part that is not retained.

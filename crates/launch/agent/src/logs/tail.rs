@@ -43,7 +43,7 @@ pub(super) enum Command {
     /// All writers of the files so far are gone. The retained output of these workers, which have
     /// failed, is copied to the console.
     WritersAreGone(BTreeSet<LocalRank>),
-    /// Answer when all files have been closed.
+    /// Dropped when all files have been closed.
     Drain(oneshot::Sender<()>),
 }
 
@@ -214,9 +214,7 @@ impl Copier {
             output.write_folded(Instant::now());
         }
         if self.readers.is_empty() && output.is_empty() {
-            for answer in self.waiting.drain(..) {
-                let _ = answer.send(());
-            }
+            self.waiting.clear();
         }
     }
 
@@ -229,7 +227,7 @@ impl Copier {
 
     fn trim(&mut self, now: Instant) {
         for (id, retained) in &mut self.retained {
-            if retained.trim_at().is_some_and(|at| at <= now) {
+            if retained.trim_at.is_some_and(|at| at <= now) {
                 // Watched first: what is written meanwhile is not missed.
                 self.watches.add(*id, &retained.reader.path, ONCE);
                 retained.trim();
@@ -239,8 +237,8 @@ impl Copier {
 
     /// Sleeps until a file has changed, the agent sends a command, or something is due.
     fn sleep(&mut self, output: &Output) {
-        let partial = self.readers.values().filter_map(LogReader::flush_at);
-        let grown = self.retained.values().filter_map(RetainedFile::trim_at);
+        let partial = self.readers.values().filter_map(|reader| reader.flush_at);
+        let grown = self.retained.values().filter_map(|file| file.trim_at);
         let now = Instant::now();
         let long = self
             .readers
@@ -252,7 +250,7 @@ impl Copier {
             .chain(long.filter(|until| *until > now))
             .min();
         let mut timeout = due.map(|at| at.saturating_duration_since(now));
-        if self.watches.are_incomplete() {
+        if self.watches.refused {
             timeout = Some(timeout.map_or(WITHOUT_WATCHES, |due| due.min(WITHOUT_WATCHES)));
         }
         let mut waited = vec![PollFd::new(&self.commands, PollFlags::IN)];
@@ -276,7 +274,7 @@ impl Copier {
                 retained.changed(now);
             }
         }
-        if self.watches.are_incomplete() {
+        if self.watches.refused {
             for reader in self.readers.values_mut() {
                 reader.ready = true;
             }
@@ -333,10 +331,6 @@ impl Watches {
             inotify,
             streams: BTreeMap::new(),
         }
-    }
-
-    fn are_incomplete(&self) -> bool {
-        self.refused
     }
 
     fn add(&mut self, id: StreamId, path: &Path, what: inotify::WatchFlags) {

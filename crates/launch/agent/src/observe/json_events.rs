@@ -9,7 +9,6 @@
 //! durations are seconds, an exit code below 0 is minus a signal.
 
 use std::path::Path;
-use std::time::Duration;
 
 use rdzv_agent_proto::group::rfc3339;
 use serde_json::{Map, Value, json};
@@ -19,29 +18,50 @@ use crate::{AgentEvent, Exit, GroupEvent, WorkerIdentity};
 
 /// The JSON of one event (no newline).
 pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
-    let (name, fields) = fields(event);
     // Written by hand, so that the keys come in a readable order.
     format!(
-        r#"{{"name":{},"time":{},"run_id":{},"node":{},"fields":{fields}}}"#,
-        json!(name),
+        r#"{{"name":{},"time":{},"run_id":{},"node":{},"fields":{}}}"#,
+        json!(event_name(event)),
         json!(rfc3339(event.at())),
         json!(facts.run_id),
         json!(facts.host),
+        fields(event),
     )
 }
 
 /// The name of an event in this form, such as `worker_exited`.
 pub fn event_name(event: &AgentEvent) -> &'static str {
-    fields(event).0
+    match event {
+        AgentEvent::RendezvousBegan { .. } => "rendezvous_began",
+        AgentEvent::RendezvousNotice { .. } => "rendezvous_news",
+        AgentEvent::Rendezvous { .. } => "rendezvous",
+        AgentEvent::RanksAssigned { .. } => "ranks_assigned",
+        AgentEvent::WorkerStarted { .. } => "worker_started",
+        AgentEvent::WorkerExited { .. } => "worker_exited",
+        AgentEvent::WorkerSignalled { .. } => "worker_signalled",
+        AgentEvent::Hang { .. } => "hang",
+        AgentEvent::HangOver { .. } => "hang_over",
+        AgentEvent::Watchdog { .. } => "watchdog",
+        AgentEvent::Restarting { .. } => "restarting",
+        AgentEvent::AgentRestarted { .. } => "agent_restarted",
+        AgentEvent::Group { event, .. } => event.name(),
+        AgentEvent::Regrouping { .. } => "regrouping",
+        AgentEvent::StateChanged { .. } => "state_changed",
+        AgentEvent::Verdict { .. } => "verdict",
+        AgentEvent::SignalReceived { .. } => "signal_received",
+        AgentEvent::Preempted { .. } => "preempted",
+        AgentEvent::OutputDropped { .. } => "output_dropped",
+        AgentEvent::WorkerFinal { .. } => "worker_final",
+        AgentEvent::AgentFinal { .. } => "agent_final",
+    }
 }
 
-/// The name of an event, and its fields.
-fn fields(event: &AgentEvent) -> (&'static str, Value) {
+/// The fields of an event.
+fn fields(event: &AgentEvent) -> Value {
     match event {
-        AgentEvent::RendezvousBegan { restart_count, .. } => (
-            "rendezvous_began",
-            json!({ "restart_count": restart_count }),
-        ),
+        AgentEvent::RendezvousBegan { restart_count, .. } => {
+            json!({ "restart_count": restart_count })
+        }
         AgentEvent::RendezvousNotice {
             state,
             message,
@@ -49,16 +69,13 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             rank,
             error,
             ..
-        } => (
-            "rendezvous_news",
-            json!({
-                "state": state.name(),
-                "message": message,
-                "endpoint": endpoint,
-                "group_rank": rank.map(|rank| rank.0),
-                "error": error,
-            }),
-        ),
+        } => json!({
+            "state": state.name(),
+            "message": message,
+            "endpoint": endpoint,
+            "group_rank": rank.map(|rank| rank.0),
+            "error": error,
+        }),
         AgentEvent::Rendezvous {
             took,
             result,
@@ -66,16 +83,13 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             ..
         } => {
             let assigned = result.as_ref().ok();
-            (
-                "rendezvous",
-                json!({
-                    "seconds": seconds(*took),
-                    "group_rank": assigned.map(|(rank, _)| rank.0),
-                    "group_world_size": assigned.map(|(_, size)| size),
-                    "restart_count": restart_count,
-                    "error": result.as_ref().err(),
-                }),
-            )
+            json!({
+                "seconds": took.as_secs_f64(),
+                "group_rank": assigned.map(|(rank, _)| rank.0),
+                "group_world_size": assigned.map(|(_, size)| size),
+                "restart_count": restart_count,
+                "error": result.as_ref().err(),
+            })
         }
         AgentEvent::RanksAssigned {
             took,
@@ -87,121 +101,89 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             master_port,
             restart_count,
             ..
-        } => (
-            "ranks_assigned",
-            json!({
-                "seconds": seconds(*took),
-                "round": round,
-                "group_rank": group_rank.0,
-                "group_world_size": group_world_size,
-                "ranks": workers.iter().map(|worker| worker.rank.0).collect::<Vec<_>>(),
-                "world_size": workers.first().map(|worker| worker.world_size),
-                "master_addr": master_addr,
-                "master_port": master_port,
-                "restart_count": restart_count,
-            }),
-        ),
+        } => json!({
+            "seconds": took.as_secs_f64(),
+            "round": round,
+            "group_rank": group_rank.0,
+            "group_world_size": group_world_size,
+            "ranks": workers.iter().map(|worker| worker.rank.0).collect::<Vec<_>>(),
+            "world_size": workers.first().map(|worker| worker.world_size),
+            "master_addr": master_addr,
+            "master_port": master_port,
+            "restart_count": restart_count,
+        }),
         AgentEvent::WorkerStarted {
             worker,
             files,
             restart_count,
             ..
-        } => (
-            "worker_started",
-            about(
-                worker,
-                json!({
-                    "stdout": path(files.stdout.as_deref()),
-                    "stderr": path(files.stderr.as_deref()),
-                    "error_file": path(files.error_file.as_deref()),
-                    "restart_count": restart_count,
-                }),
-            ),
+        } => about(
+            worker,
+            json!({
+                "stdout": path(files.stdout.as_deref()),
+                "stderr": path(files.stderr.as_deref()),
+                "error_file": path(files.error_file.as_deref()),
+                "restart_count": restart_count,
+            }),
         ),
         AgentEvent::WorkerExited {
             worker,
             exit,
             stopped_by_agent,
             ..
-        } => (
-            "worker_exited",
-            about(
-                worker,
-                json!({
-                    "exit_code": exit.as_number(),
-                    "stopped_by_agent": stopped_by_agent,
-                }),
-            ),
+        } => about(
+            worker,
+            json!({
+                "exit_code": exit.as_number(),
+                "stopped_by_agent": stopped_by_agent,
+            }),
         ),
         AgentEvent::WorkerSignalled {
             pid,
             signal,
             forced,
             ..
-        } => (
-            "worker_signalled",
-            json!({ "pid": pid, "signal": signal, "forced": forced }),
-        ),
-        AgentEvent::Hang { report, .. } => ("hang", report.record()),
-        AgentEvent::HangOver { .. } => ("hang_over", json!({})),
-        AgentEvent::Watchdog { action, timer, .. } => (
-            "watchdog",
-            json!({
-                "action": action.name(),
-                "pid": timer.as_ref().map(|timer| timer.pid),
-                "scope": timer.as_ref().map(|timer| &timer.scope),
-                "expiration": timer.as_ref().map(|timer| timer.expiration),
-                "signal": timer.as_ref().map(|timer| timer.signal),
-            }),
-        ),
+        } => json!({ "pid": pid, "signal": signal, "forced": forced }),
+        AgentEvent::Hang { report, .. } => report.record(),
+        AgentEvent::HangOver { .. } => json!({}),
+        AgentEvent::Watchdog { action, timer, .. } => json!({
+            "action": action.name(),
+            "pid": timer.as_ref().map(|timer| timer.pid),
+            "scope": timer.as_ref().map(|timer| &timer.scope),
+            "expiration": timer.as_ref().map(|timer| timer.expiration),
+            "signal": timer.as_ref().map(|timer| timer.signal),
+        }),
         AgentEvent::Restarting {
             state,
             remaining,
             most,
             ..
-        } => (
-            "restarting",
-            json!({ "state": state.name(), "remaining": remaining, "max_restarts": most }),
-        ),
+        } => json!({ "state": state.name(), "remaining": remaining, "max_restarts": most }),
         AgentEvent::AgentRestarted {
             restarts, reason, ..
-        } => (
-            "agent_restarted",
-            json!({ "restarts": restarts, "reason": reason }),
-        ),
-        AgentEvent::Group { message, event, .. } => (event.name(), group(message, event)),
-        AgentEvent::Regrouping { reason, .. } => ("regrouping", json!({ "reason": reason })),
+        } => json!({ "restarts": restarts, "reason": reason }),
+        AgentEvent::Group { message, event, .. } => group(message, event),
+        AgentEvent::Regrouping { reason, .. } => json!({ "reason": reason }),
         AgentEvent::StateChanged {
             state,
             restart_count,
             ..
-        } => (
-            "state_changed",
-            json!({ "state": state.name(), "restart_count": restart_count }),
-        ),
-        AgentEvent::Verdict { verdict, .. } => (
-            "verdict",
-            json!({
-                "first_failure": verdict.first(),
-                "on_this_node": verdict.here,
-                "restart_count": verdict.restart_count,
-                "finality": verdict.finality,
-            }),
-        ),
-        AgentEvent::SignalReceived { signal, .. } => {
-            ("signal_received", json!({ "signal": signal }))
-        }
+        } => json!({ "state": state.name(), "restart_count": restart_count }),
+        AgentEvent::Verdict { verdict, .. } => json!({
+            "first_failure": verdict.first(),
+            "on_this_node": verdict.here,
+            "restart_count": verdict.restart_count,
+            "finality": verdict.finality,
+        }),
+        AgentEvent::SignalReceived { signal, .. } => json!({ "signal": signal }),
         AgentEvent::Preempted {
             signal, by, grace, ..
-        } => (
-            "preempted",
-            json!({
-                "signal": signal,
-                "by": by.map(|by| by.0),
-                "grace": grace.as_secs_f64(),
-            }),
-        ),
-        AgentEvent::OutputDropped { bytes, .. } => ("output_dropped", json!({ "bytes": bytes })),
+        } => json!({
+            "signal": signal,
+            "by": by.map(|by| by.0),
+            "grace": grace.as_secs_f64(),
+        }),
+        AgentEvent::OutputDropped { bytes, .. } => json!({ "bytes": bytes }),
         AgentEvent::WorkerFinal {
             worker,
             state,
@@ -213,17 +195,14 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             let cause = cause
                 .as_ref()
                 .map(|cause| json!({ "kind": cause.kind(), "text": cause.to_string() }));
-            (
-                "worker_final",
-                about(
-                    worker,
-                    json!({
-                        "state": state,
-                        "exit_code": exit.map(Exit::as_number),
-                        "cause": cause,
-                        "error": raw_error,
-                    }),
-                ),
+            about(
+                worker,
+                json!({
+                    "state": state,
+                    "exit_code": exit.map(Exit::as_number),
+                    "cause": cause,
+                    "error": raw_error,
+                }),
             )
         }
         AgentEvent::AgentFinal {
@@ -232,15 +211,12 @@ fn fields(event: &AgentEvent) -> (&'static str, Value) {
             workers_succeeded,
             raw_error,
             ..
-        } => (
-            "agent_final",
-            json!({
-                "state": state,
-                "outcome": if *workers_succeeded { "SUCCEEDED" } else { "FAILED" },
-                "seconds": seconds(*took),
-                "error": raw_error,
-            }),
-        ),
+        } => json!({
+            "state": state,
+            "outcome": if *workers_succeeded { "SUCCEEDED" } else { "FAILED" },
+            "seconds": took.as_secs_f64(),
+            "error": raw_error,
+        }),
     }
 }
 
@@ -256,7 +232,7 @@ fn group(message: &str, event: &GroupEvent) -> Value {
         }),
         GroupEvent::VotersChanged { voters } => json!({ "message": message, "voters": voters }),
         GroupEvent::Reattached { coordinator, took } => json!({
-            "message": message, "coordinator": coordinator, "seconds": seconds(*took),
+            "message": message, "coordinator": coordinator, "seconds": took.as_secs_f64(),
         }),
         GroupEvent::Recovered {
             run,
@@ -264,11 +240,12 @@ fn group(message: &str, event: &GroupEvent) -> Value {
             nodes,
             took,
         } => json!({
-            "message": message, "run": run, "round": round, "nodes": nodes, "seconds": seconds(*took),
+            "message": message, "run": run, "round": round, "nodes": nodes,
+            "seconds": took.as_secs_f64(),
         }),
         GroupEvent::Fence { .. } | GroupEvent::Fenced => json!({ "message": message }),
         GroupEvent::Unfenced { stood, killed } => json!({
-            "message": message, "seconds": seconds(*stood), "killed": killed,
+            "message": message, "seconds": stood.as_secs_f64(), "killed": killed,
         }),
     }
 }
@@ -288,8 +265,4 @@ fn about(worker: &WorkerIdentity, more: Value) -> Value {
 
 fn path(path: Option<&Path>) -> Value {
     path.map_or(Value::Null, |path| path.to_string_lossy().into())
-}
-
-fn seconds(took: Duration) -> f64 {
-    took.as_secs_f64()
 }

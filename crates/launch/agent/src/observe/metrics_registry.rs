@@ -53,14 +53,9 @@ impl MetricsSink for ConsoleMetrics {
 
 impl fmt::Display for MetricPoint<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            at,
-            group,
-            name,
-            value,
-        } = self;
-        let seconds = at.unix_seconds();
-        let micros = at.unix_micros().rem_euclid(1_000_000);
+        let (group, name, value) = (self.group, self.name, self.value);
+        let seconds = self.at.unix_seconds();
+        let micros = self.at.unix_micros().rem_euclid(1_000_000);
         write!(
             formatter,
             "[{seconds}.{micros:06}][{group}]: {name}={value}"

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_agent_proto::group::GroupState;
-use rdzv_core::time::Wall;
 use rdzv_rendezvous::GroupEvent;
 use serde::Serialize;
 
@@ -12,7 +11,7 @@ use rdzv_agent_proto::group::rfc3339;
 
 use super::sink::{EventSink, RunFacts};
 use crate::host::HostName;
-use crate::{AgentEvent, Exit, Verdict, WorkerIdentity};
+use crate::{AgentEvent, Verdict, WorkerIdentity};
 
 /// The worker group of this node, and the verdict once the run has ended.
 #[derive(Debug, Clone, Serialize)]
@@ -126,10 +125,15 @@ impl NodeReport {
             AgentEvent::WorkerStarted {
                 at, worker, files, ..
             } => {
-                let mut started = WorkerStatus::new(*at, worker);
-                started.stdout.clone_from(&files.stdout);
-                started.stderr.clone_from(&files.stderr);
-                self.workers.push(started);
+                self.workers.push(WorkerStatus {
+                    identity: worker.clone(),
+                    running: true,
+                    exit_code: None,
+                    started: rfc3339(*at),
+                    ended: None,
+                    stdout: files.stdout.clone(),
+                    stderr: files.stderr.clone(),
+                });
                 self.workers
                     .sort_by_key(|status| status.identity.local_rank);
             }
@@ -141,7 +145,9 @@ impl NodeReport {
                     .iter_mut()
                     .find(|known| known.identity.pid == worker.pid);
                 if let Some(ended) = ended {
-                    ended.end(*at, *exit);
+                    ended.running = false;
+                    ended.exit_code = Some(exit.as_number());
+                    ended.ended = Some(rfc3339(*at));
                 }
             }
             AgentEvent::StateChanged {
@@ -159,25 +165,5 @@ impl NodeReport {
             AgentEvent::Verdict { verdict, .. } => self.verdict.clone_from(verdict),
             _ => {}
         }
-    }
-}
-
-impl WorkerStatus {
-    fn new(at: Wall, worker: &WorkerIdentity) -> Self {
-        Self {
-            identity: worker.clone(),
-            running: true,
-            exit_code: None,
-            started: rfc3339(at),
-            ended: None,
-            stdout: None,
-            stderr: None,
-        }
-    }
-
-    fn end(&mut self, at: Wall, exit: Exit) {
-        self.running = false;
-        self.exit_code = Some(exit.as_number());
-        self.ended = Some(rfc3339(at));
     }
 }

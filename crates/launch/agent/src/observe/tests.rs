@@ -44,13 +44,26 @@ fn worker(pid: u32) -> WorkerIdentity {
     }
 }
 
-/// An attempt that begins so many milliseconds after the start; its workers are up 60 ms later.
-fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
-    let state = |at, state| AgentEvent::StateChanged {
-        at,
+fn state(millis: i64, state: GroupState, restart_count: u32) -> AgentEvent {
+    AgentEvent::StateChanged {
+        at: at(millis),
         state,
         restart_count,
-    };
+    }
+}
+
+fn agent_final(millis: i64, state: &'static str, workers_succeeded: bool) -> AgentEvent {
+    AgentEvent::AgentFinal {
+        at: at(millis),
+        state,
+        took: Duration::from_millis(millis.unsigned_abs()),
+        workers_succeeded,
+        raw_error: None,
+    }
+}
+
+/// An attempt that begins so many milliseconds after the start; its workers are up 60 ms later.
+fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
     vec![
         AgentEvent::RendezvousBegan {
             at: at(begin),
@@ -80,7 +93,7 @@ fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
             files: WorkerFiles::default(),
             restart_count,
         },
-        state(at(begin + 60), GroupState::Healthy),
+        state(begin + 60, GroupState::Healthy, restart_count),
     ]
 }
 
@@ -91,11 +104,6 @@ fn run() -> Vec<AgentEvent> {
         worker: worker(pid),
         exit,
         stopped_by_agent: false,
-    };
-    let state = |millis, state, restart_count| AgentEvent::StateChanged {
-        at: at(millis),
-        state,
-        restart_count,
     };
     let mut events = attempt(0, 0);
     events.push(exited(100, 40, Exit::Signal(11)));
@@ -111,13 +119,7 @@ fn run() -> Vec<AgentEvent> {
     events.extend(attempt(110, 1));
     events.push(exited(200, 41, Exit::Code(0)));
     events.push(state(200, GroupState::Succeeded, 1));
-    events.push(AgentEvent::AgentFinal {
-        at: at(201),
-        state: "SUCCEEDED",
-        took: Duration::from_millis(201),
-        workers_succeeded: true,
-        raw_error: None,
-    });
+    events.push(agent_final(201, "SUCCEEDED", true));
     events
 }
 
@@ -145,11 +147,6 @@ fn published(events: &[AgentEvent]) -> Vec<String> {
 
 #[test]
 fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
-    let state = |millis, state, restart_count| AgentEvent::StateChanged {
-        at: at(millis),
-        state,
-        restart_count,
-    };
     let events = [
         state(100, GroupState::Unhealthy, 0),
         AgentEvent::Restarting {
@@ -171,13 +168,7 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
             restart_count: 1,
         },
         state(125, GroupState::Failed, 1),
-        AgentEvent::AgentFinal {
-            at: at(127),
-            state: "FAILED",
-            took: Duration::from_millis(127),
-            workers_succeeded: false,
-            raw_error: Some("nobody came".to_owned()),
-        },
+        agent_final(127, "FAILED", false),
     ];
     let expected = [
         "workers.trainer.remaining_restarts=3",
@@ -198,21 +189,10 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
 
 #[test]
 fn the_failure_that_ends_a_run_is_published_as_one_that_is_restarted() {
-    let state = |millis, state| AgentEvent::StateChanged {
-        at: at(millis),
-        state,
-        restart_count: 0,
-    };
     let events = [
-        state(100, GroupState::Stopped),
-        state(105, GroupState::Failed),
-        AgentEvent::AgentFinal {
-            at: at(110),
-            state: "SUCCEEDED",
-            took: Duration::from_millis(110),
-            workers_succeeded: false,
-            raw_error: None,
-        },
+        state(100, GroupState::Stopped, 0),
+        state(105, GroupState::Failed, 0),
+        agent_final(110, "SUCCEEDED", false),
     ];
     let points = published(&events);
     let expected = [

@@ -94,13 +94,6 @@ impl AgentMetrics {
         self.max_restarts.saturating_sub(self.restart_count)
     }
 
-    /// The last worker of an attempt was started.
-    fn all_started(&mut self, at: Wall) {
-        let function = "LocalElasticAgent._start_workers";
-        self.call(at, function, true, at.since(self.assigned));
-        self.initialized(at, true);
-    }
-
     /// An attempt has its workers, or has failed before.
     fn initialized(&mut self, at: Wall, succeeded: bool) {
         let function = "SimpleElasticAgent._initialize_workers";
@@ -204,7 +197,9 @@ impl EventSink for AgentMetrics {
             AgentEvent::WorkerStarted { .. } => {
                 self.started += 1;
                 if self.started == self.local_world_size {
-                    self.all_started(at);
+                    let function = "LocalElasticAgent._start_workers";
+                    self.call(at, function, true, at.since(self.assigned));
+                    self.initialized(at, true);
                 }
             }
             AgentEvent::Restarting {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, WorkerExit};
+use rdzv_agent_proto::group::{Cause, Evidence, Exit, GroupInput, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Now, Wall};
 use rdzv_core::{env, signal};
@@ -29,7 +29,7 @@ use crate::logs::{LiveView, Logs, StderrCapture, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::signals::is_handled;
-use crate::supervisor::{StartRequest, Supervisor, Watch, WorkerEvent};
+use crate::supervisor::{Supervisor, Watch, WorkerEvent};
 use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
@@ -145,7 +145,7 @@ impl ProcessSupervisor {
             restart_count,
         } = request;
         let local_rank = place.local_rank;
-        environment.extend(self.hang.variables(local_rank));
+        environment.extend(self.hang.watches.variables(local_rank));
         if let Some(path) = self.config.worker_socket(local_rank) {
             // A server refuses a path that exists, and a worker that was killed leaves its own.
             let _ = fs::remove_file(&path);
@@ -199,7 +199,7 @@ impl ProcessSupervisor {
         self.exits
             .watch(local_rank, spawned.pidfd)
             .map_err(system("watch a worker (epoll)"))?;
-        self.hang.started(now.mono, local_rank, pid);
+        self.hang.watches.started(now.mono, local_rank, pid);
         Ok(AgentEvent::WorkerStarted {
             at: now.wall,
             worker: identity,
@@ -230,7 +230,7 @@ impl ProcessSupervisor {
         let mut events = Vec::new();
         let mut exits = Vec::new();
         for (local_rank, exit) in ends {
-            self.hang.ended(now.mono, local_rank);
+            self.hang.watches.ended(now.mono, local_rank);
             let Some(worker) = self.workers.get_mut(&local_rank) else {
                 continue;
             };

@@ -9,7 +9,6 @@
 //!
 //! Only its interrupter is used from outside: an agent that has to end must not wait for peers.
 
-use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,7 +19,6 @@ use std::{io, thread};
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
-use rdzv_core::rank::Assignment;
 use rdzv_rendezvous::{
     Change, ExitBarrier, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
 };
@@ -54,7 +52,7 @@ pub(super) struct BackendHandle {
     interruption: Arc<Interruption>,
     joining: bool,
     /// The round that this node is in.
-    round: Option<Box<JoinedRound>>,
+    pub(super) round: Option<Box<JoinedRound>>,
 }
 
 /// A round that this node is in.
@@ -66,7 +64,7 @@ pub(super) struct JoinedRound {
     /// The threads of the backend, by name.
     threads: Threads,
     /// The backend's own exit barrier of the round.
-    exit_barrier: Option<ExitBarrier>,
+    pub(super) exit_barrier: Option<ExitBarrier>,
 }
 
 type Threads = Vec<(&'static str, Pinger)>;
@@ -155,16 +153,6 @@ impl BackendHandle {
         self.round = Some(round);
     }
 
-    /// The ranks of this node's workers, if the rendezvous knows them.
-    pub(super) fn assignment(&self) -> Option<Assignment> {
-        self.round.as_ref()?.info.assignment
-    }
-
-    /// The exit barrier of the current round, if the backend has one of its own.
-    pub(super) fn exit_barrier(&self) -> Option<ExitBarrier> {
-        self.round.as_ref()?.exit_barrier.clone()
-    }
-
     /// The threads that the current round needs.
     pub(super) fn threads(&self) -> Threads {
         let mut threads = Vec::new();
@@ -192,11 +180,6 @@ impl BackendHandle {
         if let Some(server) = server {
             server.purge(&[&format!("/{run_id}/"), "/init/"]);
         }
-    }
-
-    /// See [`super::RendezvousHandle::release_port`].
-    pub(super) fn release_port(&mut self) -> Option<Arc<TcpListener>> {
-        self.round.as_mut()?.info.reserved_port.take()
     }
 
     /// Tells the others that this node has failed for good.

@@ -236,6 +236,11 @@ impl RendezvousHandle {
         joined.round
     }
 
+    /// The round of the backend that this node is in.
+    fn round(&self) -> Option<&JoinedRound> {
+        self.backend.as_ref()?.round.as_deref()
+    }
+
     /// The threads that the current round needs.
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         match &self.backend {
@@ -270,7 +275,7 @@ impl RendezvousHandle {
     /// Exchanges ranks.
     pub(crate) fn assign(&mut self, round: &Round) {
         let (agents, join) = (round.group_world_size, self.joins);
-        let given = self.backend.as_ref().and_then(BackendHandle::assignment);
+        let given = self.round().and_then(|round| round.info.assignment);
         let result = if let Some(assignment) = given {
             Ok(assignment)
         } else if self.identical_workers {
@@ -301,7 +306,7 @@ impl RendezvousHandle {
     pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.backend {
             _ if place.rank.0 != 0 => None,
-            Some(backend) => backend.release_port(),
+            Some(backend) => backend.round.as_mut()?.info.reserved_port.take(),
             None => self.local.release_port().map(Arc::new),
         }
     }
@@ -323,7 +328,7 @@ impl RendezvousHandle {
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self, agents: u32) {
         let timeout = self.exit_barrier_timeout;
-        if let Some(pass) = self.backend.as_ref().and_then(BackendHandle::exit_barrier) {
+        if let Some(pass) = self.round().and_then(|round| round.exit_barrier.clone()) {
             self.apart("exit barrier", move || {
                 Answer::BarrierPassed(pass(timeout).map_err(|error| error.to_string()))
             });

@@ -76,21 +76,17 @@ pub(crate) fn spawn(
         let program = name.to_string_lossy().into_owned();
         let absent = source.kind() == io::ErrorKind::NotFound;
         let there = program.contains('/') && Path::new(name).exists();
-        match (absent, there) {
-            (true, false) => AgentError::ProgramNotFound { program },
-            (true, true) => AgentError::Spawn {
-                local_rank: ranks.local_rank.0,
-                program,
-                source: io::Error::new(
-                    source.kind(),
-                    "the file is there, but not the interpreter that it names (the first line of a \
-                     script, or the loader of a binary)",
-                ),
-            },
-            (false, _) => AgentError::Spawn {
-                local_rank: ranks.local_rank.0,
-                program,
-                source,
+        if absent && !there {
+            return AgentError::ProgramNotFound { program };
+        }
+        let no_interpreter = "the file is there, but not the interpreter that it names (the first \
+                              line of a script, or the loader of a binary)";
+        AgentError::Spawn {
+            local_rank: ranks.local_rank.0,
+            program,
+            source: match absent {
+                true => io::Error::new(source.kind(), no_interpreter),
+                false => source,
             },
         }
     })

@@ -20,7 +20,7 @@ use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreOptions, Tcp
 use rdzv_testing::{DEADLINE, pids};
 use tempfile::TempDir;
 
-use crate::{lines, shell, turn};
+use crate::{in_turn, lines, shell};
 
 /// A round's number, our rank and the number of agents; our first rank and the number of workers, if they are known.
 type Round = (u32, u32, u32, Option<(u32, u32)>);
@@ -119,8 +119,7 @@ fn agent(script: &str) -> Run {
 }
 
 fn agent_with(script: &str, more: impl FnOnce(WorkerSpecBuilder) -> WorkerSpecBuilder) -> Run {
-    let turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (turn, directory) = in_turn();
     let (asking, asked) = channel();
     let (answer, answers) = channel();
     let observer: Arc<OnceLock<Observer>> = Arc::default();

@@ -1,16 +1,16 @@
 //! Functions of this test program as workers.
 
+use rdzv_agent::Cause;
 use rdzv_agent::api::{
     ElasticAgent, LaunchConfig, LaunchError, LocalElasticAgent, WorkerEntrypoint, WorkerFunctions,
     launch,
 };
-use rdzv_agent::{Cause, LogPlan, RankSelection, StreamSelection};
 use rdzv_core::rank::Rank;
 use serde::Serialize;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{quiet, turn};
+use crate::{in_turn, quiet, to_files};
 
 /// Does nothing in a run of the tests; in a worker it is all that runs.
 #[test]
@@ -58,7 +58,7 @@ fn function(name: &str, input: &impl Serialize) -> WorkerEntrypoint {
 }
 
 fn run(name: &str, input: &impl Serialize, restarts: u32) -> rdzv_agent::api::RunResult {
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let spec = quiet(function(name, input), &directory)
         .local_world_size(2)
         .max_restarts(restarts);
@@ -69,7 +69,6 @@ fn run(name: &str, input: &impl Serialize, restarts: u32) -> rdzv_agent::api::Ru
 
 #[test]
 fn return_values_come_back_by_global_rank() {
-    let _turn = turn();
     let result = run("add_rank", &100, 0);
     assert_eq!(result.return_value::<u64>(Rank(0)).unwrap(), Some(100));
     assert_eq!(result.return_value::<u64>(Rank(1)).unwrap(), Some(101));
@@ -78,7 +77,6 @@ fn return_values_come_back_by_global_rank() {
 
 #[test]
 fn an_error_is_the_cause_of_the_failure() {
-    let _turn = turn();
     let result = run("odd_fails", &(), 0);
     let first = result.first_failure().unwrap();
     assert_eq!(first.rank, Rank(1));
@@ -89,7 +87,6 @@ fn an_error_is_the_cause_of_the_failure() {
 
 #[test]
 fn a_panic_is_the_cause_of_the_failure() {
-    let _turn = turn();
     let result = run("panics", &"here", 0);
     let text = result.first_failure().unwrap().cause.to_string();
     assert_eq!(text, "'panics' panicked: on purpose: here");
@@ -97,7 +94,6 @@ fn a_panic_is_the_cause_of_the_failure() {
 
 #[test]
 fn values_are_those_of_the_last_attempt() {
-    let _turn = turn();
     let result = run("second_attempt", &(), 1);
     assert_eq!(
         result.return_values,
@@ -107,7 +103,6 @@ fn values_are_those_of_the_last_attempt() {
 
 #[test]
 fn a_function_that_never_returns_has_no_value() {
-    let _turn = turn();
     let result = run("leaves", &(), 0);
     assert!(!result.is_failed());
     assert!(result.return_values.is_empty());
@@ -115,7 +110,6 @@ fn a_function_that_never_returns_has_no_value() {
 
 #[test]
 fn a_name_that_is_not_registered_is_said() {
-    let _turn = turn();
     let result = run("forgotten", &(), 0);
     let text = result.first_failure().unwrap().cause.to_string();
     assert!(
@@ -125,34 +119,24 @@ fn a_name_that_is_not_registered_is_said() {
 }
 
 fn config(directory: &TempDir) -> LaunchConfig {
-    let both = StreamSelection {
-        stdout: true,
-        stderr: true,
-    };
-    let base = rdzv_agent::LogBase::Directory(directory.path().join("logs"));
     LaunchConfig {
         max_restarts: 0,
         signals: Vec::new(),
-        logs: LogPlan {
-            redirects: RankSelection::All(both),
-            ..LogPlan::new(base)
-        },
+        logs: to_files(directory),
         ..LaunchConfig::new(1, 2)
     }
 }
 
 #[test]
 fn launch_returns_the_values() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let values = launch(&config(&directory), function("add_rank", &5)).unwrap();
     assert_eq!(values, [(Rank(0), json!(5)), (Rank(1), json!(6))].into());
 }
 
 #[test]
 fn launch_names_the_failure() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let error = launch(&config(&directory), function("odd_fails", &())).unwrap_err();
     let LaunchError::WorkersFailed(failure) = error else {
         panic!("{error}");

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use rdzv_agent::{
 };
 use rdzv_core::rank::Rank;
 
-use crate::{lines, quiet, shell, turn};
+use crate::{in_turn, lines, noted, quiet, shell};
 
 fn agent(builder: rdzv_agent::api::WorkerSpecBuilder) -> LocalElasticAgent {
     LocalElasticAgent::new(builder.build().unwrap())
@@ -25,8 +24,7 @@ fn agent(builder: rdzv_agent::api::WorkerSpecBuilder) -> LocalElasticAgent {
 
 #[test]
 fn a_command_that_succeeds_leaves_a_full_snapshot() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let script = "echo $RANK/$WORLD_SIZE $ROLE_NAME $MASTER_PORT >> $DIR/said";
     let mut agent = agent(shell(script, &directory).role("trn").local_world_size(2));
     let result = agent.run("trn").unwrap();
@@ -61,8 +59,7 @@ fn a_command_that_succeeds_leaves_a_full_snapshot() {
 
 #[test]
 fn failures_come_by_global_rank_with_the_first_one_named() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     // The one that fails waits for the other, which would be stopped before it has said anything.
     let script = "
 echo x >> $DIR/attempts
@@ -91,8 +88,7 @@ exit 7";
 
 #[test]
 fn a_failure_that_no_restart_helps_costs_none() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let script = "echo $TORCHELASTIC_RESTART_COUNT >> $DIR/attempts; exit 3";
     let builder = shell(script, &directory).max_restarts(5).non_retryable(3);
     assert!(agent(builder).run("default").unwrap().is_failed());
@@ -101,21 +97,17 @@ fn a_failure_that_no_restart_helps_costs_none() {
 
 #[test]
 fn the_next_attempt_comes_after_the_settle_delay() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let delay = Duration::from_millis(300);
-    let times = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&times);
-    let builder = shell("test $TORCHELASTIC_RESTART_COUNT = 1", &directory)
-        .settle_delay(delay)
-        .event_handler(move |event: &AgentEvent| match event {
-            AgentEvent::WorkerExited { .. } | AgentEvent::RendezvousBegan { .. } => {
-                seen.lock().unwrap().push(Instant::now());
-            }
-            _ => {}
-        });
+    let builder = shell("test $TORCHELASTIC_RESTART_COUNT = 1", &directory).settle_delay(delay);
+    let (builder, times) = noted(builder, |event| match event {
+        AgentEvent::WorkerExited { .. } | AgentEvent::RendezvousBegan { .. } => {
+            Some(Instant::now())
+        }
+        _ => None,
+    });
     assert!(!agent(builder).run("default").unwrap().is_failed());
-    let times = times.lock().unwrap();
+    let times: Vec<Instant> = times.try_iter().collect();
     let [_began, failed, again, _done] = times[..] else {
         panic!("{times:?}");
     };
@@ -124,18 +116,13 @@ fn the_next_attempt_comes_after_the_settle_delay() {
 
 #[test]
 fn a_handle_stops_a_run_in_order() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let script = "trap 'echo asked >> $DIR/said; exit 0' HUP; sleep 1000 & wait";
-    let (sender, running) = channel();
-    let mut agent = agent(
-        shell(script, &directory).event_handler(move |event: &AgentEvent| {
-            let healthy = WorkerState::Healthy;
-            if matches!(event, AgentEvent::StateChanged { state, .. } if *state == healthy) {
-                let _ = sender.send(());
-            }
-        }),
-    );
+    let (builder, running) = noted(shell(script, &directory), |event| {
+        let healthy = WorkerState::Healthy;
+        matches!(event, AgentEvent::StateChanged { state, .. } if *state == healthy).then_some(())
+    });
+    let mut agent = agent(builder);
     let (stop, look) = (agent.stop_handle(), agent.observer());
     let stopping = thread::spawn(move || {
         running.recv().unwrap();
@@ -161,15 +148,11 @@ fn a_handle_stops_a_run_in_order() {
 
 #[test]
 fn two_agents_with_processes_do_not_run_at_once() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
-    let (sender, refused) = channel();
+    let (_turn, directory) = in_turn();
     let second = shell("exit 0", &directory).build().unwrap();
-    let builder = shell("exit 0", &directory).event_handler(move |event: &AgentEvent| {
-        if matches!(event, AgentEvent::WorkerStarted { .. }) {
-            let second = LocalElasticAgent::new(second.clone()).run("default");
-            let _ = sender.send(second.unwrap_err());
-        }
+    let (builder, refused) = noted(shell("exit 0", &directory), move |event| {
+        let run_second = || LocalElasticAgent::new(second.clone()).run("default");
+        matches!(event, AgentEvent::WorkerStarted { .. }).then(|| run_second().unwrap_err())
     });
     assert!(!agent(builder).run("default").unwrap().is_failed());
     assert!(matches!(refused.recv().unwrap(), RunError::Busy));
@@ -177,8 +160,7 @@ fn two_agents_with_processes_do_not_run_at_once() {
 
 #[test]
 fn the_master_port_may_be_fixed_by_a_socket_that_is_kept() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let kept = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = kept.local_addr().unwrap().port();
     let builder = shell("echo $MASTER_ADDR:$MASTER_PORT >> $DIR/said", &directory)
@@ -189,8 +171,7 @@ fn the_master_port_may_be_fixed_by_a_socket_that_is_kept() {
 
 #[test]
 fn the_master_port_may_be_fixed_by_its_number() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let port = rdzv_testing::free_port();
     let holder = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let spec =
@@ -204,8 +185,7 @@ fn the_master_port_may_be_fixed_by_its_number() {
 
 #[test]
 fn a_program_that_is_missing_is_an_error_of_the_run() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let builder = quiet(
         WorkerEntrypoint::command("no-such-program-here"),
         &directory,
@@ -216,8 +196,7 @@ fn a_program_that_is_missing_is_an_error_of_the_run() {
 
 #[test]
 fn a_python_script_runs_with_its_arguments() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let script = directory.path().join("script.py");
     let text =
         "import os, sys\nopen(os.environ['DIR'] + '/said', 'a').write(' '.join(sys.argv[1:]))";
@@ -230,8 +209,7 @@ fn a_python_script_runs_with_its_arguments() {
 
 #[test]
 fn the_worker_with_rank_0_may_host_the_store_at_a_port_kept_for_it() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let script = "echo $TORCHELASTIC_USE_AGENT_STORE $MASTER_PORT >> $DIR/said
         test $TORCHELASTIC_RESTART_COUNT = 1";
     let builder = shell(script, &directory).share_store(false).max_restarts(1);
@@ -247,8 +225,7 @@ fn the_worker_with_rank_0_may_host_the_store_at_a_port_kept_for_it() {
 
 #[test]
 fn virtual_local_ranks_are_all_0_with_a_device_each() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let mut environment: BTreeMap<_, _> = std::env::vars_os().collect();
     environment.insert("CUDA_VISIBLE_DEVICES".into(), "4,5".into());
     environment.insert("DIR".into(), directory.path().into());
@@ -263,8 +240,7 @@ fn virtual_local_ranks_are_all_0_with_a_device_each() {
 
 #[test]
 fn filtered_lines_are_copied_for_all_workers() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
+    let (_turn, directory) = in_turn();
     let builder = shell("echo loss $RANK; echo other", &directory).local_world_size(2);
     let mut logs = LogPlan::new(LogBase::Directory(directory.path().join("logs")));
     logs.tee = RankSelection::All(StreamSelection {
@@ -285,22 +261,18 @@ fn filtered_lines_are_copied_for_all_workers() {
 
 #[test]
 fn workers_that_hang_make_the_group_unhealthy_and_fail_it() {
-    let _turn = turn();
-    let directory = tempfile::tempdir().unwrap();
-    let states = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&states);
+    let (_turn, directory) = in_turn();
     let builder = shell("echo x >> $DIR/attempts; exec sleep 1000", &directory)
         .max_restarts(1)
         .hang(HangPlan {
             progress: Some(Duration::from_millis(500)),
             action: HangAction::Restart,
             ..HangPlan::default()
-        })
-        .event_handler(move |event: &AgentEvent| {
-            if let AgentEvent::StateChanged { state, .. } = event {
-                seen.lock().unwrap().push(*state);
-            }
         });
+    let (builder, states) = noted(builder, |event| match event {
+        AgentEvent::StateChanged { state, .. } => Some(*state),
+        _ => None,
+    });
     let result = agent(builder).run("default").unwrap();
     assert_eq!(
         lines(&directory, "attempts").len(),
@@ -310,5 +282,9 @@ fn workers_that_hang_make_the_group_unhealthy_and_fail_it() {
     assert!(result.is_failed());
     let first = result.first_failure().unwrap();
     assert_eq!(first.cause.kind(), "hang", "{first}");
-    assert!(states.lock().unwrap().contains(&WorkerState::Unhealthy));
+    assert!(
+        states
+            .try_iter()
+            .any(|state| state == WorkerState::Unhealthy)
+    );
 }

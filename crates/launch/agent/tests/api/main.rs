@@ -13,16 +13,49 @@ mod spec;
 mod threads;
 mod threads_alone;
 
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdzv_agent::api::{WorkerEntrypoint, WorkerSpec, WorkerSpecBuilder};
-use rdzv_agent::{LogBase, LogPlan, RankSelection, StreamSelection};
+use rdzv_agent::{AgentEvent, LogBase, LogPlan, RankSelection, StreamSelection};
 use tempfile::TempDir;
 
-/// There can be one agent with processes at a time in a process: tests take turns.
-fn turn() -> MutexGuard<'static, ()> {
+/// Turn and directory of a test. There can be one agent with processes at a time in a process.
+fn in_turn() -> (MutexGuard<'static, ()>, TempDir) {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    (turn, tempfile::tempdir().unwrap())
+}
+
+/// Sends what `note` makes of the events of a run.
+fn noted<T: Send + 'static>(
+    builder: WorkerSpecBuilder,
+    note: impl Fn(&AgentEvent) -> Option<T> + Send + 'static,
+) -> (WorkerSpecBuilder, Receiver<T>) {
+    let (sender, noted) = channel();
+    let builder = builder.event_handler(move |event: &AgentEvent| {
+        if let Some(note) = note(event) {
+            let _ = sender.send(note);
+        }
+    });
+    (builder, noted)
+}
+
+/// Threads whose first attempt fails. They return the number of restarts.
+fn second_attempt() -> threads::ThreadWorkers {
+    threads::ThreadWorkers::new(|request, _| match request.restart_count {
+        0 => Err("the first attempt".to_owned()),
+        count => Ok(count.into()),
+    })
+}
+
+/// Waits until the workers are stopped.
+fn until_stopped(stop: &threads::Stop) -> Result<(), String> {
+    let (stopped, wait) = channel();
+    stop.on_stop(move || {
+        let _ = stopped.send(());
+    });
+    wait.recv().map_err(|error| error.to_string())
 }
 
 /// Workers that run a shell script, with all output in files.
@@ -34,19 +67,23 @@ fn shell(script: &str, directory: &TempDir) -> WorkerSpecBuilder {
 }
 
 fn quiet(entrypoint: WorkerEntrypoint, directory: &TempDir) -> WorkerSpecBuilder {
-    let both = StreamSelection {
-        stdout: true,
-        stderr: true,
-    };
     let mut environment: std::collections::BTreeMap<_, _> = std::env::vars_os().collect();
     environment.insert("DIR".into(), directory.path().into());
     WorkerSpec::builder(entrypoint)
         .signals(Vec::new())
         .environment(environment)
-        .logs(LogPlan {
-            redirects: RankSelection::All(both),
-            ..LogPlan::new(LogBase::Directory(directory.path().join("logs")))
-        })
+        .logs(to_files(directory))
+}
+
+fn to_files(directory: &TempDir) -> LogPlan {
+    let both = StreamSelection {
+        stdout: true,
+        stderr: true,
+    };
+    LogPlan {
+        redirects: RankSelection::All(both),
+        ..LogPlan::new(LogBase::Directory(directory.path().join("logs")))
+    }
 }
 
 /// What workers have appended to a file of the test's directory, sorted.

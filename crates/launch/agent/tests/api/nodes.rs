@@ -1,7 +1,6 @@
 //! Two nodes, each with an agent of its own; here both are in this process.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use crate::threads::ThreadWorkers;
-use crate::{lines, shell, turn};
+use crate::{in_turn, lines, noted, second_attempt, shell, until_stopped};
 
 /// An endpoint for two nodes of this machine.
 fn endpoint() -> String {
@@ -209,21 +208,13 @@ fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
             .environment
             .contains(&("RDZV_ROUND", "0".to_owned()))
         {
-            let (stopped, wait) = channel();
-            stop.on_stop(move || {
-                let _ = stopped.send(());
-            });
-            wait.recv().map_err(|error| error.to_string())?;
+            until_stopped(stop)?;
         }
         Ok(json!(request.restart_count))
     });
-    let failing = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        count => Ok(json!(count)),
-    });
     let steady = start(node(&endpoint, "default", 1).build().unwrap(), steady);
     let spec = node(&endpoint, "default", 1).max_restarts(1);
-    let failing = start(spec.build().unwrap(), failing);
+    let failing = start(spec.build().unwrap(), second_attempt());
     let (steady, group) = steady.join().unwrap();
     let values: Vec<Value> = steady.unwrap().return_values.into_values().collect();
     assert_eq!(values, [json!(0)], "the steady node has no restart to give");
@@ -260,9 +251,8 @@ fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
 
 #[test]
 fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
-    let _turn = turn();
+    let (_turn, directory) = in_turn();
     let endpoint = endpoint();
-    let directory = tempfile::tempdir().unwrap();
     let threads = start(node(&endpoint, "threads", 1).build().unwrap(), places());
     let spec = shell(
         "echo $ROLE_RANK/$ROLE_WORLD_SIZE/$WORLD_SIZE >> $DIR/said",
@@ -283,35 +273,29 @@ fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
 
 #[test]
 fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
-    let _turn = turn();
+    let (_turn, directory) = in_turn();
     let endpoint = endpoint();
-    let directory = tempfile::tempdir().unwrap();
-    let (sender, running) = channel();
+    let spec = shell("exec sleep 1000", &directory)
+        .run_id("two")
+        .local_addr("127.0.0.1")
+        .rendezvous(rendezvous_at(&endpoint));
+    let (spec, running) = noted(spec, |event| {
+        matches!(event, AgentEvent::WorkerStarted { .. }).then_some(())
+    });
+    let (spec, verdicts) = noted(spec, |event| match event {
+        AgentEvent::Verdict { verdict, .. } => verdict.first().cloned(),
+        _ => None,
+    });
     let running = std::sync::Mutex::new(running);
     let bad = ThreadWorkers::new(move |_, _| {
         let _ = running.lock().unwrap().recv();
         Err("boom".to_owned())
     });
     let bad = start(node(&endpoint, "threads", 1).build().unwrap(), bad);
-    let verdicts = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = Arc::clone(&verdicts);
-    let spec = shell("exec sleep 1000", &directory)
-        .run_id("two")
-        .local_addr("127.0.0.1")
-        .rendezvous(rendezvous_at(&endpoint))
-        .event_handler(move |event: &AgentEvent| match event {
-            AgentEvent::WorkerStarted { .. } => {
-                let _ = sender.send(());
-            }
-            AgentEvent::Verdict { verdict, .. } => {
-                seen.lock().unwrap().extend(verdict.first().cloned());
-            }
-            _ => {}
-        });
     let error = LocalElasticAgent::new(spec.build().unwrap()).run("default");
     assert!(error.unwrap_err().to_string().ends_with("boom"));
     assert!(bad.join().unwrap().0.unwrap().is_failed());
-    let verdicts = verdicts.lock().unwrap();
+    let verdicts: Vec<_> = verdicts.try_iter().collect();
     let [first] = &verdicts[..] else {
         panic!("{verdicts:?}");
     };
@@ -324,19 +308,16 @@ fn a_failure_among_threads_is_the_cause_for_an_agent_with_processes() {
 #[test]
 fn the_events_of_the_rendezvous_come_to_agents_of_ones_own() {
     let endpoint = endpoint();
-    let recorded = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = Arc::clone(&recorded);
-    let first = node(&endpoint, "default", 1).event_handler(move |event: &AgentEvent| {
-        if let AgentEvent::RendezvousNotice { state, message, .. } = event {
-            seen.lock().unwrap().push((*state, message.clone()));
-        }
+    let (first, recorded) = noted(node(&endpoint, "default", 1), |event| match event {
+        AgentEvent::RendezvousNotice { state, message, .. } => Some((*state, message.clone())),
+        _ => None,
     });
     let first = start(first.build().unwrap(), places());
     let second = start(node(&endpoint, "default", 1).build().unwrap(), places());
     for node in [first, second] {
         assert!(!node.join().unwrap().0.unwrap().is_failed());
     }
-    let mut recorded = recorded.lock().unwrap().clone();
+    let mut recorded: Vec<_> = recorded.try_iter().collect();
     // One of the two hosts the store, and says so; either may be the last to hear of the end.
     recorded.retain(|(_, message)| {
         !message.starts_with("Process ") && !message.ends_with(" was closed.")
@@ -351,24 +332,20 @@ fn the_events_of_the_rendezvous_come_to_agents_of_ones_own() {
 
 #[test]
 fn a_node_that_never_joined_does_not_leave() {
-    let recorded = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = Arc::clone(&recorded);
     let options = [("is_host", "0"), ("read_timeout", "1")];
     let options: BTreeMap<String, String> = options
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
     let parameters = RendezvousParameters::new("c10d", endpoint(), "two", 2, 2, options).unwrap();
-    let alone = node("", "default", 1)
-        .rendezvous(RendezvousPlan::Dynamic { parameters })
-        .event_handler(move |event: &AgentEvent| {
-            if let AgentEvent::RendezvousNotice { state, .. } = event {
-                seen.lock().unwrap().push(*state);
-            }
-        });
+    let alone = node("", "default", 1).rendezvous(RendezvousPlan::Dynamic { parameters });
+    let (alone, recorded) = noted(alone, |event| match event {
+        AgentEvent::RendezvousNotice { state, .. } => Some(*state),
+        _ => None,
+    });
     let (failed, _) = start(alone.build().unwrap(), places()).join().unwrap();
     assert!(failed.is_err());
     assert_eq!(
-        recorded.lock().unwrap()[..],
+        recorded.try_iter().collect::<Vec<_>>(),
         [NodeState::Init, NodeState::Failed]
     );
 }

@@ -17,6 +17,7 @@ use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
 use crate::threads::ThreadWorkers;
+use crate::{noted, second_attempt, until_stopped};
 
 fn spec() -> WorkerSpecBuilder {
     WorkerSpec::builder(WorkerEntrypoint::command("a thread"))
@@ -43,24 +44,17 @@ fn threads_return_values_by_global_rank() {
 
 #[test]
 fn every_round_has_a_store_of_its_own() {
-    let known = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&known);
-    let handler = move |event: &AgentEvent| {
-        if let AgentEvent::RanksAssigned { store, .. } = event {
+    let (spec, known) = noted(spec().max_restarts(1), |event| match event {
+        AgentEvent::RanksAssigned { store, .. } => {
             let store = store.connect().unwrap();
             let ranks = store.check(&["torchelastic/assigned_ranks/0"]).unwrap();
-            let mine = store.add("attempts", 1).unwrap();
-            seen.lock().unwrap().push((ranks, mine));
+            Some((ranks, store.add("attempts", 1).unwrap()))
         }
-    };
-    let work = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        _ => Ok(json!(null)),
+        _ => None,
     });
-    let spec = spec().max_restarts(1).event_handler(handler);
-    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), work);
+    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), second_attempt());
     assert!(!agent.run("default").unwrap().is_failed());
-    assert_eq!(*known.lock().unwrap(), [(true, 1), (true, 1)]);
+    assert_eq!(known.try_iter().collect::<Vec<_>>(), [(true, 1), (true, 1)]);
     let store = agent.worker_group("default").unwrap().store.unwrap();
     assert_eq!(store.connect().unwrap().add("attempts", 1).unwrap(), 2);
 }
@@ -73,11 +67,7 @@ fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
             let _ = sender.send(request.restart_count);
             return Err("boom".to_owned());
         }
-        let (stopped, wait) = channel();
-        stop.on_stop(move || {
-            let _ = stopped.send(());
-        });
-        wait.recv().map_err(|error| error.to_string())?;
+        until_stopped(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().max_restarts(2).build().unwrap(), work);
@@ -105,12 +95,8 @@ fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
 fn a_handle_stops_threads_too() {
     let (sender, running) = channel();
     let work = ThreadWorkers::new(move |_, stop| {
-        let (stopped, wait) = channel();
-        stop.on_stop(move || {
-            let _ = stopped.send(());
-        });
         let _ = sender.send(());
-        wait.recv().map_err(|error| error.to_string())?;
+        until_stopped(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().build().unwrap(), work);
@@ -250,12 +236,8 @@ fn a_run_is_measured_under_torchelastics_names() {
     let points = Points::default();
     let mut registry = MetricsRegistry::new();
     registry.configure(points.clone(), None);
-    let work = ThreadWorkers::new(|request, _| match request.restart_count {
-        0 => Err("the first attempt".to_owned()),
-        _ => Ok(json!(null)),
-    });
     let spec = spec().role("trn").max_restarts(3).metrics(registry);
-    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), work);
+    let mut agent = SimpleElasticAgent::new(spec.build().unwrap(), second_attempt());
     assert!(!agent.run("trn").unwrap().is_failed());
     let points = points.0.lock().unwrap();
     for expected in [

@@ -153,12 +153,12 @@ fn the_devices_that_a_list_names_are_the_ones_that_count() {
 
 #[test]
 fn what_cannot_be_bound_is_refused_with_the_reason() {
-    let refused = |machine: &Machine, mode, workers| {
-        bound_with(&machine.seen_with("0-31"), mode, workers, None).unwrap_err()
+    let check = |machine: &Machine, mode, workers, reason: &str| {
+        let error = bound_with(&machine.seen_with("0-31"), mode, workers, None).unwrap_err();
+        assert!(error.contains(reason), "{error}");
     };
     let machine = two_sockets();
-    let error = refused(&machine, BindingMode::Node, 5);
-    assert!(error.contains("local rank 4 has no device"), "{error}");
+    check(&machine, BindingMode::Node, 5, "local rank 4 has no device");
     let error = bound_with(&machine.seen_with("0,4"), BindingMode::Exclusive, 1, None);
     let error = error.unwrap_err();
     assert!(
@@ -166,29 +166,17 @@ fn what_cannot_be_bound_is_refused_with_the_reason() {
         "{error}"
     );
     machine.remove("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-    let error = refused(&machine, BindingMode::Exclusive, 1);
-    assert!(
-        error.contains("does not say the core of processor 0"),
-        "{error}"
-    );
-    machine.file("/sys/devices/system/node/node0/cpulist", "0-x");
-    let error = refused(&machine, BindingMode::Node, 1);
-    assert!(
-        error.starts_with("/sys/devices/system/node/node0/cpulist: "),
-        "{error}"
-    );
-    machine.remove("/sys/devices/system/node/node0/cpulist");
-    let error = refused(&machine, BindingMode::Node, 1);
-    assert!(error.contains("the kernel lists no such node"), "{error}");
-    machine.remove("/sys/bus/pci/devices/0000:1a:00.0/numa_node");
-    let error = refused(&machine, BindingMode::Node, 1);
-    assert!(
-        error.starts_with("/sys/bus/pci/devices/0000:1a:00.0/numa_node: "),
-        "{error}"
-    );
-    let bare = Machine::new();
-    assert_eq!(
-        refused(&bare, BindingMode::Node, 1),
-        "No accelerator available for NUMA binding"
-    );
+    let reason = "does not say the core of processor 0";
+    check(&machine, BindingMode::Exclusive, 1, reason);
+    let list = "/sys/devices/system/node/node0/cpulist";
+    machine.file(list, "0-x");
+    check(&machine, BindingMode::Node, 1, &format!("{list}: "));
+    machine.remove(list);
+    let reason = "the kernel lists no such node";
+    check(&machine, BindingMode::Node, 1, reason);
+    let node = "/sys/bus/pci/devices/0000:1a:00.0/numa_node";
+    machine.remove(node);
+    check(&machine, BindingMode::Node, 1, &format!("{node}: "));
+    let reason = "No accelerator available for NUMA binding";
+    check(&Machine::new(), BindingMode::Node, 1, reason);
 }

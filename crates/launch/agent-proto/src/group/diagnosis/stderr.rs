@@ -64,16 +64,10 @@ fn names_a_class(line: &str) -> bool {
 
 fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
     let line = line.trim();
-    let words = |text: &str| Cause::Exception {
-        text: one_line(text),
-    };
     // Python: a script that is not there, or no module of that name.
-    if exit == Exit::Code(2) && line.contains("can't open file") {
-        return Some(Cause::NotStarted {
-            reason: one_line(line),
-        });
-    }
-    if line.contains(": No module named ") && !line.contains("Error") {
+    let no_script = exit == Exit::Code(2) && line.contains("can't open file");
+    let no_module = line.contains(": No module named ") && !line.contains("Error");
+    if no_script || no_module {
         return Some(Cause::NotStarted {
             reason: one_line(line),
         });
@@ -88,18 +82,18 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
         let message = next
             .filter(|_| line.ends_with(':'))
             .map_or(String::new(), |next| format!(" {next}"));
-        return Some(words(&format!("{line}{message}")));
+        return Some(Cause::exception(&format!("{line}{message}")));
     }
     // C++: an uncaught exception; its text is on the line behind.
     if line.starts_with("terminate called") {
         let what = next
             .and_then(|next| next.trim().strip_prefix("what():"))
             .map_or(String::new(), |what| format!(": {}", what.trim()));
-        return Some(words(&format!("{line}{what}")));
+        return Some(Cause::exception(&format!("{line}{what}")));
     }
     let fatal = FATAL.iter().any(|known| line.starts_with(known))
         || line.ends_with(" failed.") && line.contains(": Assertion `");
-    fatal.then(|| words(line))
+    fatal.then(|| Cause::exception(line))
 }
 
 /// Beginnings of lines by which programs and libraries say that they cannot go on.

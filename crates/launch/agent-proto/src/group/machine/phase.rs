@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Ending, Finality, GroupState, WorkerExit, WorkerRanks};
+use super::{Ending, Finality, GroupState, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
@@ -14,7 +14,7 @@ pub(super) enum Phase {
     Assigning,
     /// One worker at a time, so that a failure stops before the next one.
     Starting {
-        waiting: VecDeque<Prepared>,
+        waiting: VecDeque<StartRequest>,
     },
     Healthy,
     Stopping {
@@ -54,13 +54,6 @@ impl Phase {
             Self::Over(state) => *state,
         }
     }
-}
-
-/// A worker that is about to be started.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) worker: WorkerRanks,
-    pub(super) environment: Vec<(&'static str, String)>,
 }
 
 /// Why the workers are being stopped.

@@ -93,13 +93,13 @@ enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
     Awaited(Awaited),
-    /// Called when all output so far is on the console.
-    Drain(Box<dyn FnOnce() + Send>),
+    /// Dropped when all output so far is on the console.
+    Drain(Box<dyn Send>),
     Resized,
     /// Somebody else has the terminal, or no more.
     Suspend(bool),
-    /// Take the rows away, and call this.
-    End(Box<dyn FnOnce() + Send>),
+    /// Take the rows away, and drop this.
+    End(Box<dyn Send>),
 }
 
 impl LiveView {
@@ -160,10 +160,8 @@ impl LiveView {
 
     /// Takes the rows away. Lines that are written from here on are the last.
     pub fn end(&self) {
-        let (done, ended) = channel();
-        self.thread.send(Command::End(Box::new(move || {
-            let _ = done.send(());
-        })));
+        let (done, ended) = channel::<()>();
+        self.thread.send(Command::End(Box::new(done)));
         let _ = ended.recv_timeout(END_TIMEOUT);
     }
 
@@ -186,8 +184,8 @@ impl LiveView {
     fn open(&self, ranks: &WorkerRanks, target: Target) -> io::Result<OwnedFd> {
         let label = u16::try_from(self.labels.of(&[*ranks]).width()).unwrap_or(0);
         let terminal = || {
-            let (columns, rows) = inner_size(pty::size(), label);
-            pty::open_terminal(columns, rows).map(|ends| (ends, Some(label)))
+            let ends = pty::open_terminal(inner_size(pty::size(), label));
+            ends.map(|ends| (ends, Some(label)))
         };
         let pipe = || pty::open_pipe().map(|ends| (ends, None));
         let (Ends { reader, writer }, label) = match self.options.terminals {
@@ -210,9 +208,8 @@ impl LiveView {
         let size = pty::size();
         for reader in self.readers.streams().values() {
             if let Some(label) = reader.label {
-                let (columns, rows) = inner_size(size, label);
                 // One that is about to end does not matter.
-                let _ = pty::resize(&reader.end, columns, rows);
+                let _ = pty::resize(&reader.end, inner_size(size, label));
             }
         }
         self.thread.send(Command::Resized);
@@ -234,20 +231,16 @@ impl LiveView {
     /// Waits until everything that ended workers have written is on the console. May be dropped while
     /// waiting.
     pub(crate) async fn drained(&self) {
-        let (answer, drained) = oneshot::channel();
-        self.thread.send(Command::Drain(Box::new(|| {
-            let _ = answer.send(());
-        })));
+        let (answer, drained) = oneshot::channel::<()>();
+        self.thread.send(Command::Drain(Box::new(answer)));
         let _ = drained.await;
     }
 
     /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
     /// worker's own output.
     pub(crate) fn flush(&self) {
-        let (answer, flushed) = channel();
-        self.thread.send(Command::Drain(Box::new(move || {
-            let _ = answer.send(());
-        })));
+        let (answer, flushed) = channel::<()>();
+        self.thread.send(Command::Drain(Box::new(answer)));
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 }

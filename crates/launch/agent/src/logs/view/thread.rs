@@ -59,8 +59,8 @@ pub(super) struct View {
     /// Columns and rows of the terminal.
     size: (u16, u16),
     is_suspended: bool,
-    /// By number: what is to be called when the relay has answered.
-    drains: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
+    /// By number: what is to be dropped when the relay has answered.
+    drains: BTreeMap<u64, Box<dyn Send>>,
     next_drain: u64,
     /// Of the times in the status.
     origin: Instant,
@@ -155,7 +155,7 @@ impl View {
                     self.status = None;
                     self.is_over = true;
                     self.draw(Instant::now());
-                    done();
+                    drop(done);
                 }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -260,9 +260,7 @@ impl View {
             }
         }
         self.draw(now);
-        if let Some(done) = self.drains.remove(&number) {
-            done();
-        }
+        self.drains.remove(&number);
     }
 
     /// Passes on what has waited long enough.

@@ -5,14 +5,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, Finality, GroupIdentity, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
-    MembershipCause, PreemptionPlan, RestartOptions, Round, StopOptions, WorkerExit, WorkerGroup,
+    Ending, Exit, Finality, GroupInput, GroupOutput, GroupState, MembershipCause, WorkerExit,
+    WorkerGroup,
 };
 use rdzv_core::machine::Machine;
-use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
+use rdzv_core::rank::{Assignment, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
+
+use crate::script::{parse, spec};
 
 /// The exit code that no restart helps.
 const FINAL: i32 = 3;
@@ -50,30 +51,13 @@ struct World {
 
 impl World {
     fn new(max_restarts: u32, dynamic: bool, settle_delay: Duration) -> Self {
+        let mut spec = spec(max_restarts);
+        spec.identity.local_world_size = WORKERS;
+        spec.restarts.settle_delay = settle_delay;
+        spec.restarts.non_retryable = [FINAL].into();
+        (spec.purge_store, spec.dynamic) = (!dynamic, dynamic);
         Self {
-            group: WorkerGroup::new(GroupSpec {
-                identity: GroupIdentity {
-                    local_world_size: WORKERS,
-                    ..GroupIdentity::default()
-                },
-                restarts: RestartOptions {
-                    max_restarts,
-                    settle_delay,
-                    non_retryable: [FINAL].into(),
-                },
-                stop: StopOptions {
-                    shutdown_timeout: Duration::from_secs(8),
-                    ..StopOptions::default()
-                },
-                preemption: Some(PreemptionPlan {
-                    signal: 10,
-                    grace: Duration::from_secs(60),
-                    file: None,
-                }),
-                purge_store: !dynamic,
-                dynamic,
-                ..GroupSpec::default()
-            }),
+            group: WorkerGroup::new(spec),
             dynamic,
             clock: Duration::ZERO,
             answers: VecDeque::from([GroupInput::Begin]),
@@ -122,26 +106,17 @@ impl World {
                 self.unhealthy.clear();
                 self.signalled.clear();
                 self.rounds += 1;
-                self.answers.push_back(GroupInput::Joined(Round {
-                    number: self.rounds - 1,
-                    group_rank: GroupRank(0),
-                    group_world_size: 2,
-                    master: Master {
-                        addr: "127.0.0.1".into(),
-                        port: 1,
-                        hosted_by_agent: true,
-                    },
-                    losses_known_within: EXPLAINED_WITHIN,
-                }));
+                let joined = format!("joined {}", self.rounds - 1);
+                self.answers.push_back(parse(&joined, 2));
             }
             GroupOutput::Assign(_) => {
                 let assignment = Assignment::from((0, 2 * WORKERS, 0, 2 * WORKERS));
                 self.answers.push_back(GroupInput::Assigned(assignment));
             }
-            GroupOutput::Start { worker, .. } => {
-                assert!(self.alive.insert(worker.local_rank));
-                self.answers
-                    .push_back(GroupInput::Started(worker.local_rank));
+            GroupOutput::Start(request) => {
+                let local_rank = request.place.local_rank;
+                assert!(self.alive.insert(local_rank));
+                self.answers.push_back(GroupInput::Started(local_rank));
             }
             GroupOutput::FirstFailure(exit) => {
                 assert_eq!(self.first_failure, Some(exit), "INV-G3");
