@@ -16,7 +16,7 @@ use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::{local_address, resolve};
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 use serde::de::DeserializeOwned;
-use ureq::http::{Method, Request, Response, header};
+use ureq::http::{Request, Response, header};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
@@ -69,19 +69,6 @@ struct Closed {
     changed: Condvar,
 }
 
-/// What is asked.
-#[derive(Debug, Clone)]
-pub(crate) struct Call<'a> {
-    /// The HTTP method.
-    pub(crate) method: Method,
-    /// Path and query, escaped.
-    pub(crate) path: &'a str,
-    /// The kind of the body, if there is one.
-    pub(crate) content_type: Option<&'static str>,
-    /// The body.
-    pub(crate) body: &'a [u8],
-}
-
 impl Http {
     /// A client; nothing is connected yet. Looks the host's name up, for messages only.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
@@ -91,15 +78,12 @@ impl Http {
             .max_redirects(0)
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT));
+        let mut scheme = "http";
         if let Some(files) = &options.tls {
+            scheme = "https";
             config = config.tls_config(tls_config(files)?);
         }
         let endpoint = &options.endpoint;
-        let scheme = if options.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
         let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
         let addresses = found.unwrap_or_default();
         let place = match addresses.first() {
@@ -182,13 +166,17 @@ impl Http {
         }
     }
 
-    /// Asks, and reads the whole answer, all within `limit`.
+    /// Sends a request and reads the whole answer, all within `limit`.
+    ///
+    /// `path` includes the query and is escaped. A request with a `body` of JSON is a POST; one
+    /// without is a GET.
     pub(crate) fn send(
         &self,
-        call: &Call<'_>,
+        path: &str,
+        body: Option<&str>,
         limit: Duration,
     ) -> Result<Response<Vec<u8>>, Cause> {
-        let request = self.request(call)?;
+        let request = self.request(path, body)?;
         let request = self
             .agent
             .configure_request(request)
@@ -211,15 +199,17 @@ impl Http {
         Ok(response.map(|_| body))
     }
 
-    /// Asks, and leaves the answer to be read line by line as it comes. A read fails when nothing
-    /// has come for `silence`; the whole may take `limit` at most.
+    /// Sends a body of JSON and leaves the answer to be read line by line as it comes.
+    ///
+    /// A read fails when nothing has come for `silence`; the whole may take `limit` at most.
     pub(crate) fn stream(
         &self,
-        call: &Call<'_>,
+        path: &str,
+        body: &str,
         silence: Duration,
         limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
-        let request = self.request(call)?;
+        let request = self.request(path, Some(body))?;
         let request = self
             .agent
             .configure_request(request)
@@ -248,7 +238,7 @@ impl Http {
         *closed
     }
 
-    fn run(&self, request: Request<&[u8]>) -> Result<Response<Body>, Cause> {
+    fn run(&self, request: Request<&str>) -> Result<Response<Body>, Cause> {
         let error = match self.agent.run(request) {
             Ok(response) => {
                 self.met.answered.store(true, Ordering::Relaxed);
@@ -268,14 +258,14 @@ impl Http {
         Err(cause(&error))
     }
 
-    fn request<'a>(&self, call: &Call<'a>) -> Result<Request<&'a [u8]>, Cause> {
-        let mut request = Request::builder()
-            .method(call.method.clone())
-            .uri(format!("{}{}", self.base, call.path));
-        if let Some(kind) = call.content_type {
-            request = request.header(header::CONTENT_TYPE, kind);
-        }
-        request.body(call.body).map_err(|error| Cause::Refused {
+    fn request<'a>(&self, path: &str, body: Option<&'a str>) -> Result<Request<&'a str>, Cause> {
+        let url = format!("{}{path}", self.base);
+        let request = match body {
+            Some(_) => Request::post(url).header(header::CONTENT_TYPE, "application/json"),
+            None => Request::get(url),
+        };
+        let request = request.body(body.unwrap_or_default());
+        request.map_err(|error| Cause::Refused {
             code: 0,
             message: format!("the request cannot be written ({error})"),
         })

@@ -3,9 +3,9 @@
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rdzv_core::ident::RunId;
 use serde_json::Value;
-use ureq::http::{Method, StatusCode};
+use ureq::http::StatusCode;
 
-use super::http::{Call, Http, parse};
+use super::http::{Http, parse};
 use super::v3::refusal;
 use crate::RendezvousError;
 
@@ -18,14 +18,9 @@ const FOLDER: &str = "/torch/elastic/rendezvous/";
 pub(super) fn refuse_run_of_torchrun(http: &Http, run_id: &RunId) -> Result<(), RendezvousError> {
     let key = format!("{FOLDER}{run_id}");
     let name = utf8_percent_encode(run_id.as_str(), NON_ALPHANUMERIC);
-    let call = Call {
-        method: Method::GET,
-        path: &format!("/v2/keys{FOLDER}{name}?quorum=true"),
-        content_type: None,
-        body: b"",
-    };
+    let path = format!("/v2/keys{FOLDER}{name}?quorum=true");
     let (is_there, _) = http.repeat("read", &key, |limit| {
-        let (head, body) = http.send(&call, limit)?.into_parts();
+        let (head, body) = http.send(&path, None, limit)?.into_parts();
         match head.status {
             StatusCode::OK => Ok(parse::<Value>(&body)?.get("node").is_some()),
             status if status.is_server_error() => Err(refusal(status.as_u16(), &body)),

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use ureq::http::{Method, StatusCode};
+use ureq::http::StatusCode;
 
 use super::failure::{Cause, Failure, shown};
-use super::http::{Call, Http, Lines, parse};
+use super::http::{Http, Lines, parse};
 use super::wire::{Answer, Held, Int, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
@@ -130,9 +130,7 @@ impl V3 {
             .iter()
             .map(|creation| json!({ "create_request": creation }).to_string())
             .collect();
-        let lines = self
-            .http
-            .stream(&post("/v3/watch", body.as_bytes()), silence, limit)?;
+        let lines = self.http.stream("/v3/watch", &body, silence, limit)?;
         match lines.status {
             200 => Ok(lines),
             503 => Err(Cause::Away {
@@ -151,16 +149,15 @@ impl V3 {
         body: &Value,
     ) -> Result<Answer, Failure> {
         let body = body.to_string();
-        let call = post(path, body.as_bytes());
         let key = String::from_utf8_lossy(key);
         let (answer, repeated) = self
             .http
-            .repeat(operation, key, |limit| self.attempt(&call, limit))?;
+            .repeat(operation, key, |limit| self.attempt(path, &body, limit))?;
         Ok(Answer { repeated, ..answer })
     }
 
-    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
-        let (head, body) = self.http.send(call, limit)?.into_parts();
+    fn attempt(&self, path: &str, body: &str, limit: Duration) -> Result<Answer, Cause> {
+        let (head, body) = self.http.send(path, Some(body), limit)?.into_parts();
         if head.status == StatusCode::OK {
             return parse(&body);
         }
@@ -206,15 +203,6 @@ pub(crate) fn is_no_lease(failure: &Failure) -> bool {
         &failure.cause,
         Cause::Refused { code: code::NOT_FOUND, message } if message.contains("lease not found")
     )
-}
-
-fn post<'a>(path: &'a str, body: &'a [u8]) -> Call<'a> {
-    Call {
-        method: Method::POST,
-        path,
-        content_type: Some("application/json"),
-        body,
-    }
 }
 
 /// The first key after all that begin with `prefix`.
