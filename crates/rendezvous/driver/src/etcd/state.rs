@@ -17,8 +17,7 @@ use super::store::EtcdStore;
 use super::torchrun::refuse_run_of_torchrun;
 use super::v3::V3;
 use super::watch::{Observer, Watch};
-use super::wire::Held;
-use super::wire::{read, unchanged_since, write};
+use super::wire::{KeyValue, read, unchanged_since, write};
 use crate::RendezvousError;
 use crate::dynamic::shared::{SharedState, Token, Written};
 
@@ -86,8 +85,8 @@ fn revision_of(token: &Token) -> i64 {
     bytes.map_or(-1, i64::from_be_bytes)
 }
 
-fn pair(held: Held) -> (Bytes, Token) {
-    let token = token_of(held.revision);
+fn pair(held: KeyValue) -> (Bytes, Token) {
+    let token = token_of(held.mod_revision.0);
     (held.value, token)
 }
 

@@ -23,7 +23,7 @@ use super::leases::Leases;
 use super::options::EtcdOptions;
 use super::v3::V3;
 use super::watch::{End, SILENCE, away, next_answer};
-use super::wire::{Held, Int, count, read, text, unchanged_since, write};
+use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
 /// etcd takes 128 operations in one transaction.
@@ -32,12 +32,8 @@ const OPERATIONS: usize = 100;
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Result of a conditional write.
-enum Swap {
-    Done,
-    /// Another client has written since; the value that it left.
-    Lost(Option<Held>),
-}
+/// How much of a value an error shows.
+const SHOWN: usize = 32;
 
 /// A folder of keys with leases on an etcd server.
 pub struct EtcdStore {
@@ -83,23 +79,44 @@ impl EtcdStore {
         format!("{}{key}", self.keys()).into_bytes()
     }
 
-    /// Changes the value under `key` to what `change` says, given what is there.
+    /// Changes the value under `key`.
+    ///
+    /// `change` takes the present value. It returns the new value, `None` if the value stays, and
+    /// the result of the operation. It is called again if another client has written since.
     fn update<T>(
         &self,
         operation: &'static str,
         key: &str,
-        change: impl Fn(Option<&Bytes>) -> Result<Update<T>, StoreError>,
+        change: impl Fn(Option<&Bytes>) -> Result<(Option<Vec<u8>>, T), StoreError>,
     ) -> Result<T, StoreError> {
-        let mut now = self.v3.read(&self.full(key))?.0;
+        let full = self.full(key);
+        let applied = self.applied.as_bytes();
+        let mut now = self.v3.read(&full)?.0;
         loop {
-            let (value, result) = match change(now.as_ref().map(|now| &now.value))? {
-                Update::Keep(result) => return Ok(result),
-                Update::Store(value, result) => (value, result),
+            let (value, result) = change(now.as_ref().map(|now| &now.value))?;
+            let Some(value) = value else {
+                return Ok(result);
             };
-            match self.swap(operation, key, now.as_ref(), &value)? {
-                Swap::Done => return Ok(result),
-                Swap::Lost(found) => now = found,
+            let revision = now.map_or(0, |now| now.mod_revision.0);
+            let mut number = self.operation.lock();
+            *number += 1;
+            let note = number.to_string();
+            let answered = self.leases.with_lasting(&full, |lease| {
+                let puts = [
+                    write(&full, &value, lease),
+                    write(applied, note.as_bytes(), lease),
+                ];
+                let compare = [unchanged_since(&full, revision)];
+                let reads = [read(&full), read(applied)];
+                self.v3.transact(operation, &full, &compare, &puts, &reads)
+            })?;
+            let mut found = answered.all_held();
+            let noted = found.pop().flatten();
+            let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
+            if answered.succeeded || answered.repeated && is_ours() {
+                return Ok(result);
             }
+            now = found.pop().flatten();
         }
     }
 
@@ -220,40 +237,6 @@ impl EtcdStore {
         }
         Ok(())
     }
-
-    /// Writes `value` if what is under the key is still `before`.
-    fn swap(
-        &self,
-        operation: &'static str,
-        key: &str,
-        before: Option<&Held>,
-        value: &[u8],
-    ) -> Result<Swap, StoreError> {
-        let full = self.full(key);
-        let mut number = self.operation.lock();
-        *number += 1;
-        let note = number.to_string();
-        let answered = self.leases.with_lasting(&full, |lease| {
-            let applied = self.applied.as_bytes();
-            let puts = [
-                write(&full, value, lease),
-                write(applied, note.as_bytes(), lease),
-            ];
-            let compare = [unchanged_since(
-                &full,
-                before.map_or(0, |before| before.revision),
-            )];
-            let reads = [read(&full), read(applied)];
-            self.v3.transact(operation, &full, &compare, &puts, &reads)
-        })?;
-        let mut found = answered.all_held();
-        let noted = found.pop().flatten();
-        let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
-        if answered.succeeded || answered.repeated && is_ours() {
-            return Ok(Swap::Done);
-        }
-        Ok(Swap::Lost(found.pop().flatten()))
-    }
 }
 
 impl Store for EtcdStore {
@@ -267,17 +250,36 @@ impl Store for EtcdStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.update("add", key, |now| added(key, now, delta))
+        self.update("add", key, |now| {
+            // An absent value counts as 0.
+            let number = match now {
+                None => 0,
+                Some(text) => number::parse(text).ok_or_else(|| StoreError::NotANumber {
+                    key: key.to_owned(),
+                    value: String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned(),
+                })?,
+            };
+            let sum = number.wrapping_add(delta);
+            Ok((Some(sum.to_string().into_bytes()), sum))
+        })
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         self.update("compare_set", key, |now| {
-            Ok(compared(now, expected, desired))
+            Ok(match now {
+                Some(now) if now != expected => (None, now.clone()),
+                // PyTorch's answer for an absent value.
+                None if !expected.is_empty() => (None, Bytes::copy_from_slice(expected)),
+                _ => (Some(desired.to_vec()), Bytes::copy_from_slice(desired)),
+            })
         })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.update("append", key, |now| Ok(appended(now, value)))
+        self.update("append", key, |now| {
+            let whole = [now.map_or(&b""[..], |now| &now[..]), value].concat();
+            Ok((Some(whole), ()))
+        })
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
@@ -302,7 +304,7 @@ impl Store for EtcdStore {
         let folder = self.keys();
         let found = self.v3.range(folder.as_bytes(), true)?;
         let names = found.kvs.iter().map(|found| {
-            let name = found.key.0.get(folder.len()..).unwrap_or_default();
+            let name = found.key.get(folder.len()..).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         });
         Ok(names.collect())
@@ -360,47 +362,4 @@ impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}{}", self.v3.http().place(), self.keys())
     }
-}
-
-/// How much of a value an error shows.
-const SHOWN: usize = 32;
-
-/// What becomes of a value.
-enum Update<T> {
-    /// It stays, and the operation's result is this.
-    Keep(T),
-    /// It becomes these bytes, and the operation's result is that.
-    Store(Vec<u8>, T),
-}
-
-/// `add`: the sum, as decimal text. An absent value counts as 0.
-fn added(key: &str, now: Option<&Bytes>, delta: i64) -> Result<Update<i64>, StoreError> {
-    let number = match now {
-        None => 0,
-        Some(text) => number::parse(text).ok_or_else(|| {
-            let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
-            StoreError::NotANumber {
-                key: key.to_owned(),
-                value: shown.into_owned(),
-            }
-        })?,
-    };
-    let sum = number.wrapping_add(delta);
-    Ok(Update::Store(sum.to_string().into_bytes(), sum))
-}
-
-/// `compare_set`: what the value is then, with PyTorch's answer for an absent one.
-fn compared(now: Option<&Bytes>, expected: &[u8], desired: &[u8]) -> Update<Bytes> {
-    match now {
-        Some(now) if now != expected => Update::Keep(now.clone()),
-        None if !expected.is_empty() => Update::Keep(Bytes::copy_from_slice(expected)),
-        _ => Update::Store(desired.to_vec(), Bytes::copy_from_slice(desired)),
-    }
-}
-
-/// `append`.
-fn appended(now: Option<&Bytes>, value: &[u8]) -> Update<()> {
-    let mut whole = now.map_or_else(Vec::new, |now| now.to_vec());
-    whole.extend_from_slice(value);
-    Update::Store(whole, ())
 }

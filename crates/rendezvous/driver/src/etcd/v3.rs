@@ -11,7 +11,7 @@ use ureq::http::StatusCode;
 
 use super::failure::{Cause, Failure, shown};
 use super::http::{Http, Lines, parse};
-use super::wire::{Answer, Held, Int, Refusal, text};
+use super::wire::{Answer, Int, KeyValue, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
 mod code {
@@ -48,7 +48,7 @@ impl V3 {
     }
 
     /// Reads one key, and tells the revision of the store.
-    pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<Held>, i64), Failure> {
+    pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Failure> {
         let body = json!({ "key": text(key) });
         let answer = self.ask("read", key, "/v3/kv/range", &body)?;
         Ok((answer.held(), answer.header.revision.0))

@@ -204,8 +204,8 @@ impl Run {
     fn note_members(&mut self, events: &[Event], observer: &Observer) {
         let mut gone = Vec::new();
         for event in events {
-            let key = event.kv.key.0.to_vec();
-            if event.kind != "DELETE" && event.kv.value.0 != LEFT {
+            let key = event.kv.key.to_vec();
+            if event.kind != "DELETE" && event.kv.value != LEFT {
                 self.members.insert(key);
             } else if event.kind != "DELETE" {
                 self.members.remove(&key);
@@ -231,8 +231,8 @@ impl Run {
     fn read_members(&mut self) -> Result<BTreeSet<Vec<u8>>, Failure> {
         let found = self.v3.range(self.layout.members().as_bytes(), false)?;
         self.next = [found.header.revision.0.saturating_add(1); 2];
-        let here = found.kvs.iter().filter(|found| found.value.0 != LEFT);
-        let members = here.map(|found| found.key.0.to_vec()).collect();
+        let here = found.kvs.iter().filter(|found| found.value != LEFT);
+        let members = here.map(|found| found.key.to_vec()).collect();
         Ok(std::mem::replace(&mut self.members, members))
     }
 
