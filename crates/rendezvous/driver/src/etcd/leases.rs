@@ -88,17 +88,14 @@ impl Leases {
         key: &[u8],
         mut act: impl FnMut(i64) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut attempt = 1;
-        loop {
+        with_living_lease(|| {
             let lease = self.lasting(key)?;
-            match act(lease) {
-                Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => {
-                    attempt += 1;
+            act(lease).inspect_err(|failure| {
+                if is_no_lease(failure) {
                     self.shared.forget(lease);
                 }
-                other => return other,
-            }
-        }
+            })
+        })
     }
 
     /// Announces this node, if that has not been done, in place of whom was announced before.
@@ -171,24 +168,31 @@ impl Drop for Leases {
     }
 }
 
-/// A member key with a lease of its own.
-fn create(v3: &V3, key: &str, life: Duration) -> Result<Member, Failure> {
-    let mut attempt = 1;
-    loop {
-        let lease = v3.grant(life, key.as_bytes())?;
-        let put = [write(key.as_bytes(), b"", lease)];
-        match v3.transact("announce this node as", key.as_bytes(), &[], &put, &[]) {
-            Ok(_) => {
-                return Ok(Member {
-                    key: key.to_owned(),
-                    lease,
-                });
-            }
-            // The server was away for longer than the lease lives.
-            Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => attempt += 1,
-            Err(failure) => return Err(failure),
+/// Makes a request, again if its lease has vanished in the meantime: the server may have been away
+/// for longer than the lease lives.
+fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    for _ in 1..LEASE_ATTEMPTS {
+        match request() {
+            Err(failure) if is_no_lease(&failure) => {}
+            other => return other,
         }
     }
+    request()
+}
+
+/// A member key with a lease of its own.
+fn create(v3: &V3, key: &str, life: Duration) -> Result<Member, Failure> {
+    let name = key.as_bytes();
+    let lease = with_living_lease(|| {
+        let lease = v3.grant(life, name)?;
+        let put = [write(name, b"", lease)];
+        v3.transact("announce this node as", name, &[], &put, &[])?;
+        Ok(lease)
+    })?;
+    Ok(Member {
+        key: key.to_owned(),
+        lease,
+    })
 }
 
 impl Shared {

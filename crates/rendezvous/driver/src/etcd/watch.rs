@@ -14,7 +14,7 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::NodeDesc;
 use serde_json::{Value, json};
 
-use super::failure::{Cause, Failure, Retry, shown};
+use super::failure::{Cause, Retry, shown};
 use super::http::{Http, Lines, is_silence, parse, too_long};
 use super::layout::Layout;
 use super::leases::{LEFT, Leases};
@@ -59,10 +59,11 @@ impl Watch {
             v3,
             layout,
             leases,
+            observer,
             next: [0; 2],
             members: BTreeSet::new(),
         };
-        let call = beside(move || run.watch(&observer)).map_err(|error| {
+        let call = beside(move || run.watch()).map_err(|error| {
             RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
         })?;
         Ok(Self {
@@ -85,6 +86,7 @@ struct Run {
     v3: V3,
     layout: Layout,
     leases: Arc<Leases>,
+    observer: Observer,
     /// The revision from which each watch continues; zeros at the beginning.
     next: [i64; 2],
     /// The member keys that are there, except for those of members that have left.
@@ -92,12 +94,13 @@ struct Run {
 }
 
 impl Run {
-    fn watch(mut self, observer: &Observer) {
+    fn watch(mut self) {
         let limit = self.v3.http().limit();
         let mut retry = Retry::within(limit);
         let mut worked = false;
         loop {
-            let (end, answered) = self.follow(observer);
+            let mut answered = false;
+            let end = self.follow(&mut answered);
             if answered {
                 retry = Retry::within(limit);
             }
@@ -108,7 +111,7 @@ impl Run {
                     return;
                 }
                 // The next request finds out whether the server is away.
-                observer(Notice::Changed);
+                (self.observer)(Notice::Changed);
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
             if self.v3.http().pause(again.unwrap_or_default()) {
@@ -117,42 +120,28 @@ impl Run {
             if again.is_none() {
                 let place = self.v3.http().place();
                 let failure = retry.failure("watch", self.layout.members(), place, cause);
-                return observer(Notice::Lost(failure.into()));
+                return (self.observer)(Notice::Lost(failure.into()));
             }
         }
     }
 
-    /// Follows one connection to its end, calling `observer`; an error is retried while it is a
-    /// passing one. Also returns `true` if the server has answered.
-    fn follow(&mut self, observer: &Observer) -> (Result<(), Cause>, bool) {
-        let (end, answered) = match self.next {
-            [0, 0] => (End::Gap, false),
-            _ => self.follow_connection(observer),
-        };
-        let end = match end {
-            End::Silent => Ok(()),
-            End::Broken(cause) => Err(cause),
-            End::Gap => self.catch_up(observer).map_err(|failure| failure.cause),
-        };
-        (end, answered)
-    }
-
-    fn follow_connection(&mut self, observer: &Observer) -> (End, bool) {
-        let mut lines = match self.v3.watch(&self.creations(), SILENCE, None) {
-            Ok(lines) => lines,
-            Err(cause) => return (End::Broken(cause), false),
-        };
-        let mut answered = false;
+    /// Follows one connection to its end; an error is retried while it is a passing one. Sets
+    /// `answered` if the server has answered.
+    fn follow(&mut self, answered: &mut bool) -> Result<(), Cause> {
+        if self.next == [0, 0] {
+            return self.catch_up();
+        }
+        let mut lines = self.v3.watch(&self.creations(), SILENCE, None)?;
         loop {
-            let end = match next_answer(&mut lines) {
-                Ok(answer) => {
-                    answered = true;
-                    self.apply(answer, observer).err()
-                }
-                Err(end) => Some(end),
-            };
-            if let Some(end) = end {
-                return (end, answered);
+            let applied = next_answer(&mut lines).and_then(|answer| {
+                *answered = true;
+                self.apply(&answer)
+            });
+            match applied {
+                Ok(()) => {}
+                Err(End::Silent) => return Ok(()),
+                Err(End::Broken(cause)) => return Err(cause),
+                Err(End::Gap) => return self.catch_up(),
             }
         }
     }
@@ -172,7 +161,7 @@ impl Run {
         ]
     }
 
-    fn apply(&mut self, answer: WatchAnswer, observer: &Observer) -> Result<(), End> {
+    fn apply(&mut self, answer: &WatchAnswer) -> Result<(), End> {
         if answer.canceled {
             return Err(match answer.compact_revision.0 {
                 0 => End::Broken(away("the server has ended the watch")),
@@ -194,14 +183,14 @@ impl Run {
             *next = (*next).max(event.kv.mod_revision.0.saturating_add(1));
         }
         if watch == MEMBERS {
-            self.note_members(&answer.events, observer);
+            self.note_members(&answer.events);
         } else if !answer.events.is_empty() {
-            observer(Notice::Changed);
+            (self.observer)(Notice::Changed);
         }
         Ok(())
     }
 
-    fn note_members(&mut self, events: &[Event], observer: &Observer) {
+    fn note_members(&mut self, events: &[Event]) {
         let mut gone = Vec::new();
         for event in events {
             let key = event.kv.key.to_vec();
@@ -213,34 +202,31 @@ impl Run {
                 gone.push(key);
             }
         }
-        self.announce_gone(&gone, observer);
+        self.announce_gone(&gone);
     }
 
-    fn announce_gone(&self, keys: &[Vec<u8>], observer: &Observer) {
+    fn announce_gone(&self, keys: &[Vec<u8>]) {
         let gone: Vec<NodeDesc> = keys
             .iter()
             .filter(|key| !self.leases.is_own(key))
             .filter_map(|key| self.layout.node(key))
             .collect();
         if !gone.is_empty() {
-            observer(Notice::Gone(gone));
+            (self.observer)(Notice::Gone(gone));
         }
     }
 
-    /// Reads who is there; the watch begins after that.
-    fn read_members(&mut self) -> Result<BTreeSet<Vec<u8>>, Failure> {
-        let found = self.v3.range(self.layout.members().as_bytes(), false)?;
+    /// Reads the members and announces those that are gone; the watch begins after that.
+    fn catch_up(&mut self) -> Result<(), Cause> {
+        let found = self.v3.range(self.layout.members().as_bytes(), false);
+        let found = found.map_err(|failure| failure.cause)?;
         self.next = [found.header.revision.0.saturating_add(1); 2];
         let here = found.kvs.iter().filter(|found| found.value != LEFT);
         let members = here.map(|found| found.key.to_vec()).collect();
-        Ok(std::mem::replace(&mut self.members, members))
-    }
-
-    fn catch_up(&mut self, observer: &Observer) -> Result<(), Failure> {
-        let before = self.read_members()?;
+        let before = std::mem::replace(&mut self.members, members);
         let gone: Vec<Vec<u8>> = before.difference(&self.members).cloned().collect();
-        self.announce_gone(&gone, observer);
-        observer(Notice::Changed);
+        self.announce_gone(&gone);
+        (self.observer)(Notice::Changed);
         Ok(())
     }
 }
