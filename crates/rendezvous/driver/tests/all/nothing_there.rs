@@ -9,11 +9,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousConfig, RendezvousError, RendezvousParameters,
-};
+use rdzv_rendezvous::RendezvousError;
 use rdzv_store::{FileStore, Store};
 use tempfile::TempDir;
+
+use crate::support::{member, node};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -24,12 +24,8 @@ fn said(port: u16, config: &str) -> String {
 }
 
 fn said_at(host: &str, port: u16, config: &str) -> String {
-    let config = RendezvousConfig::parse(&format!("read_timeout=1,{config}")).unwrap();
-    let endpoint = format!("{host}:{port}");
-    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
+    let config = format!("read_timeout=1,{config}");
+    let mut node = node("c10d", &format!("{host}:{port}"), "run", (1, 1), &config);
     let started = Instant::now();
     let error = node.join(&member()).unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
@@ -41,15 +37,6 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
     assert!(!text.contains('\n'), "{text}");
     assert!(text.contains(&format!("{host}:{port}")), "{text}");
     text
-}
-
-fn member() -> Member {
-    Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    }
 }
 
 /// The port of somebody who answers every connection in the same way.
@@ -124,12 +111,8 @@ fn the_port_of_the_one_that_must_host_is_taken() {
 
 /// The error of a node that joins a run in this file.
 fn error_of_file(path: &Path) -> RendezvousError {
-    let config = RendezvousConfig::parse("store_type=file").unwrap();
     let endpoint = path.display().to_string();
-    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
+    let mut node = node("c10d", &endpoint, "run", (1, 1), "store_type=file");
     node.join(&member()).unwrap_err()
 }
 

@@ -11,8 +11,10 @@ use rdzv_rendezvous::url::{
     Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
-use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreServer};
+use rdzv_store::{HashStore, Store, TcpStore};
 use rdzv_testing::free_port;
+
+use crate::support::server;
 
 /// An environment of its own for each member, so that tests run side by side.
 fn options(variables: &[(&str, &str)]) -> UrlOptions {
@@ -108,11 +110,7 @@ fn rank_and_world_size_may_be_arguments() {
 
 #[test]
 fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
-    let agent = TcpStoreServer::start(ServerOptions {
-        host: Some("127.0.0.1".to_owned()),
-        ..ServerOptions::default()
-    })
-    .unwrap();
+    let agent = server();
     let port = agent.port().to_string();
     let variables = |rank| {
         [
