@@ -20,12 +20,12 @@ struct Group {
     hops: u32,
 }
 
-fn id(number: u64) -> VoterId {
+pub(crate) fn id(number: u64) -> VoterId {
     VoterId::new(number).unwrap()
 }
 
 /// The input of the member that a frame reaches.
-fn received(from: VoterId, frame: &[u8]) -> Input<'_> {
+pub(crate) fn received(from: VoterId, frame: &[u8]) -> Input<'_> {
     let (opcode, payload) = (frame[0], &frame[9..]);
     Input::Received {
         from,
