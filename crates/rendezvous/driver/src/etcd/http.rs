@@ -1,8 +1,9 @@
 //! HTTP to one etcd server: a request and its answer, or an answer that does not end.
 //!
-//! [`Http::repeat`] repeats a request while the server is away. Connections are kept and shared by the clones of an [`Http`]; an
-//! unending answer has one of its own. Proxies named in the environment are not used: etcd is a
-//! matter of the cluster.
+//! [`Client::repeat`] repeats a request while the server is away. Connections are kept and shared
+//! by the clones of a [`Client`]; an unending answer has one of its own. Proxies named in the
+//! environment are not used: etcd is a matter of the cluster. The calls of the API are in
+//! `v3.rs`.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +43,7 @@ const HANG_UPS: u32 = 5;
 
 /// A client of one server. Clones share its connections, and its end.
 #[derive(Debug, Clone)]
-pub(crate) struct Http {
+pub(crate) struct Client {
     agent: Agent,
     /// Scheme, host and port.
     base: String,
@@ -69,7 +70,7 @@ struct Closed {
     changed: Condvar,
 }
 
-impl Http {
+impl Client {
     /// A client; nothing is connected yet. Looks the host's name up, for messages only.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()

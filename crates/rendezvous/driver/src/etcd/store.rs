@@ -18,10 +18,9 @@ use rdzv_store_proto::number;
 use serde_json::{Value, json};
 
 use super::failure::{Cause, Retry};
-use super::http::Http;
+use super::http::Client;
 use super::leases::Leases;
 use super::options::EtcdOptions;
-use super::v3::V3;
 use super::watch::{End, SILENCE, away, next_answer};
 use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
@@ -37,7 +36,7 @@ const SHOWN: usize = 32;
 
 /// A folder of keys with leases on an etcd server.
 pub struct EtcdStore {
-    v3: V3,
+    client: Client,
     leases: Arc<Leases>,
     /// Ends with a slash.
     folder: String,
@@ -52,17 +51,17 @@ impl EtcdStore {
     /// The keys in a folder of that name on that server, which need not be up yet; names are joined
     /// to the options' prefix with a slash.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
-        let v3 = V3::new(Http::new(options)?);
-        let leases = Leases::new(v3.clone(), options.lease_time_to_live)?;
+        let client = Client::new(options)?;
+        let leases = Leases::new(client.clone(), options.lease_time_to_live)?;
         let prefix = options.prefix.trim_end_matches('/');
         let folder = format!("{prefix}/{folder}/");
-        Ok(Self::new(&v3, Arc::new(leases), &folder))
+        Ok(Self::new(&client, Arc::new(leases), &folder))
     }
 
     /// The keys in `folder`, which ends with a slash, through connections of its own.
-    pub(super) fn new(v3: &V3, leases: Arc<Leases>, folder: &str) -> Self {
+    pub(super) fn new(client: &Client, leases: Arc<Leases>, folder: &str) -> Self {
         Self {
-            v3: v3.separate(),
+            client: client.separate(),
             leases,
             folder: folder.to_owned(),
             applied: format!("{folder}applied/{:016x}", fastrand::u64(..)),
@@ -91,7 +90,7 @@ impl EtcdStore {
     ) -> Result<T, StoreError> {
         let full = self.full(key);
         let applied = self.applied.as_bytes();
-        let mut now = self.v3.read(&full)?.0;
+        let mut now = self.client.read(&full)?.0;
         loop {
             let (value, result) = change(now.as_ref().map(|now| &now.value))?;
             let Some(value) = value else {
@@ -108,7 +107,8 @@ impl EtcdStore {
                 ];
                 let compare = [unchanged_since(&full, revision)];
                 let reads = [read(&full), read(applied)];
-                self.v3.transact(operation, &full, &compare, &puts, &reads)
+                self.client
+                    .transact(operation, &full, &compare, &puts, &reads)
             })?;
             let mut found = answered.all_held();
             let noted = found.pop().flatten();
@@ -158,11 +158,11 @@ impl EtcdStore {
                 // The next read says whether the server is really away.
                 Err(cause) if cause.is_passing() => {
                     if let Some(pause) = retry.pause() {
-                        self.v3.http().pause(pause);
+                        self.client.pause(pause);
                     }
                 }
                 Err(cause) => {
-                    let place = self.v3.http().place();
+                    let place = self.client.place();
                     return Err(retry.failure(operation, first, place, cause).into());
                 }
             }
@@ -175,7 +175,7 @@ impl EtcdStore {
         for part in keys.chunks(OPERATIONS) {
             let reads: Vec<Value> = part.iter().map(|key| read(&self.full(key))).collect();
             let first = self.full(part[0]);
-            let found = self.v3.transact("get", &first, &[], &reads, &[])?;
+            let found = self.client.transact("get", &first, &[], &reads, &[])?;
             values.extend(found.all_held().into_iter().map(|held| Some(held?.value)));
         }
         Ok(values)
@@ -188,7 +188,7 @@ impl EtcdStore {
         for part in keys.chunks(OPERATIONS) {
             let counts: Vec<Value> = part.iter().map(|key| count(&self.full(key))).collect();
             let first = self.full(part[0]);
-            let answer = self.v3.transact("check", &first, &[], &counts, &[])?;
+            let answer = self.client.transact("check", &first, &[], &counts, &[])?;
             revision = revision.min(answer.header.revision.0);
             for (at, key) in part.iter().enumerate() {
                 let response = answer.responses.get(at);
@@ -209,7 +209,7 @@ impl EtcdStore {
             "filters": ["NODELETE"]
         });
         let limit = Some(limit.min(SILENCE));
-        let mut lines = self.v3.watch(&[creation], SILENCE, limit)?;
+        let mut lines = self.client.watch(&[creation], SILENCE, limit)?;
         loop {
             match next_answer(&mut lines) {
                 Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
@@ -232,7 +232,7 @@ impl EtcdStore {
                     .iter()
                     .map(|(key, value)| write(&self.full(key), value, lease))
                     .collect();
-                self.v3.transact("set", &first, &[], &puts, &[])
+                self.client.transact("set", &first, &[], &puts, &[])
             })?;
         }
         Ok(())
@@ -292,17 +292,17 @@ impl Store for EtcdStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.v3.remove(&self.full(key), None)? > 0)
+        Ok(self.client.remove(&self.full(key), None)? > 0)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        let count = self.v3.count(self.keys().as_bytes())?;
+        let count = self.client.count(self.keys().as_bytes())?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         let folder = self.keys();
-        let found = self.v3.range(folder.as_bytes(), true)?;
+        let found = self.client.range(folder.as_bytes(), true)?;
         let names = found.kvs.iter().map(|found| {
             let name = found.key.get(folder.len()..).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
@@ -347,12 +347,12 @@ impl Store for EtcdStore {
     }
 
     fn breaker(&self) -> Option<Breaker> {
-        let http = self.v3.http().clone();
-        Some(Arc::new(move || http.close()))
+        let client = self.client.clone();
+        Some(Arc::new(move || client.close()))
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let clone = Self::new(&self.v3, Arc::clone(&self.leases), &self.folder);
+        let clone = Self::new(&self.client, Arc::clone(&self.leases), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
     }
@@ -360,6 +360,6 @@ impl Store for EtcdStore {
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.v3.http().place(), self.keys())
+        write!(formatter, "{}{}", self.client.place(), self.keys())
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use ureq::http::StatusCode;
 
 use super::failure::{Cause, Failure, shown};
-use super::http::{Http, Lines, parse};
+use super::http::{Client, Lines, parse};
 use super::wire::{Answer, Int, KeyValue, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
@@ -22,31 +22,8 @@ mod code {
     pub(super) const UNAVAILABLE: i64 = 14;
 }
 
-/// A client of the v3 API. Clones share its connections.
-#[derive(Debug, Clone)]
-pub(crate) struct V3 {
-    http: Http,
-}
-
-impl V3 {
-    pub(crate) fn new(http: Http) -> Self {
-        Self { http }
-    }
-
-    pub(crate) fn http(&self) -> &Http {
-        &self.http
-    }
-
-    /// The same server, through connections of its own.
-    pub(crate) fn separate(&self) -> Self {
-        Self::new(self.http.separate())
-    }
-
-    /// The same server, through connections of its own, which may be away for `limit`.
-    pub(crate) fn with_limit(&self, limit: Duration) -> Self {
-        Self::new(self.http.with_limit(limit))
-    }
-
+/// The calls of the v3 API.
+impl Client {
     /// Reads one key, and tells the revision of the store.
     pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Failure> {
         let body = json!({ "key": text(key) });
@@ -130,7 +107,7 @@ impl V3 {
             .iter()
             .map(|creation| json!({ "create_request": creation }).to_string())
             .collect();
-        let lines = self.http.stream("/v3/watch", &body, silence, limit)?;
+        let lines = self.stream("/v3/watch", &body, silence, limit)?;
         match lines.status {
             200 => Ok(lines),
             503 => Err(Cause::Away {
@@ -150,14 +127,13 @@ impl V3 {
     ) -> Result<Answer, Failure> {
         let body = body.to_string();
         let key = String::from_utf8_lossy(key);
-        let (answer, repeated) = self
-            .http
-            .repeat(operation, key, |limit| self.attempt(path, &body, limit))?;
+        let (answer, repeated) =
+            self.repeat(operation, key, |limit| self.attempt(path, &body, limit))?;
         Ok(Answer { repeated, ..answer })
     }
 
     fn attempt(&self, path: &str, body: &str, limit: Duration) -> Result<Answer, Cause> {
-        let (head, body) = self.http.send(path, Some(body), limit)?.into_parts();
+        let (head, body) = self.send(path, Some(body), limit)?.into_parts();
         if head.status == StatusCode::OK {
             return parse(&body);
         }

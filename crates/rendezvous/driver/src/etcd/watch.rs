@@ -15,10 +15,10 @@ use rdzv_rendezvous_proto::NodeDesc;
 use serde_json::{Value, json};
 
 use super::failure::{Cause, Retry, shown};
-use super::http::{Http, Lines, is_silence, parse, too_long};
+use super::http::{Client, Lines, is_silence, parse, too_long};
 use super::layout::Layout;
 use super::leases::{LEFT, Leases};
-use super::v3::{V3, after};
+use super::v3::after;
 use super::wire::{Event, Int, WatchAnswer, WatchLine, text};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
@@ -39,7 +39,7 @@ pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
 /// A watch that ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    http: Http,
+    client: Client,
     call: Option<Call>,
 }
 
@@ -48,15 +48,14 @@ impl Watch {
     /// from some moment soon on, and when that has come. When the server is away for too long, it is
     /// called for that, and not again.
     pub(super) fn start(
-        v3: &V3,
+        client: &Client,
         layout: Layout,
         leases: Arc<Leases>,
         observer: Observer,
     ) -> Result<Self, RendezvousError> {
-        let v3 = v3.separate();
-        let http = v3.http().clone();
+        let client = client.separate();
         let run = Run {
-            v3,
+            client: client.clone(),
             layout,
             leases,
             observer,
@@ -67,7 +66,7 @@ impl Watch {
             RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
         })?;
         Ok(Self {
-            http,
+            client,
             call: Some(call),
         })
     }
@@ -75,7 +74,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.http.close();
+        self.client.close();
         if let Some(call) = self.call.take() {
             call.join();
         }
@@ -83,7 +82,7 @@ impl Drop for Watch {
 }
 
 struct Run {
-    v3: V3,
+    client: Client,
     layout: Layout,
     leases: Arc<Leases>,
     observer: Observer,
@@ -95,7 +94,7 @@ struct Run {
 
 impl Run {
     fn watch(mut self) {
-        let limit = self.v3.http().limit();
+        let limit = self.client.limit();
         let mut retry = Retry::within(limit);
         let mut worked = false;
         loop {
@@ -107,18 +106,18 @@ impl Run {
             worked |= answered || end.is_ok();
             let Err(cause) = end else { continue };
             if std::mem::take(&mut worked) {
-                if self.v3.http().pause(Duration::ZERO) {
+                if self.client.pause(Duration::ZERO) {
                     return;
                 }
                 // The next request finds out whether the server is away.
                 (self.observer)(Notice::Changed);
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
-            if self.v3.http().pause(again.unwrap_or_default()) {
+            if self.client.pause(again.unwrap_or_default()) {
                 return;
             }
             if again.is_none() {
-                let place = self.v3.http().place();
+                let place = self.client.place();
                 let failure = retry.failure("watch", self.layout.members(), place, cause);
                 return (self.observer)(Notice::Lost(failure.into()));
             }
@@ -131,7 +130,7 @@ impl Run {
         if self.next == [0, 0] {
             return self.catch_up();
         }
-        let mut lines = self.v3.watch(&self.creations(), SILENCE, None)?;
+        let mut lines = self.client.watch(&self.creations(), SILENCE, None)?;
         loop {
             let applied = next_answer(&mut lines).and_then(|answer| {
                 *answered = true;
@@ -218,7 +217,7 @@ impl Run {
 
     /// Reads the members and announces those that are gone; the watch begins after that.
     fn catch_up(&mut self) -> Result<(), Cause> {
-        let found = self.v3.range(self.layout.members().as_bytes(), false);
+        let found = self.client.range(self.layout.members().as_bytes(), false);
         let found = found.map_err(|failure| failure.cause)?;
         self.next = [found.header.revision.0.saturating_add(1); 2];
         let here = found.kvs.iter().filter(|found| found.value != LEFT);
