@@ -38,6 +38,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one attempt may take. etcd itself stops after 7 s when it has no leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
+/// A connection on which nothing has come for so long is replaced, because it may be a dead one.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+
 /// Who has hung up so often, and never answered, does not speak HTTP.
 const HANG_UPS: u32 = 5;
 
@@ -202,12 +205,11 @@ impl Client {
 
     /// Sends a body of JSON and leaves the answer to be read line by line as it comes.
     ///
-    /// A read fails when nothing has come for `silence`; the whole may take `limit` at most.
+    /// A read fails when nothing has come for [`SILENCE`]; the whole may take `limit` at most.
     pub(crate) fn stream(
         &self,
         path: &str,
         body: &str,
-        silence: Duration,
         limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
         let request = self.request(path, Some(body))?;
@@ -215,7 +217,7 @@ impl Client {
             .agent
             .configure_request(request)
             .timeout_global(limit)
-            .timeout_per_read(Some(silence))
+            .timeout_per_read(Some(SILENCE))
             .build();
         let response = self.run(request)?;
         let status = response.status().as_u16();
@@ -327,18 +329,14 @@ pub(crate) fn is_silence(error: &io::Error) -> bool {
 
 /// What an error of the client means.
 fn cause(error: &Error) -> Cause {
-    let away = |maybe_done| Cause::Away {
-        reason: error.to_string(),
-        maybe_done,
-    };
+    let away = |maybe_done| Cause::away(error.to_string(), maybe_done);
     match error {
         Error::HostNotFound
         | Error::ConnectionFailed
         | Error::Timeout(Timeout::Resolve | Timeout::Connect) => away(false),
-        Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => Cause::Away {
-            reason: "connection refused".to_owned(),
-            maybe_done: false,
-        },
+        Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Cause::away("connection refused", false)
+        }
         Error::Io(_) | Error::Timeout(_) | Error::BodyStalled => away(true),
         Error::BodyExceedsLimit(_) => too_long(),
         other => Cause::NotEtcd(other.to_string()),

@@ -18,10 +18,10 @@ use rdzv_store_proto::number;
 use serde_json::{Value, json};
 
 use super::failure::{Cause, Retry};
-use super::http::Client;
+use super::http::{Client, SILENCE};
 use super::leases::Leases;
 use super::options::EtcdOptions;
-use super::watch::{End, SILENCE, away, next_answer};
+use super::watch::{End, next_answer};
 use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
@@ -209,12 +209,12 @@ impl EtcdStore {
             "filters": ["NODELETE"]
         });
         let limit = Some(limit.min(SILENCE));
-        let mut lines = self.client.watch(&[creation], SILENCE, limit)?;
+        let mut lines = self.client.watch(&[creation], limit)?;
         loop {
             match next_answer(&mut lines) {
                 Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
                 Ok(answer) if answer.created && answer.header.revision.0 < revision => {
-                    return Err(away("etcd has lost its memory"));
+                    return Err(Cause::away("etcd has lost its memory", false));
                 }
                 Ok(_) => {}
                 Err(End::Silent | End::Gap) => return Ok(()),

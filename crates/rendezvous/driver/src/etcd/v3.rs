@@ -95,25 +95,21 @@ impl Client {
         }
     }
 
-    /// Watches what the creations say, until the answer ends or nothing has come for `silence`.
+    /// Watches what the creations say, until the answer ends or nothing has come for long.
     /// Watches are numbered from 0 in the order of `creations`.
     pub(crate) fn watch(
         &self,
         creations: &[Value],
-        silence: Duration,
         limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
         let body: String = creations
             .iter()
             .map(|creation| json!({ "create_request": creation }).to_string())
             .collect();
-        let lines = self.stream("/v3/watch", &body, silence, limit)?;
+        let lines = self.stream("/v3/watch", &body, limit)?;
         match lines.status {
             200 => Ok(lines),
-            503 => Err(Cause::Away {
-                reason: "HTTP status 503".to_owned(),
-                maybe_done: true,
-            }),
+            503 => Err(Cause::away("HTTP status 503", true)),
             status => Err(Cause::NotEtcd(format!("HTTP status {status}"))),
         }
     }
@@ -145,10 +141,7 @@ impl Client {
 pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
     let Ok(said) = parse::<Refusal>(body) else {
         return match status {
-            502..=504 => Cause::Away {
-                reason: format!("HTTP status {status}"),
-                maybe_done: true,
-            },
+            502..=504 => Cause::away(format!("HTTP status {status}"), true),
             _ => Cause::NotEtcd(format!("HTTP status {status}")),
         };
     };
@@ -162,10 +155,7 @@ pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
         _ => false,
     };
     if passing {
-        return Cause::Away {
-            reason: message,
-            maybe_done: true,
-        };
+        return Cause::away(message, true);
     }
     Cause::Refused {
         code: said.code,

@@ -30,9 +30,6 @@ const CHANGES: usize = 0;
 /// Index of the watch of the members.
 const MEMBERS: usize = 1;
 
-/// A connection on which nothing has come for so long is replaced, because it may be a dead one.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
-
 /// Receives the notices of a watch.
 pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
 
@@ -130,7 +127,7 @@ impl Run {
         if self.next == [0, 0] {
             return self.catch_up();
         }
-        let mut lines = self.client.watch(&self.creations(), SILENCE, None)?;
+        let mut lines = self.client.watch(&self.creations(), None)?;
         loop {
             let applied = next_answer(&mut lines).and_then(|answer| {
                 *answered = true;
@@ -163,7 +160,7 @@ impl Run {
     fn apply(&mut self, answer: &WatchAnswer) -> Result<(), End> {
         if answer.canceled {
             return Err(match answer.compact_revision.0 {
-                0 => End::Broken(away("the server has ended the watch")),
+                0 => End::Broken(Cause::away("the server has ended the watch", false)),
                 _ => End::Gap,
             });
         }
@@ -240,23 +237,19 @@ pub(super) enum End {
     Gap,
 }
 
-pub(super) fn away(reason: impl Into<String>) -> Cause {
-    Cause::Away {
-        reason: reason.into(),
-        maybe_done: false,
-    }
-}
-
 /// The next line of a watch.
 pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
     let line = match lines.next_line() {
         Ok(Some(line)) => line,
-        Ok(None) => return Err(End::Broken(away("the server has closed the connection"))),
+        Ok(None) => {
+            let closed = Cause::away("the server has closed the connection", false);
+            return Err(End::Broken(closed));
+        }
         Err(error) if is_silence(&error) => return Err(End::Silent),
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
             return Err(End::Broken(too_long()));
         }
-        Err(error) => return Err(End::Broken(away(error.to_string()))),
+        Err(error) => return Err(End::Broken(Cause::away(error.to_string(), false))),
     };
     let line: WatchLine = parse(&line).map_err(End::Broken)?;
     match line {
@@ -266,7 +259,7 @@ pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
         } => Ok(answer),
         WatchLine { error, .. } => {
             let said = error.map_or_else(String::new, |error| shown(&error.to_string()));
-            Err(End::Broken(away(said)))
+            Err(End::Broken(Cause::away(said, false)))
         }
     }
 }
