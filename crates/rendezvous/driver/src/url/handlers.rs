@@ -102,7 +102,7 @@ fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
 
 fn host(url: &Url) -> Result<String, RendezvousError> {
     let host = url.host.clone();
-    host.ok_or_else(|| RendezvousError::Argument("hostname cannot be None".to_owned()))
+    host.ok_or_else(|| RendezvousError::argument("hostname cannot be None"))
 }
 
 /// The handler of `env://`. Rank and world size in the query win over the environment.
@@ -197,7 +197,7 @@ impl UrlHandler for FileHandler {
 
     fn join_again(&self, _url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         let text = "Unable to perform rerendezvous using file:// method";
-        Err(RendezvousError::Argument(text.to_owned()))
+        Err(RendezvousError::argument(text))
     }
 }
 
