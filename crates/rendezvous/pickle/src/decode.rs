@@ -19,7 +19,10 @@ pub const MOST_ITEMS: usize = 1 << 20;
 impl<'a> Document<'a> {
     /// Runs the pickle. What follows its end is passed over, as Python does.
     pub fn read(pickle: &'a [u8]) -> Result<Self, PickleError> {
-        let mut machine = Machine::new(pickle);
+        let mut machine = Machine {
+            input: pickle,
+            ..Machine::default()
+        };
         loop {
             let start = machine.at;
             match machine.step() {
@@ -36,6 +39,7 @@ impl<'a> Document<'a> {
     }
 }
 
+#[derive(Default)]
 struct Machine<'a> {
     input: &'a [u8],
     at: usize,
@@ -49,18 +53,6 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(input: &'a [u8]) -> Self {
-        Self {
-            input,
-            at: 0,
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: Vec::new(),
-            contents: Vec::new(),
-            contained: 0,
-        }
-    }
-
     /// Carries out one instruction; gives the result with the last.
     fn step(&mut self) -> Result<Option<Item<'a>>, Problem> {
         bounded(self.input.len(), MAX_LENGTH + 1, "bytes")?;
