@@ -130,11 +130,6 @@ impl RendezvousBackend for Recorded {
         }));
     }
 
-    fn set_recorder(&mut self, recorder: Recorder) {
-        self.backend.set_recorder(Arc::clone(&recorder));
-        self.recorder = recorder;
-    }
-
     fn losses_known_within(&self) -> Duration {
         self.backend.losses_known_within()
     }

@@ -83,7 +83,9 @@ impl Client {
     pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
         let body = json!({ "ID": Int(lease) });
         let answer = self.ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?;
-        Ok(answer.result.ttl.0 > 0)
+        Ok(answer
+            .result
+            .is_some_and(|result| result.time_to_live.0 > 0))
     }
 
     /// Ends a lease, and with it the keys attached to it.

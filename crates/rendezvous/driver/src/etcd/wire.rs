@@ -80,8 +80,11 @@ pub(crate) struct Answer {
     /// A new lease.
     #[serde(rename = "ID")]
     pub(crate) id: Int,
-    /// Of a lease that was to be kept alive.
-    pub(crate) result: KeepAlive,
+    /// The time to live of a lease; 0 if there is no such lease.
+    #[serde(rename = "TTL")]
+    pub(crate) time_to_live: Int,
+    /// The answer about a lease that was to be kept alive.
+    pub(crate) result: Option<Box<Self>>,
     /// Whether an earlier attempt, whose answer was lost, may have been carried out too.
     #[serde(skip)]
     pub(crate) repeated: bool,
@@ -105,14 +108,6 @@ impl Answer {
 #[serde(default)]
 pub(crate) struct Response {
     pub(crate) response_range: Option<Answer>,
-}
-
-/// No time to live if there is no such lease.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct KeepAlive {
-    #[serde(rename = "TTL")]
-    pub(crate) ttl: Int,
 }
 
 /// One line of the answer to a watch.
