@@ -13,9 +13,9 @@ const TAIL: u64 = 1024;
 /// process lives.
 #[derive(Default)]
 pub(crate) struct Log {
-    hard_state: HardState,
+    pub(crate) hard_state: HardState,
     /// The configuration in force.
-    conf_state: ConfState,
+    pub(crate) conf_state: ConfState,
     /// Covers at least everything that was truncated.
     snapshot: Snapshot,
     /// Index and term of the entry before the first one.
@@ -31,23 +31,11 @@ impl Log {
     pub(crate) fn of_group(conf_state: ConfState, state: Vec<u8>, term: u64) -> Self {
         let mut log = Self::default();
         log.hard_state.term = term;
-        log.set_conf_state(conf_state);
+        log.conf_state = conf_state;
         log.hard_state.commit = 1;
         log.truncated = (1, term);
         log.snapshot = log.snapshot_at(1, term, state);
         log
-    }
-
-    pub(crate) fn set_hard_state(&mut self, hard_state: HardState) {
-        self.hard_state = hard_state;
-    }
-
-    pub(crate) fn set_commit(&mut self, commit: u64) {
-        self.hard_state.commit = commit;
-    }
-
-    pub(crate) fn set_conf_state(&mut self, conf_state: ConfState) {
-        self.conf_state = conf_state;
     }
 
     pub(crate) fn snapshot_index(&self) -> u64 {

@@ -144,7 +144,7 @@ impl Consensus {
         let log = Log::of_group(conf_state, state, term.max(1));
         let place = configuration.places.get(&id).copied().unwrap_or(0);
         let mut consensus = Self::new(now, settings, id, place, log, configuration);
-        consensus.clock.restore(at);
+        consensus.clock.apply(at);
         if voters.first() == Some(&id) {
             consensus.election.begin(now.mono, Vec::new());
         }

@@ -191,38 +191,34 @@ impl<'a> Group<'a> {
 
     /// The change of voters, if one is possible now.
     fn replace(&self, wanted: &[&Candidate]) -> Option<Next> {
-        let places = &self.view.configuration.places;
         let missing: Vec<_> = wanted.iter().filter(|it| !self.is_voter(it.id)).collect();
         let ready: Vec<_> = missing.iter().filter(|it| self.is_ready(it)).collect();
         let (gone, gone_for) = self.gone();
         let mut change = Change::default();
-        let promote = |change: &mut Change, count: usize| {
-            for candidate in ready.iter().take(count) {
-                let place = places.get(&candidate.id).copied().unwrap_or(0);
-                change.add(candidate.id, Kind::Voter, place);
-            }
-        };
-        let unwanted = || {
-            let live = self.live.iter().filter(|it| self.is_voter(it.id));
-            live.filter(|it| wanted.iter().all(|other| other.id != it.id))
-        };
-        if !ready.is_empty() && (ready.len() == missing.len() || !gone.is_empty()) {
+        let all = ready.len() == missing.len();
+        if !ready.is_empty() && (all || !gone.is_empty()) {
             // As many as are gone, or all at once: an even number of voters is no better than one
             // less.
-            let all = ready.len() == missing.len();
-            let count = if all {
-                ready.len()
+            let most = if all {
+                usize::MAX
             } else {
                 ready.len().min(gone.len())
             };
-            promote(&mut change, count);
-            let replaced = if all { gone.len() } else { count };
-            gone.iter().take(replaced).for_each(|it| change.remove(*it));
+            (ready.iter().take(most)).for_each(|it| self.promote(&mut change, it.id));
+            gone.iter().take(most).for_each(|it| change.remove(*it));
         } else if missing.is_empty() && (gone.is_empty() || gone_for >= REPLACED_WITHIN) {
             gone.iter().for_each(|it| change.remove(*it));
-            unwanted().for_each(|it| change.remove(it.id));
+            let live = self.live.iter().filter(|it| self.is_voter(it.id));
+            let unwanted = live.filter(|it| wanted.iter().all(|other| other.id != it.id));
+            unwanted.for_each(|it| change.remove(it.id));
         }
         (!change.is_empty()).then_some(Next::Change(change))
+    }
+
+    /// Adds the vote of a learner to a change.
+    fn promote(&self, change: &mut Change, learner: VoterId) {
+        let place = self.view.configuration.places.get(&learner);
+        change.add(learner, Kind::Voter, place.copied().unwrap_or(0));
     }
 
     /// Another learner, or one less.
@@ -253,10 +249,8 @@ impl<'a> Group<'a> {
             return Next::HandOver(voter.id);
         }
         let mut change = Change::default();
-        let places = &self.view.configuration.places;
         if let Some(learner) = ready.find(|it| self.view.configuration.learners.contains(&it.id)) {
-            let place = places.get(&learner.id).copied().unwrap_or(0);
-            change.add(learner.id, Kind::Voter, place);
+            self.promote(&mut change, learner.id);
             return Next::Change(change);
         }
         let Some(best) = self

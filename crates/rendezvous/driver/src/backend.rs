@@ -1,6 +1,5 @@
 //! What every way of finding one another offers to an agent.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,7 +166,7 @@ pub enum Change {
 }
 
 /// The result of a round.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RendezvousInfo {
     /// Number of the round, from 0.
     pub round: u64,
@@ -189,22 +188,4 @@ pub struct RendezvousInfo {
     pub server: Option<Arc<TcpStoreServer>>,
     /// Keeps the port free until the worker that hosts the store is being started.
     pub reserved_port: Option<Arc<std::net::TcpListener>>,
-}
-
-impl fmt::Debug for RendezvousInfo {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            round,
-            rank,
-            world_size,
-            master_addr,
-            master_port,
-            ..
-        } = self;
-        write!(
-            formatter,
-            "RendezvousInfo(round {round}, rank {rank} of {world_size}, workers meet at \
-             {master_addr}:{master_port})"
-        )
-    }
 }

@@ -169,6 +169,11 @@ fn after(elapsed: &Option<Duration>) -> String {
 }
 
 impl RendezvousError {
+    /// A URL, option or parameter is not usable.
+    pub(crate) fn argument(what: impl Into<String>) -> Self {
+        Self::Argument(what.into())
+    }
+
     /// The name of torchelastic's exception for it.
     pub fn class(&self) -> &'static str {
         match self {

@@ -5,10 +5,6 @@ use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
 
-fn wrong(what: impl Into<String>) -> RendezvousError {
-    RendezvousError::Argument(what.into())
-}
-
 /// Backend, endpoint, run and number of nodes, and the backend's own options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousParameters {
@@ -58,17 +54,17 @@ impl RendezvousParameters {
     ) -> Result<Self, RendezvousError> {
         let backend = backend.into();
         if backend.is_empty() {
-            return Err(wrong(
+            return Err(RendezvousError::argument(
                 "The rendezvous backend name must be a non-empty string.",
             ));
         }
         if min_nodes < 1 {
-            return Err(wrong(format!(
+            return Err(RendezvousError::argument(format!(
                 "The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
             )));
         }
         if max_nodes < min_nodes {
-            return Err(wrong(format!(
+            return Err(RendezvousError::argument(format!(
                 "The maximum number of rendezvous nodes ({max_nodes}) must be greater than or \
                  equal to the minimum number of rendezvous nodes ({min_nodes})."
             )));

@@ -61,13 +61,13 @@ impl RendezvousConfig {
                 let (key, value) = option.split_once('=').unwrap_or((option, ""));
                 let (key, value) = (key.trim(), value.trim());
                 if key.is_empty() {
-                    return Err(wrong(
+                    return Err(RendezvousError::argument(
                         "The rendezvous configuration string must be in format \
                          <key1>=<value1>,...,<keyN>=<valueN>.",
                     ));
                 }
                 if value.is_empty() {
-                    return Err(wrong(format!(
+                    return Err(RendezvousError::argument(format!(
                         "The rendezvous configuration option '{key}' must have a value specified."
                     )));
                 }
@@ -101,7 +101,7 @@ impl RendezvousConfig {
         match text.to_lowercase().as_str() {
             "1" | "true" | "t" | "yes" | "y" => Ok(Some(true)),
             "0" | "false" | "f" | "no" | "n" => Ok(Some(false)),
-            _ => Err(wrong(format!(
+            _ => Err(RendezvousError::argument(format!(
                 "The rendezvous configuration option '{key}' does not represent a valid boolean \
                  value."
             ))),
@@ -114,7 +114,7 @@ impl RendezvousConfig {
             return Ok(None);
         };
         text.trim().parse().map(Some).map_err(|_| {
-            wrong(format!(
+            RendezvousError::argument(format!(
                 "The rendezvous configuration option '{key}' does not represent a valid integer \
                  value."
             ))
@@ -132,7 +132,7 @@ impl RendezvousConfig {
             };
             match u64::try_from(seconds) {
                 Ok(given) if seconds >= least => Ok(Duration::from_secs(given)),
-                _ => Err(wrong(format!(
+                _ => Err(RendezvousError::argument(format!(
                     "The {name} timeout ({}) must be positive.",
                     as_shown_by_torchelastic(seconds)
                 ))),
@@ -141,7 +141,7 @@ impl RendezvousConfig {
         let positive = |option: &str, default: u64| match self.get_as_int(option)? {
             None => Ok(default),
             Some(given @ 1..) => Ok(given.unsigned_abs()),
-            Some(given) => Err(wrong(format!(
+            Some(given) => Err(RendezvousError::argument(format!(
                 "The rendezvous configuration option '{option}' must be greater than zero, but was \
                  {given}."
             ))),
@@ -165,8 +165,9 @@ impl RendezvousConfig {
     pub fn store_limits(&self) -> Result<Limits, RendezvousError> {
         let (option, mut limits) = ("store_max_memory", Limits::default());
         if let Some(text) = self.get(option) {
-            limits.max_memory_bytes = parse_size(text)
-                .map_err(|error| wrong(format!("{option}('{text}') is no size: {error}.")))?;
+            limits.max_memory_bytes = parse_size(text).map_err(|error| {
+                RendezvousError::argument(format!("{option}('{text}') is no size: {error}."))
+            })?;
         }
         Ok(limits)
     }
@@ -182,20 +183,15 @@ impl RendezvousConfig {
         let Some(text) = self.get(option) else {
             return Ok(Duration::ZERO);
         };
-        let seconds: f64 = text
-            .trim()
-            .parse()
-            .map_err(|_| wrong(format!("{option}('{text}') is not a valid float value.")))?;
+        let seconds: f64 = text.trim().parse().map_err(|_| {
+            RendezvousError::argument(format!("{option}('{text}') is not a valid float value."))
+        })?;
         Duration::try_from_secs_f64(seconds).map_err(|_| {
-            wrong(format!(
+            RendezvousError::argument(format!(
                 "{option} ({text}) must be finite and non-negative."
             ))
         })
     }
-}
-
-fn wrong(what: impl Into<String>) -> RendezvousError {
-    RendezvousError::Argument(what.into())
 }
 
 /// Seconds as days and hours, minutes, seconds, the way its messages show them.

@@ -1,6 +1,5 @@
 //! A backend whose events are recorded, as torchelastic does.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,12 +21,6 @@ pub(crate) struct Recorded {
     takes_part: Arc<AtomicBool>,
     /// Whether the backend has its observer, which some take once only.
     is_observed: bool,
-}
-
-impl fmt::Debug for Recorded {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Recorded({})", self.backend.name())
-    }
 }
 
 impl Recorded {
@@ -135,11 +128,6 @@ impl RendezvousBackend for Recorded {
             }
             observer(change);
         }));
-    }
-
-    fn set_recorder(&mut self, recorder: Recorder) {
-        self.backend.set_recorder(Arc::clone(&recorder));
-        self.recorder = recorder;
     }
 
     fn losses_known_within(&self) -> Duration {

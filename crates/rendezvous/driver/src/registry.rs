@@ -62,9 +62,8 @@ impl BackendRegistry {
         constructor: BackendConstructor,
     ) -> Result<(), RendezvousError> {
         if name.is_empty() {
-            return Err(RendezvousError::Argument(
-                "The rendezvous backend name must be a non-empty string.".to_owned(),
-            ));
+            let text = "The rendezvous backend name must be a non-empty string.";
+            return Err(RendezvousError::argument(text));
         }
         match self.constructors.get(name) {
             Some(known) if !Arc::ptr_eq(known, &constructor) => {

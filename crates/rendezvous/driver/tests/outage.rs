@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod support;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, channel};
@@ -11,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::{Driver, DriverOptions, Notice, SharedState, Token, Written, node};
-use rdzv_rendezvous::{Member, RendezvousBackend as _, RendezvousError};
+use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::{HashStore, Store};
 use tracing::field::{Field, Visit};
@@ -137,13 +140,7 @@ fn a_store_that_is_away_is_said_within_three_seconds_and_when_it_is_back() {
         policy: rdzv_store::StorePolicy::default(),
     };
     let mut driver = Driver::start(Box::new(store.clone()), options).unwrap();
-    let member = Member {
-        role: "trainer".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    };
-    driver.join(&member).unwrap();
+    driver.join(&support::member()).unwrap();
     let began = Instant::now();
     store.hold(true);
     let line = warnings.recv_timeout(LONG).unwrap();

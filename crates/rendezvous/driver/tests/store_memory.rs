@@ -2,30 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod support;
+
 use std::time::Duration;
 
-use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousBackend, RendezvousConfig, RendezvousInfo,
-    RendezvousParameters,
-};
+use rdzv_rendezvous::{RendezvousBackend, RendezvousInfo};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use rdzv_testing::free_port;
 
 /// An agent that is alone in its run, hosts the store at the endpoint, and another one for its workers.
 fn hosting(port: u16, config: &str) -> (Box<dyn RendezvousBackend>, RendezvousInfo) {
-    let config = RendezvousConfig::parse(&format!("is_host=true{config}")).unwrap();
+    let config = format!("is_host=true{config}");
     let endpoint = format!("127.0.0.1:{port}");
-    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
-    let member = Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    };
-    let info = node.join(&member).unwrap();
+    let mut node = support::node("c10d", &endpoint, "run", (1, 1), &config);
+    let info = node.join(&support::member()).unwrap();
     (node, info)
 }
 

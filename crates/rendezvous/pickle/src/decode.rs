@@ -19,7 +19,10 @@ pub const MOST_ITEMS: usize = 1 << 20;
 impl<'a> Document<'a> {
     /// Runs the pickle. What follows its end is passed over, as Python does.
     pub fn read(pickle: &'a [u8]) -> Result<Self, PickleError> {
-        let mut machine = Machine::new(pickle);
+        let mut machine = Machine {
+            input: pickle,
+            ..Machine::default()
+        };
         loop {
             let start = machine.at;
             match machine.step() {
@@ -36,6 +39,7 @@ impl<'a> Document<'a> {
     }
 }
 
+#[derive(Default)]
 struct Machine<'a> {
     input: &'a [u8],
     at: usize,
@@ -49,18 +53,6 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(input: &'a [u8]) -> Self {
-        Self {
-            input,
-            at: 0,
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: Vec::new(),
-            contents: Vec::new(),
-            contained: 0,
-        }
-    }
-
     /// Carries out one instruction; gives the result with the last.
     fn step(&mut self) -> Result<Option<Item<'a>>, Problem> {
         bounded(self.input.len(), MAX_LENGTH + 1, "bytes")?;
@@ -75,12 +67,10 @@ impl<'a> Machine<'a> {
             }
             opcode::FRAME => {
                 let length = u64::from_le_bytes(self.take_array()?);
-                let left = (self.input.len() - self.at) as u64;
-                return if length <= left {
-                    Ok(None)
-                } else {
-                    Err(Problem::CutShort)
-                };
+                if length > (self.input.len() - self.at) as u64 {
+                    return Err(Problem::CutShort);
+                }
+                return Ok(None);
             }
             opcode::MARK => {
                 bounded(self.marks.len(), MOST_ITEMS, "marks")?;
@@ -182,11 +172,8 @@ impl<'a> Machine<'a> {
     }
 
     fn text(&mut self, length: usize) -> Result<Item<'a>, Problem> {
-        let bytes = self.take(length)?;
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Ok(Item::Text(text)),
-            Err(_) => Err(Problem::NotText),
-        }
+        let text = std::str::from_utf8(self.take(length)?);
+        text.map(Item::Text).map_err(|_| Problem::NotText)
     }
 
     fn long(&mut self) -> Result<Item<'a>, Problem> {
@@ -209,17 +196,15 @@ impl<'a> Machine<'a> {
     }
 
     fn pop(&mut self) -> Result<Item<'a>, Problem> {
-        if self.stack.len() <= self.floor() {
-            return Err(Problem::Missing);
-        }
-        self.stack.pop().ok_or(Problem::Missing)
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
     }
 
     fn top(&self) -> Result<Item<'a>, Problem> {
-        if self.stack.len() <= self.floor() {
-            return Err(Problem::Missing);
-        }
-        self.stack.last().copied().ok_or(Problem::Missing)
+        let reachable = self.stack.get(self.floor()..);
+        let top = reachable.and_then(|items| items.last());
+        top.copied().ok_or(Problem::Missing)
     }
 
     fn pop_to_mark(&mut self) -> Result<Vec<Item<'a>>, Problem> {
@@ -272,10 +257,7 @@ impl<'a> Machine<'a> {
                 }
                 Ok(None)
             }
-            _ => Err(Problem::Expected {
-                wanted: kind.name(),
-                found: found.kind(),
-            }),
+            _ => Err(expected(kind.name(), found)),
         }
     }
 
@@ -295,10 +277,7 @@ impl<'a> Machine<'a> {
     fn class(&mut self) -> Result<Item<'a>, Problem> {
         let (name, module) = (self.pop()?, self.pop()?);
         let (Item::Text(name), Item::Text(module)) = (name, module) else {
-            return Err(Problem::Expected {
-                wanted: "the name of a class",
-                found: name.kind(),
-            });
+            return Err(expected("the name of a class", name));
         };
         let class = Class::named(module, name).ok_or_else(|| forbidden(module, name))?;
         Ok(Item::Class(class))
@@ -310,14 +289,10 @@ impl<'a> Machine<'a> {
             (Item::Class(class), Item::Empty) if class.has_attributes() => {
                 self.compound(Kind::Object(class), Vec::new())
             }
-            (Item::Class(class), arguments) if class.has_attributes() => Err(Problem::Expected {
-                wanted: "the empty tuple",
-                found: arguments.kind(),
-            }),
-            (found, _) => Err(Problem::Expected {
-                wanted: "the class of a state or node",
-                found: found.kind(),
-            }),
+            (Item::Class(class), arguments) if class.has_attributes() => {
+                Err(expected("the empty tuple", arguments))
+            }
+            (found, _) => Err(expected("the class of a state or node", found)),
         }
     }
 
@@ -328,10 +303,7 @@ impl<'a> Machine<'a> {
             number,
         }) = attributes
         else {
-            return Err(Problem::Expected {
-                wanted: Kind::Dict.name(),
-                found: attributes.kind(),
-            });
+            return Err(expected(Kind::Dict.name(), attributes));
         };
         let found = self.top()?;
         if let Item::Compound(compound) = found
@@ -341,20 +313,14 @@ impl<'a> Machine<'a> {
             *given = Some(number);
             return Ok(());
         }
-        Err(Problem::Expected {
-            wanted: "an instance without attributes",
-            found: found.kind(),
-        })
+        Err(expected("an instance without attributes", found))
     }
 
     /// Calls one of the classes of time, whose instances are made in this way.
     fn call(&mut self) -> Result<Item<'a>, Problem> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
         let Item::Class(class) = callee else {
-            return Err(Problem::Expected {
-                wanted: "a class of times",
-                found: callee.kind(),
-            });
+            return Err(expected("a class of times", callee));
         };
         let items: &[Item<'_>] = match arguments {
             Item::Compound(Compound {
@@ -385,6 +351,11 @@ impl<'a> Machine<'a> {
     }
 }
 
+fn expected(wanted: &'static str, item: Item<'_>) -> Problem {
+    let found = item.kind();
+    Problem::Expected { wanted, found }
+}
+
 fn forbidden(module: &str, name: &str) -> Problem {
     const SHOWN: usize = 100;
     Problem::Forbidden {
@@ -412,14 +383,13 @@ const DAY: i128 = 86_400_000_000;
 /// Returns nothing if the class takes no such arguments.
 fn call<'a>(class: Class, arguments: &[Item<'a>]) -> Option<Item<'a>> {
     match (class, arguments) {
-        (Class::Datetime, [Item::Bytes(bytes)]) => {
-            Time::shown_by(bytes).map(|shown| Item::Time(Time { shown, zone: None }))
-        }
-        (Class::Datetime, [Item::Bytes(bytes), Item::Zone(offset)]) => {
-            Time::shown_by(bytes).map(|shown| {
-                let zone = Some(*offset);
-                Item::Time(Time { shown, zone })
-            })
+        (Class::Datetime, [Item::Bytes(bytes), zone @ ..]) => {
+            let zone = match zone {
+                [] => None,
+                [Item::Zone(offset)] => Some(*offset),
+                _ => return None,
+            };
+            Time::shown_by(bytes).map(|shown| Item::Time(Time { shown, zone }))
         }
         (Class::Timezone, [Item::Span(offset)]) => {
             let within_a_day = offset.abs() < DAY;

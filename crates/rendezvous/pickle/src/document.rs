@@ -59,6 +59,14 @@ impl Item<'_> {
             Self::Compound(compound) => compound.kind.name(),
         }
     }
+
+    /// The compound; `None` if the item is of another kind.
+    fn compound(self, kind: Kind) -> Option<Compound> {
+        match self {
+            Self::Compound(compound) if compound.kind == kind => Some(compound),
+            _ => None,
+        }
+    }
 }
 
 /// Names something in a document that contains others.
@@ -117,30 +125,20 @@ impl<'a> Document<'a> {
 
     /// The attributes of an instance of `class`; nothing if it is something else.
     pub fn attributes(&self, item: Item<'a>, class: Class) -> Option<Pairs<'_, 'a>> {
-        match item {
-            Item::Compound(compound) if compound.kind == Kind::Object(class) => {
-                Some(self.pairs_of(compound))
-            }
-            _ => None,
-        }
+        item.compound(Kind::Object(class))
+            .map(|compound| self.pairs_of(compound))
     }
 
     /// What is in a dict; nothing if it is something else. A key may come twice: the last counts.
     pub fn dict(&self, item: Item<'a>) -> Option<Pairs<'_, 'a>> {
-        match item {
-            Item::Compound(compound) if compound.kind == Kind::Dict => {
-                Some(self.pairs_of(compound))
-            }
-            _ => None,
-        }
+        item.compound(Kind::Dict)
+            .map(|compound| self.pairs_of(compound))
     }
 
     /// What is in a set; nothing if it is something else. An item may come twice.
     pub fn set(&self, item: Item<'a>) -> Option<&[Item<'a>]> {
-        match item {
-            Item::Compound(compound) if compound.kind == Kind::Set => Some(self.items_of(compound)),
-            _ => None,
-        }
+        item.compound(Kind::Set)
+            .map(|compound| self.items_of(compound))
     }
 
     /// A copy that outlives the document.

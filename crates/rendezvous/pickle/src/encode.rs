@@ -5,7 +5,7 @@
 
 use super::opcode;
 use super::time::Time;
-use super::value::{Class, RENDEZVOUS_MODULE, TIME_MODULE, Value};
+use super::value::{Class, Value};
 
 /// Version that is written: what Python 3.8 to 3.13 write, and all read.
 const PROTOCOL: u8 = 4;
@@ -32,8 +32,8 @@ pub struct Writer {
     /// Where the head of the frame under way is.
     frame: usize,
     remembered: u32,
-    rendezvous_module: Option<Memo>,
-    time_module: Option<Memo>,
+    /// The modules of the classes that were written.
+    modules: Vec<(&'static str, Memo)>,
     classes: [Option<Memo>; Class::ALL.len()],
     utc: Option<Memo>,
 }
@@ -47,8 +47,7 @@ impl Writer {
             out,
             frame: 0,
             remembered: 0,
-            rendezvous_module: None,
-            time_module: None,
+            modules: Vec::new(),
             classes: [None; Class::ALL.len()],
             utc: None,
         };
@@ -251,14 +250,14 @@ impl Writer {
         if let Some(memo) = self.classes[class as usize] {
             return self.recall(memo);
         }
-        let mut module = match class.module() {
-            TIME_MODULE => self.time_module,
-            _ => self.rendezvous_module,
-        };
-        self.name(class.module(), &mut module);
-        match class.module() {
-            RENDEZVOUS_MODULE => self.rendezvous_module = module,
-            _ => self.time_module = module,
+        let module = class.module();
+        let known = self.modules.iter().find(|(name, _)| *name == module);
+        match known.map(|(_, memo)| *memo) {
+            Some(memo) => self.recall(memo),
+            None => {
+                let memo = self.text(module);
+                self.modules.push((module, memo));
+            }
         }
         self.text(class.name());
         self.out.push(opcode::STACK_GLOBAL);

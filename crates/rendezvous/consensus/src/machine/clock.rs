@@ -25,13 +25,8 @@ impl GroupClock {
         self.applied
     }
 
-    /// A command with this time is applied.
+    /// Sets the time of the last command that is applied, also as part of another member's state.
     pub(super) fn apply(&mut self, at: Now) {
-        self.applied = at;
-    }
-
-    /// The state of another member replaces this one's.
-    pub(super) fn restore(&mut self, at: Now) {
         self.applied = at;
     }
 

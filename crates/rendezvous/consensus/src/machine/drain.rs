@@ -23,7 +23,7 @@ impl Consensus {
             let mut committed = ready.take_committed_entries();
             self.append(ready.entries());
             if let Some(hard_state) = ready.hs() {
-                self.node.mut_store().set_hard_state(hard_state.clone());
+                self.node.mut_store().hard_state = hard_state.clone();
             }
             let messages = ready.take_messages();
             let persisted = ready.take_persisted_messages();
@@ -40,7 +40,7 @@ impl Consensus {
             self.send(persisted);
             let mut light = self.node.advance_append(ready);
             if let Some(commit) = light.commit_index() {
-                self.node.mut_store().set_commit(commit);
+                self.node.mut_store().hard_state.commit = commit;
             }
             let messages = light.take_messages();
             self.send(messages);
@@ -120,7 +120,7 @@ impl Consensus {
         // anywhere.
         if let Ok(conf_state) = self.node.apply_conf_change(&library_change(&change)) {
             let places = self.configuration.after(&change).places;
-            self.node.mut_store().set_conf_state(conf_state.clone());
+            self.node.mut_store().conf_state = conf_state.clone();
             self.in_force(of_library(&conf_state, places));
         }
     }
@@ -145,7 +145,7 @@ impl Consensus {
             return;
         };
         self.node.mut_store().restore(snapshot);
-        self.clock.restore(at);
+        self.clock.apply(at);
         self.wants_snapshot = false;
         let configuration = of_library(&conf_state, places);
         self.appended.clone_from(&configuration);

@@ -25,7 +25,7 @@ const MULTIPLES: u64 = 6;
 pub(super) const TICKS_BOUND: usize =
     super::ELECTION_TICKS + MULTIPLES as usize * (u8::MAX as usize) + 1;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Election {
     place: u8,
     /// The last term in which this member knew a leader.
@@ -44,11 +44,7 @@ impl Election {
     pub(super) fn new(place: u8) -> Self {
         Self {
             place,
-            led: 0,
-            due: None,
-            before: Vec::new(),
-            heard: None,
-            granted: (0, None),
+            ..Self::default()
         }
     }
 

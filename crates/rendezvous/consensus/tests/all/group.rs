@@ -20,8 +20,18 @@ struct Group {
     hops: u32,
 }
 
-fn id(number: u64) -> VoterId {
+pub(crate) fn id(number: u64) -> VoterId {
     VoterId::new(number).unwrap()
+}
+
+/// The input of the member that a frame reaches.
+pub(crate) fn received(from: VoterId, frame: &[u8]) -> Input<'_> {
+    let (opcode, payload) = (frame[0], &frame[9..]);
+    Input::Received {
+        from,
+        opcode,
+        payload,
+    }
 }
 
 impl Group {
@@ -79,16 +89,16 @@ impl Group {
             self.hops += 1;
             for (from, to, frame) in std::mem::take(&mut self.frames) {
                 if !self.cut.contains(&(from, to)) {
-                    let (opcode, payload) = (frame[0], &frame[9..]);
-                    let input = Input::Received {
-                        from,
-                        opcode,
-                        payload,
-                    };
-                    self.handle(to, input);
+                    self.handle(to, received(from, &frame));
                 }
             }
         }
+    }
+
+    /// Cuts the first member off from the second and the third.
+    fn isolate_first(&mut self) {
+        let ways = [2, 3].map(|it| [(id(1), id(it)), (id(it), id(1))]);
+        self.cut = ways.concat();
     }
 
     fn pass(&mut self, time: Duration) {
@@ -147,13 +157,8 @@ impl Group {
 #[test]
 fn one_voter_commits_in_the_turn_in_which_it_proposes() {
     let mut group = Group::of(1);
-    group.handle(
-        id(1),
-        Input::Propose {
-            token: 1,
-            command: b"a",
-        },
-    );
+    let (token, command) = (1, b"a");
+    group.handle(id(1), Input::Propose { token, command });
     assert_eq!(group.applied(1), [b"a"]);
     group.handle(id(1), Input::Confirm(7));
     assert!(group.said(1, &Output::Confirmed(7)));
@@ -256,13 +261,7 @@ fn a_joint_change_is_finished_by_the_next_leader() {
             break;
         }
         if let Some((from, to, frame)) = group.frames.pop_front() {
-            let (opcode, payload) = (frame[0], &frame[9..]);
-            let input = Input::Received {
-                from,
-                opcode,
-                payload,
-            };
-            group.handle(to, input);
+            group.handle(to, received(from, &frame));
         }
     }
     assert!(group.configuration(2).is_joint() && group.configuration(3).is_joint());
@@ -270,10 +269,7 @@ fn a_joint_change_is_finished_by_the_next_leader() {
     assert_eq!(old, [id(1)].into());
     // Without the one voter of before nobody can decide: it stands still for a while, and comes
     // back.
-    group.cut = [2, 3]
-        .iter()
-        .flat_map(|it| [(id(1), id(*it)), (id(*it), id(1))])
-        .collect();
+    group.isolate_first();
     group.settle();
     group.pass(Duration::from_secs(2));
     assert!(!group.members[&id(2)].role().leads && !group.members[&id(3)].role().leads);
@@ -319,13 +315,8 @@ fn changes_that_are_not_possible_are_refused() {
 fn a_leader_hands_over_without_a_timeout_and_says_which_commands_were_not_begun() {
     let mut group = Group::of(3);
     group.handle(id(1), Input::Transfer(None));
-    group.handle(
-        id(1),
-        Input::Propose {
-            token: 5,
-            command: b"late",
-        },
-    );
+    let (token, command) = (5, b"late");
+    group.handle(id(1), Input::Propose { token, command });
     assert!(group.said(1, &Output::Dropped(5)));
     group.settle();
     assert!(!group.members[&id(1)].role().leads);
@@ -394,10 +385,7 @@ fn a_closed_connection_that_was_no_end_disturbs_nobody() {
 fn a_leader_without_a_majority_confirms_nothing_and_steps_down() {
     let mut group = Group::of(3);
     group.propose(1, b"a");
-    group.cut = [2, 3]
-        .iter()
-        .flat_map(|it| [(id(1), id(*it)), (id(*it), id(1))])
-        .collect();
+    group.isolate_first();
     group.handle(id(1), Input::Confirm(3));
     group.settle();
     assert!(!group.said(1, &Output::Confirmed(3)));
@@ -423,15 +411,7 @@ fn a_note_comes_before_the_frames_that_acknowledge_its_configuration() {
     let (from, to, frame) = group.frames.pop_front().unwrap();
     let now = group.now;
     let member = group.members.get_mut(&to).unwrap();
-    let (opcode, payload) = (frame[0], &frame[9..]);
-    member.handle(
-        now,
-        Input::Received {
-            from,
-            opcode,
-            payload,
-        },
-    );
+    member.handle(now, received(from, &frame));
     assert!(matches!(member.poll_output(), Some(Output::Note(_))));
     assert!(matches!(member.poll_output(), Some(Output::Send { .. })));
     while member.poll_output().is_some() {}

@@ -7,6 +7,8 @@ use rdzv_consensus::{Consensus, Input, Output, Settings, VoterId};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
+use crate::group::{id, received};
+
 /// How long a frame takes, in milliseconds.
 const LATENCY: u64 = 8;
 
@@ -17,10 +19,6 @@ struct Group {
     rates: BTreeMap<VoterId, u64>,
     millis: u64,
     frames: Vec<(u64, VoterId, VoterId, Vec<u8>)>,
-}
-
-fn id(number: u64) -> VoterId {
-    VoterId::new(number).unwrap()
 }
 
 impl Group {
@@ -81,13 +79,7 @@ impl Group {
             self.frames = later;
             let due: Vec<_> = due;
             for (_, from, to, frame) in due {
-                let (opcode, payload) = (frame[0], &frame[9..]);
-                let input = Input::Received {
-                    from,
-                    opcode,
-                    payload,
-                };
-                self.handle(to, input);
+                self.handle(to, received(from, &frame));
             }
             for it in self.members.keys().copied().collect::<Vec<_>>() {
                 let deadline = self.members[&it].deadline();

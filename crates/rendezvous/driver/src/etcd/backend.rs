@@ -32,7 +32,7 @@ pub(crate) fn from_parameters(
     let config = &parameters.config;
     if parameters.run_id.is_empty() {
         let text = "The run id must be a non-empty string.";
-        return Err(RendezvousError::Argument(text.to_owned()));
+        return Err(RendezvousError::argument(text));
     }
     let settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
     let mut options = EtcdOptions::from_parameters(parameters)?;

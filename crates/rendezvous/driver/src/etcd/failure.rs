@@ -70,6 +70,12 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
+    /// A cause that may pass; `maybe_done` if the server may have carried the request out.
+    pub(crate) fn away(reason: impl Into<String>, maybe_done: bool) -> Self {
+        let reason = reason.into();
+        Self::Away { reason, maybe_done }
+    }
+
     /// Whether the same request may succeed a little later.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Away { .. })
@@ -203,10 +209,7 @@ mod tests {
     #[test]
     fn a_failure_says_what_where_how_long_and_what_to_try() {
         let retry = Retry::within(Duration::ZERO);
-        let cause = Cause::Away {
-            reason: "connection refused".to_owned(),
-            maybe_done: false,
-        };
+        let cause = Cause::away("connection refused", false);
         let failure = retry.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [

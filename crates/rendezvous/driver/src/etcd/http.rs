@@ -1,8 +1,9 @@
 //! HTTP to one etcd server: a request and its answer, or an answer that does not end.
 //!
-//! [`Http::repeat`] repeats a request while the server is away. Connections are kept and shared by the clones of an [`Http`]; an
-//! unending answer has one of its own. Proxies named in the environment are not used: etcd is a
-//! matter of the cluster.
+//! [`Client::repeat`] repeats a request while the server is away. Connections are kept and shared
+//! by the clones of a [`Client`]; an unending answer has one of its own. Proxies named in the
+//! environment are not used: etcd is a matter of the cluster. The calls of the API are in
+//! `v3.rs`.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::{local_address, resolve};
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 use serde::de::DeserializeOwned;
-use ureq::http::{Method, Request, Response, header};
+use ureq::http::{Request, Response, header};
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
@@ -37,12 +38,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one attempt may take. etcd itself stops after 7 s when it has no leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
+/// A connection on which nothing has come for so long is replaced, because it may be a dead one.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+
 /// Who has hung up so often, and never answered, does not speak HTTP.
 const HANG_UPS: u32 = 5;
 
 /// A client of one server. Clones share its connections, and its end.
 #[derive(Debug, Clone)]
-pub(crate) struct Http {
+pub(crate) struct Client {
     agent: Agent,
     /// Scheme, host and port.
     base: String,
@@ -69,20 +73,7 @@ struct Closed {
     changed: Condvar,
 }
 
-/// What is asked.
-#[derive(Debug, Clone)]
-pub(crate) struct Call<'a> {
-    /// The HTTP method.
-    pub(crate) method: Method,
-    /// Path and query, escaped.
-    pub(crate) path: &'a str,
-    /// The kind of the body, if there is one.
-    pub(crate) content_type: Option<&'static str>,
-    /// The body.
-    pub(crate) body: &'a [u8],
-}
-
-impl Http {
+impl Client {
     /// A client; nothing is connected yet. Looks the host's name up, for messages only.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()
@@ -91,15 +82,12 @@ impl Http {
             .max_redirects(0)
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT));
+        let mut scheme = "http";
         if let Some(files) = &options.tls {
+            scheme = "https";
             config = config.tls_config(tls_config(files)?);
         }
         let endpoint = &options.endpoint;
-        let scheme = if options.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
         let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
         let addresses = found.unwrap_or_default();
         let place = match addresses.first() {
@@ -182,13 +170,17 @@ impl Http {
         }
     }
 
-    /// Asks, and reads the whole answer, all within `limit`.
+    /// Sends a request and reads the whole answer, all within `limit`.
+    ///
+    /// `path` includes the query and is escaped. A request with a `body` of JSON is a POST; one
+    /// without is a GET.
     pub(crate) fn send(
         &self,
-        call: &Call<'_>,
+        path: &str,
+        body: Option<&str>,
         limit: Duration,
     ) -> Result<Response<Vec<u8>>, Cause> {
-        let request = self.request(call)?;
+        let request = self.request(path, body)?;
         let request = self
             .agent
             .configure_request(request)
@@ -211,20 +203,21 @@ impl Http {
         Ok(response.map(|_| body))
     }
 
-    /// Asks, and leaves the answer to be read line by line as it comes. A read fails when nothing
-    /// has come for `silence`; the whole may take `limit` at most.
+    /// Sends a body of JSON and leaves the answer to be read line by line as it comes.
+    ///
+    /// A read fails when nothing has come for [`SILENCE`]; the whole may take `limit` at most.
     pub(crate) fn stream(
         &self,
-        call: &Call<'_>,
-        silence: Duration,
+        path: &str,
+        body: &str,
         limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
-        let request = self.request(call)?;
+        let request = self.request(path, Some(body))?;
         let request = self
             .agent
             .configure_request(request)
             .timeout_global(limit)
-            .timeout_per_read(Some(silence))
+            .timeout_per_read(Some(SILENCE))
             .build();
         let response = self.run(request)?;
         let status = response.status().as_u16();
@@ -248,7 +241,7 @@ impl Http {
         *closed
     }
 
-    fn run(&self, request: Request<&[u8]>) -> Result<Response<Body>, Cause> {
+    fn run(&self, request: Request<&str>) -> Result<Response<Body>, Cause> {
         let error = match self.agent.run(request) {
             Ok(response) => {
                 self.met.answered.store(true, Ordering::Relaxed);
@@ -268,14 +261,14 @@ impl Http {
         Err(cause(&error))
     }
 
-    fn request<'a>(&self, call: &Call<'a>) -> Result<Request<&'a [u8]>, Cause> {
-        let mut request = Request::builder()
-            .method(call.method.clone())
-            .uri(format!("{}{}", self.base, call.path));
-        if let Some(kind) = call.content_type {
-            request = request.header(header::CONTENT_TYPE, kind);
-        }
-        request.body(call.body).map_err(|error| Cause::Refused {
+    fn request<'a>(&self, path: &str, body: Option<&'a str>) -> Result<Request<&'a str>, Cause> {
+        let url = format!("{}{path}", self.base);
+        let request = match body {
+            Some(_) => Request::post(url).header(header::CONTENT_TYPE, "application/json"),
+            None => Request::get(url),
+        };
+        let request = request.body(body.unwrap_or_default());
+        request.map_err(|error| Cause::Refused {
             code: 0,
             message: format!("the request cannot be written ({error})"),
         })
@@ -336,18 +329,14 @@ pub(crate) fn is_silence(error: &io::Error) -> bool {
 
 /// What an error of the client means.
 fn cause(error: &Error) -> Cause {
-    let away = |maybe_done| Cause::Away {
-        reason: error.to_string(),
-        maybe_done,
-    };
+    let away = |maybe_done| Cause::away(error.to_string(), maybe_done);
     match error {
         Error::HostNotFound
         | Error::ConnectionFailed
         | Error::Timeout(Timeout::Resolve | Timeout::Connect) => away(false),
-        Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => Cause::Away {
-            reason: "connection refused".to_owned(),
-            maybe_done: false,
-        },
+        Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Cause::away("connection refused", false)
+        }
         Error::Io(_) | Error::Timeout(_) | Error::BodyStalled => away(true),
         Error::BodyExceedsLimit(_) => too_long(),
         other => Cause::NotEtcd(other.to_string()),

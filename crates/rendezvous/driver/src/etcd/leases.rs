@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rdzv_lock::{Condvar, Mutex};
 
 use super::failure::Failure;
-use super::v3::{V3, is_no_lease};
+use super::http::Client;
+use super::v3::is_no_lease;
 use super::wire::write;
 use crate::RendezvousError;
 use crate::runtime::{Call, beside};
@@ -31,14 +32,14 @@ const LEASE_ATTEMPTS: usize = 3;
 pub(crate) struct Leases {
     shared: Arc<Shared>,
     /// For the requests of whoever calls.
-    v3: V3,
+    client: Client,
     renewals: Option<Call>,
 }
 
 #[derive(Debug)]
 struct Shared {
     /// For the renewals.
-    v3: V3,
+    client: Client,
     member_life: Duration,
     wanted: Mutex<Wanted>,
     changed: Condvar,
@@ -63,10 +64,10 @@ struct Member {
 impl Leases {
     /// No lease yet, but the call that will renew them. A member is gone when it has not been
     /// heard of for `member_life`.
-    pub(crate) fn new(v3: V3, member_life: Duration) -> Result<Self, RendezvousError> {
+    pub(crate) fn new(client: Client, member_life: Duration) -> Result<Self, RendezvousError> {
         let renewal = member_life / 4;
         let shared = Arc::new(Shared {
-            v3: v3.with_limit(renewal),
+            client: client.with_limit(renewal),
             member_life,
             wanted: Mutex::default(),
             changed: Condvar::new(),
@@ -77,7 +78,7 @@ impl Leases {
         })?;
         Ok(Self {
             shared,
-            v3,
+            client,
             renewals: Some(renewals),
         })
     }
@@ -88,17 +89,14 @@ impl Leases {
         key: &[u8],
         mut act: impl FnMut(i64) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut attempt = 1;
-        loop {
+        with_living_lease(|| {
             let lease = self.lasting(key)?;
-            match act(lease) {
-                Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => {
-                    attempt += 1;
+            act(lease).inspect_err(|failure| {
+                if is_no_lease(failure) {
                     self.shared.forget(lease);
                 }
-                other => return other,
-            }
-        }
+            })
+        })
     }
 
     /// Announces this node, if that has not been done, in place of whom was announced before.
@@ -108,7 +106,7 @@ impl Leases {
             return Ok(());
         }
         self.retract();
-        let member = create(&self.v3, key, self.shared.member_life)?;
+        let member = create(&self.client, key, self.shared.member_life)?;
         let mut wanted = self.shared.wanted.lock();
         wanted.own_key = Some(key.to_owned());
         wanted.member = Some(member);
@@ -119,23 +117,23 @@ impl Leases {
     /// Takes the announcement back: this node has left, and has said so in the state. Nobody is told
     /// of its end, because it may be back before that is heard.
     pub(crate) fn retract(&self) {
-        self.end_member(|v3, member| {
+        self.end_member(|client, member| {
             let left = [write(member.key.as_bytes(), LEFT, member.lease)];
-            v3.transact("leave as", member.key.as_bytes(), &[], &left, &[])?;
-            v3.revoke(member.lease)
+            client.transact("leave as", member.key.as_bytes(), &[], &left, &[])?;
+            client.revoke(member.lease)
         });
     }
 
     /// This node ends, whatever the state says of it; the others are told.
     pub(crate) fn end(&self) {
-        self.end_member(|v3, member| v3.revoke(member.lease));
+        self.end_member(|client, member| client.revoke(member.lease));
     }
 
-    fn end_member(&self, end: impl FnOnce(&V3, &Member) -> Result<(), Failure>) {
+    fn end_member(&self, end: impl FnOnce(&Client, &Member) -> Result<(), Failure>) {
         let Some(member) = self.shared.wanted.lock().member.take() else {
             return;
         };
-        if let Err(failure) = end(&self.v3.with_limit(FAREWELL), &member) {
+        if let Err(failure) = end(&self.client.with_limit(FAREWELL), &member) {
             tracing::debug!(%failure, "the lease of this node will run out by itself");
         }
     }
@@ -152,7 +150,7 @@ impl Leases {
             return Ok(lease);
         }
         // Two threads may both come here; then one lease is renewed in vain.
-        let lease = self.v3.grant(LASTING, key)?;
+        let lease = self.client.grant(LASTING, key)?;
         let mut wanted = self.shared.wanted.lock();
         wanted.lasting_renewed = Some(Instant::now());
         Ok(*wanted.lasting.insert(lease))
@@ -163,7 +161,7 @@ impl Drop for Leases {
     fn drop(&mut self) {
         self.shared.wanted.lock().ended = true;
         self.shared.changed.notify_all();
-        self.shared.v3.http().close();
+        self.shared.client.close();
         if let Some(renewals) = self.renewals.take() {
             renewals.join();
         }
@@ -171,24 +169,31 @@ impl Drop for Leases {
     }
 }
 
-/// A member key with a lease of its own.
-fn create(v3: &V3, key: &str, life: Duration) -> Result<Member, Failure> {
-    let mut attempt = 1;
-    loop {
-        let lease = v3.grant(life, key.as_bytes())?;
-        let put = [write(key.as_bytes(), b"", lease)];
-        match v3.transact("announce this node as", key.as_bytes(), &[], &put, &[]) {
-            Ok(_) => {
-                return Ok(Member {
-                    key: key.to_owned(),
-                    lease,
-                });
-            }
-            // The server was away for longer than the lease lives.
-            Err(failure) if is_no_lease(&failure) && attempt < LEASE_ATTEMPTS => attempt += 1,
-            Err(failure) => return Err(failure),
+/// Makes a request, again if its lease has vanished in the meantime: the server may have been away
+/// for longer than the lease lives.
+fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    for _ in 1..LEASE_ATTEMPTS {
+        match request() {
+            Err(failure) if is_no_lease(&failure) => {}
+            other => return other,
         }
     }
+    request()
+}
+
+/// A member key with a lease of its own.
+fn create(client: &Client, key: &str, life: Duration) -> Result<Member, Failure> {
+    let name = key.as_bytes();
+    let lease = with_living_lease(|| {
+        let lease = client.grant(life, name)?;
+        let put = [write(name, b"", lease)];
+        client.transact("announce this node as", name, &[], &put, &[])?;
+        Ok(lease)
+    })?;
+    Ok(Member {
+        key: key.to_owned(),
+        lease,
+    })
 }
 
 impl Shared {
@@ -230,7 +235,7 @@ impl Shared {
     }
 
     fn renew_member(&self, member: &Member) {
-        let renewed = match self.v3.keep_alive(member.lease) {
+        let renewed = match self.client.keep_alive(member.lease) {
             Ok(true) => return,
             Ok(false) => {
                 tracing::warn!(
@@ -238,7 +243,7 @@ impl Shared {
                     "etcd has taken this node for dead, because its lease was not renewed in time; \
                      announcing it again"
                 );
-                create(&self.v3, &member.key, self.member_life)
+                create(&self.client, &member.key, self.member_life)
             }
             Err(failure) => Err(failure),
         };
@@ -250,7 +255,7 @@ impl Shared {
                     return;
                 }
                 drop(wanted);
-                let _ = self.v3.revoke(again.lease);
+                let _ = self.client.revoke(again.lease);
             }
             // The next turn tries again; leases do not run out while etcd is away.
             Err(failure) => tracing::debug!(%failure, "the lease of this node was not renewed"),
@@ -258,7 +263,7 @@ impl Shared {
     }
 
     fn renew_lasting(&self, lease: i64) {
-        match self.v3.keep_alive(lease) {
+        match self.client.keep_alive(lease) {
             Ok(true) => self.wanted.lock().lasting_renewed = Some(Instant::now()),
             Ok(false) => self.forget(lease),
             Err(failure) => tracing::debug!(%failure, "a lease was not renewed"),

@@ -119,7 +119,7 @@ fn tls_files(config: &RendezvousConfig) -> Result<Option<TlsFiles>, RendezvousEr
     let certificate = file(["cert", "ssl_cert"]);
     let key = file(["key", "ssl_cert_key"]);
     let authority = file(["cacert", "ca_cert"]);
-    let wrong = |text: &str| Err(RendezvousError::Argument(text.to_owned()));
+    let wrong = |text: &str| Err(RendezvousError::argument(text));
     match config.get("protocol").unwrap_or("http") {
         "https" => {}
         "http" if certificate.is_none() && key.is_none() && authority.is_none() => return Ok(None),

@@ -9,16 +9,14 @@ use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{Breaker, Store};
 
-use super::http::Http;
+use super::http::Client;
 use super::layout::Layout;
 use super::leases::Leases;
 use super::options::EtcdOptions;
 use super::store::EtcdStore;
 use super::torchrun::refuse_run_of_torchrun;
-use super::v3::V3;
 use super::watch::{Observer, Watch};
-use super::wire::Held;
-use super::wire::{read, unchanged_since, write};
+use super::wire::{KeyValue, read, unchanged_since, write};
 use crate::RendezvousError;
 use crate::dynamic::shared::{SharedState, Token, Written};
 
@@ -28,7 +26,7 @@ use crate::dynamic::shared::{SharedState, Token, Written};
 /// on.
 #[derive(Debug)]
 pub struct EtcdState {
-    v3: V3,
+    client: Client,
     layout: Layout,
     /// First to go, because it uses the leases.
     watch: Option<Watch>,
@@ -53,11 +51,11 @@ impl EtcdState {
     /// The state of a run on that server. Nothing is asked of the server before the first call, but
     /// its name is looked up.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
-        let v3 = V3::new(Http::new(options)?);
+        let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix, run_id);
-        let leases = Arc::new(Leases::new(v3.clone(), options.lease_time_to_live)?);
+        let leases = Arc::new(Leases::new(client.clone(), options.lease_time_to_live)?);
         Ok(Self {
-            v3,
+            client,
             layout,
             watch: None,
             leases,
@@ -86,8 +84,8 @@ fn revision_of(token: &Token) -> i64 {
     bytes.map_or(-1, i64::from_be_bytes)
 }
 
-fn pair(held: Held) -> (Bytes, Token) {
-    let token = token_of(held.revision);
+fn pair(held: KeyValue) -> (Bytes, Token) {
+    let token = token_of(held.mod_revision.0);
     (held.value, token)
 }
 
@@ -97,7 +95,7 @@ impl SharedState for EtcdState {
     }
 
     fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
-        let (held, _) = self.v3.read(self.layout.state().as_bytes())?;
+        let (held, _) = self.client.read(self.layout.state().as_bytes())?;
         Ok(held.map(pair))
     }
 
@@ -108,7 +106,8 @@ impl SharedState for EtcdState {
         let answered = self.leases.with_lasting(key, |lease| {
             let compare = std::slice::from_ref(&expected);
             let put = [write(key, state, lease)];
-            self.v3.transact("write", key, compare, &put, &[read(key)])
+            self.client
+                .transact("write", key, compare, &put, &[read(key)])
         })?;
         if answered.succeeded {
             let token = token_of(answered.header.revision.0);
@@ -132,7 +131,7 @@ impl SharedState for EtcdState {
         self.watch = None;
         let leases = Arc::clone(&self.leases);
         self.watch = Some(Watch::start(
-            &self.v3,
+            &self.client,
             self.layout.clone(),
             leases,
             observer,
@@ -146,14 +145,15 @@ impl SharedState for EtcdState {
         let key = self.layout.changes();
         self.leases.with_lasting(key.as_bytes(), |lease| {
             let put = [write(key.as_bytes(), self.writer.as_bytes(), lease)];
-            self.v3.transact("write", key.as_bytes(), &[], &put, &[])
+            self.client
+                .transact("write", key.as_bytes(), &[], &put, &[])
         })?;
         Ok(())
     }
 
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
         if let Some(run_id) = &self.unchecked {
-            refuse_run_of_torchrun(self.v3.http(), run_id)?;
+            refuse_run_of_torchrun(&self.client, run_id)?;
             self.unchecked = None;
         }
         match node {
@@ -169,34 +169,34 @@ impl SharedState for EtcdState {
     }
 
     fn gives_up_after(&self) -> Duration {
-        self.v3.http().limit()
+        self.client.limit()
     }
 
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError> {
         if let Some(finished) = round.checked_sub(1).filter(|&finished| finished > 0) {
             let end = self.layout.round(finished);
             let first = self.layout.round(0);
-            self.v3.remove(first.as_bytes(), Some(end.as_bytes()))?;
+            self.client.remove(first.as_bytes(), Some(end.as_bytes()))?;
         }
         let folder = self.layout.round(round);
         Ok(Arc::new(EtcdStore::new(
-            &self.v3,
+            &self.client,
             Arc::clone(&self.leases),
             &folder,
         )))
     }
 
     fn breaker(&self) -> Option<Breaker> {
-        let http = self.v3.http().clone();
-        Some(Arc::new(move || http.close()))
+        let client = self.client.clone();
+        Some(Arc::new(move || client.close()))
     }
 
     fn local_address(&self) -> Option<IpAddr> {
-        self.v3.http().local_address()
+        self.client.local_address()
     }
 
     fn place(&self) -> String {
-        self.v3.http().place().to_owned()
+        self.client.place().to_owned()
     }
 }
 

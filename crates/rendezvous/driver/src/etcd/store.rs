@@ -18,12 +18,11 @@ use rdzv_store_proto::number;
 use serde_json::{Value, json};
 
 use super::failure::{Cause, Retry};
-use super::http::Http;
+use super::http::{Client, SILENCE};
 use super::leases::Leases;
 use super::options::EtcdOptions;
-use super::v3::V3;
-use super::watch::{End, SILENCE, away, next_answer};
-use super::wire::{Held, Int, count, read, text, unchanged_since, write};
+use super::watch::{End, next_answer};
+use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
 /// etcd takes 128 operations in one transaction.
@@ -32,16 +31,12 @@ const OPERATIONS: usize = 100;
 /// How long waiting operations wait unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Result of a conditional write.
-enum Swap {
-    Done,
-    /// Another client has written since; the value that it left.
-    Lost(Option<Held>),
-}
+/// How much of a value an error shows.
+const SHOWN: usize = 32;
 
 /// A folder of keys with leases on an etcd server.
 pub struct EtcdStore {
-    v3: V3,
+    client: Client,
     leases: Arc<Leases>,
     /// Ends with a slash.
     folder: String,
@@ -56,17 +51,17 @@ impl EtcdStore {
     /// The keys in a folder of that name on that server, which need not be up yet; names are joined
     /// to the options' prefix with a slash.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
-        let v3 = V3::new(Http::new(options)?);
-        let leases = Leases::new(v3.clone(), options.lease_time_to_live)?;
+        let client = Client::new(options)?;
+        let leases = Leases::new(client.clone(), options.lease_time_to_live)?;
         let prefix = options.prefix.trim_end_matches('/');
         let folder = format!("{prefix}/{folder}/");
-        Ok(Self::new(&v3, Arc::new(leases), &folder))
+        Ok(Self::new(&client, Arc::new(leases), &folder))
     }
 
     /// The keys in `folder`, which ends with a slash, through connections of its own.
-    pub(super) fn new(v3: &V3, leases: Arc<Leases>, folder: &str) -> Self {
+    pub(super) fn new(client: &Client, leases: Arc<Leases>, folder: &str) -> Self {
         Self {
-            v3: v3.separate(),
+            client: client.separate(),
             leases,
             folder: folder.to_owned(),
             applied: format!("{folder}applied/{:016x}", fastrand::u64(..)),
@@ -83,23 +78,45 @@ impl EtcdStore {
         format!("{}{key}", self.keys()).into_bytes()
     }
 
-    /// Changes the value under `key` to what `change` says, given what is there.
+    /// Changes the value under `key`.
+    ///
+    /// `change` takes the present value. It returns the new value, `None` if the value stays, and
+    /// the result of the operation. It is called again if another client has written since.
     fn update<T>(
         &self,
         operation: &'static str,
         key: &str,
-        change: impl Fn(Option<&Bytes>) -> Result<Update<T>, StoreError>,
+        change: impl Fn(Option<&Bytes>) -> Result<(Option<Vec<u8>>, T), StoreError>,
     ) -> Result<T, StoreError> {
-        let mut now = self.v3.read(&self.full(key))?.0;
+        let full = self.full(key);
+        let applied = self.applied.as_bytes();
+        let mut now = self.client.read(&full)?.0;
         loop {
-            let (value, result) = match change(now.as_ref().map(|now| &now.value))? {
-                Update::Keep(result) => return Ok(result),
-                Update::Store(value, result) => (value, result),
+            let (value, result) = change(now.as_ref().map(|now| &now.value))?;
+            let Some(value) = value else {
+                return Ok(result);
             };
-            match self.swap(operation, key, now.as_ref(), &value)? {
-                Swap::Done => return Ok(result),
-                Swap::Lost(found) => now = found,
+            let revision = now.map_or(0, |now| now.mod_revision.0);
+            let mut number = self.operation.lock();
+            *number += 1;
+            let note = number.to_string();
+            let answered = self.leases.with_lasting(&full, |lease| {
+                let puts = [
+                    write(&full, &value, lease),
+                    write(applied, note.as_bytes(), lease),
+                ];
+                let compare = [unchanged_since(&full, revision)];
+                let reads = [read(&full), read(applied)];
+                self.client
+                    .transact(operation, &full, &compare, &puts, &reads)
+            })?;
+            let mut found = answered.all_held();
+            let noted = found.pop().flatten();
+            let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
+            if answered.succeeded || answered.repeated && is_ours() {
+                return Ok(result);
             }
+            now = found.pop().flatten();
         }
     }
 
@@ -141,11 +158,11 @@ impl EtcdStore {
                 // The next read says whether the server is really away.
                 Err(cause) if cause.is_passing() => {
                     if let Some(pause) = retry.pause() {
-                        self.v3.http().pause(pause);
+                        self.client.pause(pause);
                     }
                 }
                 Err(cause) => {
-                    let place = self.v3.http().place();
+                    let place = self.client.place();
                     return Err(retry.failure(operation, first, place, cause).into());
                 }
             }
@@ -158,7 +175,7 @@ impl EtcdStore {
         for part in keys.chunks(OPERATIONS) {
             let reads: Vec<Value> = part.iter().map(|key| read(&self.full(key))).collect();
             let first = self.full(part[0]);
-            let found = self.v3.transact("get", &first, &[], &reads, &[])?;
+            let found = self.client.transact("get", &first, &[], &reads, &[])?;
             values.extend(found.all_held().into_iter().map(|held| Some(held?.value)));
         }
         Ok(values)
@@ -171,7 +188,7 @@ impl EtcdStore {
         for part in keys.chunks(OPERATIONS) {
             let counts: Vec<Value> = part.iter().map(|key| count(&self.full(key))).collect();
             let first = self.full(part[0]);
-            let answer = self.v3.transact("check", &first, &[], &counts, &[])?;
+            let answer = self.client.transact("check", &first, &[], &counts, &[])?;
             revision = revision.min(answer.header.revision.0);
             for (at, key) in part.iter().enumerate() {
                 let response = answer.responses.get(at);
@@ -192,12 +209,12 @@ impl EtcdStore {
             "filters": ["NODELETE"]
         });
         let limit = Some(limit.min(SILENCE));
-        let mut lines = self.v3.watch(&[creation], SILENCE, limit)?;
+        let mut lines = self.client.watch(&[creation], limit)?;
         loop {
             match next_answer(&mut lines) {
                 Ok(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
                 Ok(answer) if answer.created && answer.header.revision.0 < revision => {
-                    return Err(away("etcd has lost its memory"));
+                    return Err(Cause::away("etcd has lost its memory", false));
                 }
                 Ok(_) => {}
                 Err(End::Silent | End::Gap) => return Ok(()),
@@ -215,44 +232,10 @@ impl EtcdStore {
                     .iter()
                     .map(|(key, value)| write(&self.full(key), value, lease))
                     .collect();
-                self.v3.transact("set", &first, &[], &puts, &[])
+                self.client.transact("set", &first, &[], &puts, &[])
             })?;
         }
         Ok(())
-    }
-
-    /// Writes `value` if what is under the key is still `before`.
-    fn swap(
-        &self,
-        operation: &'static str,
-        key: &str,
-        before: Option<&Held>,
-        value: &[u8],
-    ) -> Result<Swap, StoreError> {
-        let full = self.full(key);
-        let mut number = self.operation.lock();
-        *number += 1;
-        let note = number.to_string();
-        let answered = self.leases.with_lasting(&full, |lease| {
-            let applied = self.applied.as_bytes();
-            let puts = [
-                write(&full, value, lease),
-                write(applied, note.as_bytes(), lease),
-            ];
-            let compare = [unchanged_since(
-                &full,
-                before.map_or(0, |before| before.revision),
-            )];
-            let reads = [read(&full), read(applied)];
-            self.v3.transact(operation, &full, &compare, &puts, &reads)
-        })?;
-        let mut found = answered.all_held();
-        let noted = found.pop().flatten();
-        let is_ours = || noted.is_some_and(|noted| noted.value == note.as_bytes());
-        if answered.succeeded || answered.repeated && is_ours() {
-            return Ok(Swap::Done);
-        }
-        Ok(Swap::Lost(found.pop().flatten()))
     }
 }
 
@@ -267,17 +250,36 @@ impl Store for EtcdStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.update("add", key, |now| added(key, now, delta))
+        self.update("add", key, |now| {
+            // An absent value counts as 0.
+            let number = match now {
+                None => 0,
+                Some(text) => number::parse(text).ok_or_else(|| StoreError::NotANumber {
+                    key: key.to_owned(),
+                    value: String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned(),
+                })?,
+            };
+            let sum = number.wrapping_add(delta);
+            Ok((Some(sum.to_string().into_bytes()), sum))
+        })
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         self.update("compare_set", key, |now| {
-            Ok(compared(now, expected, desired))
+            Ok(match now {
+                Some(now) if now != expected => (None, now.clone()),
+                // PyTorch's answer for an absent value.
+                None if !expected.is_empty() => (None, Bytes::copy_from_slice(expected)),
+                _ => (Some(desired.to_vec()), Bytes::copy_from_slice(desired)),
+            })
         })
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        self.update("append", key, |now| Ok(appended(now, value)))
+        self.update("append", key, |now| {
+            let whole = [now.map_or(&b""[..], |now| &now[..]), value].concat();
+            Ok((Some(whole), ()))
+        })
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
@@ -290,19 +292,19 @@ impl Store for EtcdStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.v3.remove(&self.full(key), None)? > 0)
+        Ok(self.client.remove(&self.full(key), None)? > 0)
     }
 
     fn num_keys(&self) -> Result<u64, StoreError> {
-        let count = self.v3.count(self.keys().as_bytes())?;
+        let count = self.client.count(self.keys().as_bytes())?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         let folder = self.keys();
-        let found = self.v3.range(folder.as_bytes(), true)?;
+        let found = self.client.range(folder.as_bytes(), true)?;
         let names = found.kvs.iter().map(|found| {
-            let name = found.key.0.get(folder.len()..).unwrap_or_default();
+            let name = found.key.get(folder.len()..).unwrap_or_default();
             String::from_utf8_lossy(name).into_owned()
         });
         Ok(names.collect())
@@ -345,12 +347,12 @@ impl Store for EtcdStore {
     }
 
     fn breaker(&self) -> Option<Breaker> {
-        let http = self.v3.http().clone();
-        Some(Arc::new(move || http.close()))
+        let client = self.client.clone();
+        Some(Arc::new(move || client.close()))
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let clone = Self::new(&self.v3, Arc::clone(&self.leases), &self.folder);
+        let clone = Self::new(&self.client, Arc::clone(&self.leases), &self.folder);
         clone.set_timeout(self.timeout());
         Ok(Box::new(clone))
     }
@@ -358,49 +360,6 @@ impl Store for EtcdStore {
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.v3.http().place(), self.keys())
+        write!(formatter, "{}{}", self.client.place(), self.keys())
     }
-}
-
-/// How much of a value an error shows.
-const SHOWN: usize = 32;
-
-/// What becomes of a value.
-enum Update<T> {
-    /// It stays, and the operation's result is this.
-    Keep(T),
-    /// It becomes these bytes, and the operation's result is that.
-    Store(Vec<u8>, T),
-}
-
-/// `add`: the sum, as decimal text. An absent value counts as 0.
-fn added(key: &str, now: Option<&Bytes>, delta: i64) -> Result<Update<i64>, StoreError> {
-    let number = match now {
-        None => 0,
-        Some(text) => number::parse(text).ok_or_else(|| {
-            let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
-            StoreError::NotANumber {
-                key: key.to_owned(),
-                value: shown.into_owned(),
-            }
-        })?,
-    };
-    let sum = number.wrapping_add(delta);
-    Ok(Update::Store(sum.to_string().into_bytes(), sum))
-}
-
-/// `compare_set`: what the value is then, with PyTorch's answer for an absent one.
-fn compared(now: Option<&Bytes>, expected: &[u8], desired: &[u8]) -> Update<Bytes> {
-    match now {
-        Some(now) if now != expected => Update::Keep(now.clone()),
-        None if !expected.is_empty() => Update::Keep(Bytes::copy_from_slice(expected)),
-        _ => Update::Store(desired.to_vec(), Bytes::copy_from_slice(desired)),
-    }
-}
-
-/// `append`.
-fn appended(now: Option<&Bytes>, value: &[u8]) -> Update<()> {
-    let mut whole = now.map_or_else(Vec::new, |now| now.to_vec());
-    whole.extend_from_slice(value);
-    Update::Store(whole, ())
 }

@@ -3,9 +3,9 @@
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rdzv_core::ident::RunId;
 use serde_json::Value;
-use ureq::http::{Method, StatusCode};
+use ureq::http::StatusCode;
 
-use super::http::{Call, Http, parse};
+use super::http::{Client, parse};
 use super::v3::refusal;
 use crate::RendezvousError;
 
@@ -15,17 +15,15 @@ const FOLDER: &str = "/torch/elastic/rendezvous/";
 /// Fails if agents of torchrun have a state of the run, because they cannot join it here.
 ///
 /// A server that does not serve the v2 API answers 404, as does one without that key.
-pub(super) fn refuse_run_of_torchrun(http: &Http, run_id: &RunId) -> Result<(), RendezvousError> {
+pub(super) fn refuse_run_of_torchrun(
+    client: &Client,
+    run_id: &RunId,
+) -> Result<(), RendezvousError> {
     let key = format!("{FOLDER}{run_id}");
     let name = utf8_percent_encode(run_id.as_str(), NON_ALPHANUMERIC);
-    let call = Call {
-        method: Method::GET,
-        path: &format!("/v2/keys{FOLDER}{name}?quorum=true"),
-        content_type: None,
-        body: b"",
-    };
-    let (is_there, _) = http.repeat("read", &key, |limit| {
-        let (head, body) = http.send(&call, limit)?.into_parts();
+    let path = format!("/v2/keys{FOLDER}{name}?quorum=true");
+    let (is_there, _) = client.repeat("read", &key, |limit| {
+        let (head, body) = client.send(&path, None, limit)?.into_parts();
         match head.status {
             StatusCode::OK => Ok(parse::<Value>(&body)?.get("node").is_some()),
             status if status.is_server_error() => Err(refusal(status.as_u16(), &body)),
@@ -37,7 +35,7 @@ pub(super) fn refuse_run_of_torchrun(http: &Http, run_id: &RunId) -> Result<(), 
             "agents of torchrun use run '{run_id}' through etcd's v2 API (key '{key}') at {}, and \
              --rdzv-backend etcd-v2 cannot join them: start all agents with --rdzv-backend c10d, or \
              use another --rdzv-id",
-            http.place()
+            client.place()
         )));
     }
     Ok(())

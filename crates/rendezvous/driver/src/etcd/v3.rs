@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use ureq::http::{Method, StatusCode};
+use ureq::http::StatusCode;
 
 use super::failure::{Cause, Failure, shown};
-use super::http::{Call, Http, Lines, parse};
-use super::wire::{Answer, Held, Int, Refusal, text};
+use super::http::{Client, Lines, parse};
+use super::wire::{Answer, Int, KeyValue, Refusal, text};
 
 /// Numbers of errors, as gRPC has them.
 mod code {
@@ -22,33 +22,10 @@ mod code {
     pub(super) const UNAVAILABLE: i64 = 14;
 }
 
-/// A client of the v3 API. Clones share its connections.
-#[derive(Debug, Clone)]
-pub(crate) struct V3 {
-    http: Http,
-}
-
-impl V3 {
-    pub(crate) fn new(http: Http) -> Self {
-        Self { http }
-    }
-
-    pub(crate) fn http(&self) -> &Http {
-        &self.http
-    }
-
-    /// The same server, through connections of its own.
-    pub(crate) fn separate(&self) -> Self {
-        Self::new(self.http.separate())
-    }
-
-    /// The same server, through connections of its own, which may be away for `limit`.
-    pub(crate) fn with_limit(&self, limit: Duration) -> Self {
-        Self::new(self.http.with_limit(limit))
-    }
-
+/// The calls of the v3 API.
+impl Client {
     /// Reads one key, and tells the revision of the store.
-    pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<Held>, i64), Failure> {
+    pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Failure> {
         let body = json!({ "key": text(key) });
         let answer = self.ask("read", key, "/v3/kv/range", &body)?;
         Ok((answer.held(), answer.header.revision.0))
@@ -106,7 +83,9 @@ impl V3 {
     pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
         let body = json!({ "ID": Int(lease) });
         let answer = self.ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?;
-        Ok(answer.result.ttl.0 > 0)
+        Ok(answer
+            .result
+            .is_some_and(|result| result.time_to_live.0 > 0))
     }
 
     /// Ends a lease, and with it the keys attached to it.
@@ -118,27 +97,21 @@ impl V3 {
         }
     }
 
-    /// Watches what the creations say, until the answer ends or nothing has come for `silence`.
+    /// Watches what the creations say, until the answer ends or nothing has come for long.
     /// Watches are numbered from 0 in the order of `creations`.
     pub(crate) fn watch(
         &self,
         creations: &[Value],
-        silence: Duration,
         limit: Option<Duration>,
     ) -> Result<Lines, Cause> {
         let body: String = creations
             .iter()
             .map(|creation| json!({ "create_request": creation }).to_string())
             .collect();
-        let lines = self
-            .http
-            .stream(&post("/v3/watch", body.as_bytes()), silence, limit)?;
+        let lines = self.stream("/v3/watch", &body, limit)?;
         match lines.status {
             200 => Ok(lines),
-            503 => Err(Cause::Away {
-                reason: "HTTP status 503".to_owned(),
-                maybe_done: true,
-            }),
+            503 => Err(Cause::away("HTTP status 503", true)),
             status => Err(Cause::NotEtcd(format!("HTTP status {status}"))),
         }
     }
@@ -151,16 +124,14 @@ impl V3 {
         body: &Value,
     ) -> Result<Answer, Failure> {
         let body = body.to_string();
-        let call = post(path, body.as_bytes());
         let key = String::from_utf8_lossy(key);
-        let (answer, repeated) = self
-            .http
-            .repeat(operation, key, |limit| self.attempt(&call, limit))?;
+        let (answer, repeated) =
+            self.repeat(operation, key, |limit| self.attempt(path, &body, limit))?;
         Ok(Answer { repeated, ..answer })
     }
 
-    fn attempt(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Cause> {
-        let (head, body) = self.http.send(call, limit)?.into_parts();
+    fn attempt(&self, path: &str, body: &str, limit: Duration) -> Result<Answer, Cause> {
+        let (head, body) = self.send(path, Some(body), limit)?.into_parts();
         if head.status == StatusCode::OK {
             return parse(&body);
         }
@@ -172,10 +143,7 @@ impl V3 {
 pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
     let Ok(said) = parse::<Refusal>(body) else {
         return match status {
-            502..=504 => Cause::Away {
-                reason: format!("HTTP status {status}"),
-                maybe_done: true,
-            },
+            502..=504 => Cause::away(format!("HTTP status {status}"), true),
             _ => Cause::NotEtcd(format!("HTTP status {status}")),
         };
     };
@@ -189,10 +157,7 @@ pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
         _ => false,
     };
     if passing {
-        return Cause::Away {
-            reason: message,
-            maybe_done: true,
-        };
+        return Cause::away(message, true);
     }
     Cause::Refused {
         code: said.code,
@@ -206,15 +171,6 @@ pub(crate) fn is_no_lease(failure: &Failure) -> bool {
         &failure.cause,
         Cause::Refused { code: code::NOT_FOUND, message } if message.contains("lease not found")
     )
-}
-
-fn post<'a>(path: &'a str, body: &'a [u8]) -> Call<'a> {
-    Call {
-        method: Method::POST,
-        path,
-        content_type: Some("application/json"),
-        body,
-    }
 }
 
 /// The first key after all that begin with `prefix`.

@@ -14,11 +14,11 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::NodeDesc;
 use serde_json::{Value, json};
 
-use super::failure::{Cause, Failure, Retry, shown};
-use super::http::{Http, Lines, is_silence, parse, too_long};
+use super::failure::{Cause, Retry, shown};
+use super::http::{Client, Lines, is_silence, parse, too_long};
 use super::layout::Layout;
 use super::leases::{LEFT, Leases};
-use super::v3::{V3, after};
+use super::v3::after;
 use super::wire::{Event, Int, WatchAnswer, WatchLine, text};
 use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
@@ -30,16 +30,13 @@ const CHANGES: usize = 0;
 /// Index of the watch of the members.
 const MEMBERS: usize = 1;
 
-/// A connection on which nothing has come for so long is replaced, because it may be a dead one.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
-
 /// Receives the notices of a watch.
 pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// A watch that ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    http: Http,
+    client: Client,
     call: Option<Call>,
 }
 
@@ -48,25 +45,25 @@ impl Watch {
     /// from some moment soon on, and when that has come. When the server is away for too long, it is
     /// called for that, and not again.
     pub(super) fn start(
-        v3: &V3,
+        client: &Client,
         layout: Layout,
         leases: Arc<Leases>,
         observer: Observer,
     ) -> Result<Self, RendezvousError> {
-        let v3 = v3.separate();
-        let http = v3.http().clone();
+        let client = client.separate();
         let run = Run {
-            v3,
+            client: client.clone(),
             layout,
             leases,
+            observer,
             next: [0; 2],
             members: BTreeSet::new(),
         };
-        let call = beside(move || run.watch(&observer)).map_err(|error| {
+        let call = beside(move || run.watch()).map_err(|error| {
             RendezvousError::Argument(format!("no thread to watch etcd with: {error}"))
         })?;
         Ok(Self {
-            http,
+            client,
             call: Some(call),
         })
     }
@@ -74,7 +71,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.http.close();
+        self.client.close();
         if let Some(call) = self.call.take() {
             call.join();
         }
@@ -82,9 +79,10 @@ impl Drop for Watch {
 }
 
 struct Run {
-    v3: V3,
+    client: Client,
     layout: Layout,
     leases: Arc<Leases>,
+    observer: Observer,
     /// The revision from which each watch continues; zeros at the beginning.
     next: [i64; 2],
     /// The member keys that are there, except for those of members that have left.
@@ -92,67 +90,54 @@ struct Run {
 }
 
 impl Run {
-    fn watch(mut self, observer: &Observer) {
-        let limit = self.v3.http().limit();
+    fn watch(mut self) {
+        let limit = self.client.limit();
         let mut retry = Retry::within(limit);
         let mut worked = false;
         loop {
-            let (end, answered) = self.follow(observer);
+            let mut answered = false;
+            let end = self.follow(&mut answered);
             if answered {
                 retry = Retry::within(limit);
             }
             worked |= answered || end.is_ok();
             let Err(cause) = end else { continue };
             if std::mem::take(&mut worked) {
-                if self.v3.http().pause(Duration::ZERO) {
+                if self.client.pause(Duration::ZERO) {
                     return;
                 }
                 // The next request finds out whether the server is away.
-                observer(Notice::Changed);
+                (self.observer)(Notice::Changed);
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
-            if self.v3.http().pause(again.unwrap_or_default()) {
+            if self.client.pause(again.unwrap_or_default()) {
                 return;
             }
             if again.is_none() {
-                let place = self.v3.http().place();
+                let place = self.client.place();
                 let failure = retry.failure("watch", self.layout.members(), place, cause);
-                return observer(Notice::Lost(failure.into()));
+                return (self.observer)(Notice::Lost(failure.into()));
             }
         }
     }
 
-    /// Follows one connection to its end, calling `observer`; an error is retried while it is a
-    /// passing one. Also returns `true` if the server has answered.
-    fn follow(&mut self, observer: &Observer) -> (Result<(), Cause>, bool) {
-        let (end, answered) = match self.next {
-            [0, 0] => (End::Gap, false),
-            _ => self.follow_connection(observer),
-        };
-        let end = match end {
-            End::Silent => Ok(()),
-            End::Broken(cause) => Err(cause),
-            End::Gap => self.catch_up(observer).map_err(|failure| failure.cause),
-        };
-        (end, answered)
-    }
-
-    fn follow_connection(&mut self, observer: &Observer) -> (End, bool) {
-        let mut lines = match self.v3.watch(&self.creations(), SILENCE, None) {
-            Ok(lines) => lines,
-            Err(cause) => return (End::Broken(cause), false),
-        };
-        let mut answered = false;
+    /// Follows one connection to its end; an error is retried while it is a passing one. Sets
+    /// `answered` if the server has answered.
+    fn follow(&mut self, answered: &mut bool) -> Result<(), Cause> {
+        if self.next == [0, 0] {
+            return self.catch_up();
+        }
+        let mut lines = self.client.watch(&self.creations(), None)?;
         loop {
-            let end = match next_answer(&mut lines) {
-                Ok(answer) => {
-                    answered = true;
-                    self.apply(answer, observer).err()
-                }
-                Err(end) => Some(end),
-            };
-            if let Some(end) = end {
-                return (end, answered);
+            let applied = next_answer(&mut lines).and_then(|answer| {
+                *answered = true;
+                self.apply(&answer)
+            });
+            match applied {
+                Ok(()) => {}
+                Err(End::Silent) => return Ok(()),
+                Err(End::Broken(cause)) => return Err(cause),
+                Err(End::Gap) => return self.catch_up(),
             }
         }
     }
@@ -172,10 +157,10 @@ impl Run {
         ]
     }
 
-    fn apply(&mut self, answer: WatchAnswer, observer: &Observer) -> Result<(), End> {
+    fn apply(&mut self, answer: &WatchAnswer) -> Result<(), End> {
         if answer.canceled {
             return Err(match answer.compact_revision.0 {
-                0 => End::Broken(away("the server has ended the watch")),
+                0 => End::Broken(Cause::away("the server has ended the watch", false)),
                 _ => End::Gap,
             });
         }
@@ -194,18 +179,18 @@ impl Run {
             *next = (*next).max(event.kv.mod_revision.0.saturating_add(1));
         }
         if watch == MEMBERS {
-            self.note_members(&answer.events, observer);
+            self.note_members(&answer.events);
         } else if !answer.events.is_empty() {
-            observer(Notice::Changed);
+            (self.observer)(Notice::Changed);
         }
         Ok(())
     }
 
-    fn note_members(&mut self, events: &[Event], observer: &Observer) {
+    fn note_members(&mut self, events: &[Event]) {
         let mut gone = Vec::new();
         for event in events {
-            let key = event.kv.key.0.to_vec();
-            if event.kind != "DELETE" && event.kv.value.0 != LEFT {
+            let key = event.kv.key.to_vec();
+            if event.kind != "DELETE" && event.kv.value != LEFT {
                 self.members.insert(key);
             } else if event.kind != "DELETE" {
                 self.members.remove(&key);
@@ -213,34 +198,31 @@ impl Run {
                 gone.push(key);
             }
         }
-        self.announce_gone(&gone, observer);
+        self.announce_gone(&gone);
     }
 
-    fn announce_gone(&self, keys: &[Vec<u8>], observer: &Observer) {
+    fn announce_gone(&self, keys: &[Vec<u8>]) {
         let gone: Vec<NodeDesc> = keys
             .iter()
             .filter(|key| !self.leases.is_own(key))
             .filter_map(|key| self.layout.node(key))
             .collect();
         if !gone.is_empty() {
-            observer(Notice::Gone(gone));
+            (self.observer)(Notice::Gone(gone));
         }
     }
 
-    /// Reads who is there; the watch begins after that.
-    fn read_members(&mut self) -> Result<BTreeSet<Vec<u8>>, Failure> {
-        let found = self.v3.range(self.layout.members().as_bytes(), false)?;
+    /// Reads the members and announces those that are gone; the watch begins after that.
+    fn catch_up(&mut self) -> Result<(), Cause> {
+        let found = self.client.range(self.layout.members().as_bytes(), false);
+        let found = found.map_err(|failure| failure.cause)?;
         self.next = [found.header.revision.0.saturating_add(1); 2];
-        let here = found.kvs.iter().filter(|found| found.value.0 != LEFT);
-        let members = here.map(|found| found.key.0.to_vec()).collect();
-        Ok(std::mem::replace(&mut self.members, members))
-    }
-
-    fn catch_up(&mut self, observer: &Observer) -> Result<(), Failure> {
-        let before = self.read_members()?;
+        let here = found.kvs.iter().filter(|found| found.value != LEFT);
+        let members = here.map(|found| found.key.to_vec()).collect();
+        let before = std::mem::replace(&mut self.members, members);
         let gone: Vec<Vec<u8>> = before.difference(&self.members).cloned().collect();
-        self.announce_gone(&gone, observer);
-        observer(Notice::Changed);
+        self.announce_gone(&gone);
+        (self.observer)(Notice::Changed);
         Ok(())
     }
 }
@@ -255,23 +237,19 @@ pub(super) enum End {
     Gap,
 }
 
-pub(super) fn away(reason: impl Into<String>) -> Cause {
-    Cause::Away {
-        reason: reason.into(),
-        maybe_done: false,
-    }
-}
-
 /// The next line of a watch.
 pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
     let line = match lines.next_line() {
         Ok(Some(line)) => line,
-        Ok(None) => return Err(End::Broken(away("the server has closed the connection"))),
+        Ok(None) => {
+            let closed = Cause::away("the server has closed the connection", false);
+            return Err(End::Broken(closed));
+        }
         Err(error) if is_silence(&error) => return Err(End::Silent),
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
             return Err(End::Broken(too_long()));
         }
-        Err(error) => return Err(End::Broken(away(error.to_string()))),
+        Err(error) => return Err(End::Broken(Cause::away(error.to_string(), false))),
     };
     let line: WatchLine = parse(&line).map_err(End::Broken)?;
     match line {
@@ -281,7 +259,7 @@ pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
         } => Ok(answer),
         WatchLine { error, .. } => {
             let said = error.map_or_else(String::new, |error| shown(&error.to_string()));
-            Err(End::Broken(away(said)))
+            Err(End::Broken(Cause::away(said, false)))
         }
     }
 }

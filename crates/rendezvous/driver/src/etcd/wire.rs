@@ -8,14 +8,6 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// What is under a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) value: Bytes,
-    /// The revision of the last change.
-    pub(crate) revision: i64,
-}
-
 /// A key or value as etcd writes it.
 pub(crate) fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
@@ -45,16 +37,11 @@ impl Serialize for Int {
     }
 }
 
-/// Bytes as base64.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Blob(pub(crate) Bytes);
-
-impl<'de> Deserialize<'de> for Blob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
-        Ok(Self(bytes.into()))
-    }
+/// Reads bytes that are base64.
+fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
+    Ok(bytes.into())
 }
 
 /// Comes with every answer.
@@ -69,8 +56,10 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeyValue {
-    pub(crate) key: Blob,
-    pub(crate) value: Blob,
+    #[serde(deserialize_with = "from_base64")]
+    pub(crate) key: Bytes,
+    #[serde(deserialize_with = "from_base64")]
+    pub(crate) value: Bytes,
     /// The revision of the last change.
     pub(crate) mod_revision: Int,
 }
@@ -91,8 +80,11 @@ pub(crate) struct Answer {
     /// A new lease.
     #[serde(rename = "ID")]
     pub(crate) id: Int,
-    /// Of a lease that was to be kept alive.
-    pub(crate) result: KeepAlive,
+    /// The time to live of a lease; 0 if there is no such lease.
+    #[serde(rename = "TTL")]
+    pub(crate) time_to_live: Int,
+    /// The answer about a lease that was to be kept alive.
+    pub(crate) result: Option<Box<Self>>,
     /// Whether an earlier attempt, whose answer was lost, may have been carried out too.
     #[serde(skip)]
     pub(crate) repeated: bool,
@@ -100,15 +92,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// What the read of one key has found.
-    pub(crate) fn held(&self) -> Option<Held> {
-        self.kvs.first().map(|found| Held {
-            value: found.value.0.clone(),
-            revision: found.mod_revision.0,
-        })
+    pub(crate) fn held(&self) -> Option<KeyValue> {
+        self.kvs.first().cloned()
     }
 
     /// What the reads of a transaction have found, in their order.
-    pub(crate) fn all_held(&self) -> Vec<Option<Held>> {
+    pub(crate) fn all_held(&self) -> Vec<Option<KeyValue>> {
         let ranges = self.responses.iter().map(|found| &found.response_range);
         ranges.map(|found| found.as_ref()?.held()).collect()
     }
@@ -119,14 +108,6 @@ impl Answer {
 #[serde(default)]
 pub(crate) struct Response {
     pub(crate) response_range: Option<Answer>,
-}
-
-/// No time to live if there is no such lease.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct KeepAlive {
-    #[serde(rename = "TTL")]
-    pub(crate) ttl: Int,
 }
 
 /// One line of the answer to a watch.
@@ -202,8 +183,8 @@ mod tests {
         .unwrap();
         assert_eq!(answer.header.revision.0, i64::MAX);
         let range = answer.responses[0].response_range.as_ref().unwrap();
-        assert_eq!(range.kvs[0].key.0, "foo");
-        assert_eq!(range.kvs[0].value.0, "");
+        assert_eq!(range.kvs[0].key, "foo");
+        assert_eq!(range.kvs[0].value, "");
         assert_eq!(range.kvs[0].mod_revision, Int(7));
         let empty: Answer = serde_json::from_str("{}").unwrap();
         assert!(!empty.succeeded && empty.responses.is_empty());

@@ -126,31 +126,31 @@ impl StaticRendezvous {
     /// From the general parameters: the options are `rank` (needed) and `timeout` in seconds
     /// (600); `max_nodes` is the number of nodes.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
-        let wrong = |what: String| Err(RendezvousError::Argument(what));
         let Some(rank) = parameters.config.get_as_int("rank")? else {
-            return wrong(
-                "rank is absent in RendezvousParameters. Try add --node-rank to the cmd request"
-                    .to_owned(),
-            );
+            return Err(RendezvousError::argument(
+                "rank is absent in RendezvousParameters. Try add --node-rank to the cmd request",
+            ));
         };
         let Ok(rank) = u32::try_from(rank) else {
-            return wrong(format!(
+            return Err(RendezvousError::argument(format!(
                 "The node rank must not be negative, but was {rank}."
-            ));
+            )));
         };
         let endpoint = parameters.endpoint.trim();
         if endpoint.is_empty() {
-            return wrong(
+            return Err(RendezvousError::argument(
                 "endpoint is absent in RendezvousParameters. Try add --master-port and \
-                 --master-addr to the cmd request"
-                    .to_owned(),
-            );
+                 --master-addr to the cmd request",
+            ));
         }
         let seconds = parameters.config.get_as_int("timeout")?;
         let timeout = match seconds.map(u64::try_from) {
             None => DEFAULT_TIMEOUT,
             Some(Ok(seconds)) => Duration::from_secs(seconds),
-            Some(Err(_)) => return wrong("The timeout must not be negative.".to_owned()),
+            Some(Err(_)) => {
+                let text = "The timeout must not be negative.";
+                return Err(RendezvousError::argument(text));
+            }
         };
         Ok(Self::new(StaticParameters {
             endpoint: endpoint_with_port(endpoint)?,
@@ -178,7 +178,8 @@ impl StaticRendezvous {
             master_addr: self.parameters.endpoint.host.clone(),
             master_port: store.port(),
             server: store.server().cloned(),
-            store: Arc::new(self.part_of_run(store)),
+            // The agents' keys have the run id in front of them; the workers' have not.
+            store: Arc::new(PrefixStore::new(self.parameters.run_id.as_str(), store)),
         })
     }
 
@@ -302,11 +303,6 @@ impl StaticRendezvous {
         if let Some(server) = server.and_then(Arc::into_inner) {
             server.shutdown(if several { most } else { Duration::ZERO });
         }
-    }
-
-    /// The agents' keys have the run id in front of them; the workers' have not.
-    fn part_of_run(&self, store: Arc<TcpStore>) -> PrefixStore {
-        PrefixStore::new(self.parameters.run_id.as_str(), store)
     }
 
     fn explain(&self, error: StoreError) -> RendezvousError {

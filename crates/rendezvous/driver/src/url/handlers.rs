@@ -4,7 +4,7 @@
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
-use rdzv_store::{FileStore, TcpStore, TcpStoreOptions};
+use rdzv_store::{FileStore, Store, TcpStore, TcpStoreOptions};
 
 use super::parse::{integer, whole_number};
 use super::{Joined, Opened, Url, UrlOptions, wrong};
@@ -59,7 +59,7 @@ impl UrlHandler for TcpHandler {
         let host = host(url)?;
         let store = connect(&Endpoint { host, port }, rank, Some(world_size), options)?;
         Ok(Joined {
-            store: Box::new(store),
+            store,
             rank,
             world_size,
         })
@@ -68,10 +68,7 @@ impl UrlHandler for TcpHandler {
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let (port, rank, host) = (port(url)?, rank(url)?, host(url)?);
         let store = connect(&Endpoint { host, port }, rank, None, options)?;
-        Ok(Opened {
-            store: Box::new(store),
-            rank,
-        })
+        Ok(Opened { store, rank })
     }
 }
 
@@ -102,7 +99,7 @@ fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
 
 fn host(url: &Url) -> Result<String, RendezvousError> {
     let host = url.host.clone();
-    host.ok_or_else(|| RendezvousError::Argument("hostname cannot be None".to_owned()))
+    host.ok_or_else(|| RendezvousError::argument("hostname cannot be None"))
 }
 
 /// The handler of `env://`. Rank and world size in the query win over the environment.
@@ -116,7 +113,7 @@ impl UrlHandler for EnvHandler {
         let endpoint = endpoint_of(options)?;
         let store = connect(&endpoint, rank, Some(world_size), options)?;
         Ok(Joined {
-            store: Box::new(store),
+            store,
             rank,
             world_size,
         })
@@ -125,10 +122,7 @@ impl UrlHandler for EnvHandler {
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let rank = Rank(query_or_variable(url, "rank", RANK, options)?);
         let store = connect(&endpoint_of(options)?, rank, None, options)?;
-        Ok(Opened {
-            store: Box::new(store),
-            rank,
-        })
+        Ok(Opened { store, rank })
     }
 }
 
@@ -171,12 +165,10 @@ pub struct FileHandler;
 
 impl UrlHandler for FileHandler {
     fn join(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
-        if url.path.is_empty() {
-            return Err(wrong("file", "path missing"));
-        }
+        let path = path(url)?;
         let (rank, world_size) = rank_and_world_size(url)?;
         Ok(Joined {
-            store: Box::new(FileStore::open(&url.path, Some(world_size))?),
+            store: Box::new(FileStore::open(path, Some(world_size))?),
             rank,
             world_size,
         })
@@ -184,20 +176,24 @@ impl UrlHandler for FileHandler {
 
     /// The file stays when all have closed it, unless the URL says how many they are.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
-        if url.path.is_empty() {
-            return Err(wrong("file", "path missing"));
-        }
-        let rank = rank(url)?;
-        let world_size = url.number("world_size")?;
+        let (path, rank) = (path(url)?, rank(url)?);
+        let store = FileStore::open(path, url.number("world_size")?)?;
         Ok(Opened {
-            store: Box::new(FileStore::open(&url.path, world_size)?),
+            store: Box::new(store),
             rank,
         })
     }
 
     fn join_again(&self, _url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         let text = "Unable to perform rerendezvous using file:// method";
-        Err(RendezvousError::Argument(text.to_owned()))
+        Err(RendezvousError::argument(text))
+    }
+}
+
+fn path(url: &Url) -> Result<&str, RendezvousError> {
+    match &*url.path {
+        "" => Err(wrong("file", "path missing")),
+        path => Ok(path),
     }
 }
 
@@ -211,7 +207,7 @@ fn connect(
     rank: Rank,
     world_size: Option<u32>,
     options: &UrlOptions,
-) -> Result<TcpStore, RendezvousError> {
+) -> Result<Box<dyn Store>, RendezvousError> {
     if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
         return Err(RendezvousError::Argument(format!(
             "port 0 of {} names no store that the workers could share: rank 0 would listen at a port \
@@ -220,19 +216,19 @@ fn connect(
         )));
     }
     let environment = &options.environment;
-    let credentials = options.credentials()?;
     let by_agent = is_agents_store(endpoint, environment);
-    Ok(TcpStore::connect(TcpStoreOptions {
+    let store = TcpStore::connect(TcpStoreOptions {
         world_size,
         is_master: !by_agent && rank == Rank(0),
         multi_tenant: !by_agent,
         bind: loopback(&endpoint.host),
         timeout: options.timeout,
-        credentials,
+        credentials: options.credentials()?,
         agent_hosts: environment.is_true(TORCHELASTIC_USE_AGENT_STORE)
             && environment.get(MASTER_PORT) == Some(endpoint.port.to_string()),
         ..TcpStoreOptions::new(&endpoint.host, endpoint.port)
-    })?)
+    })?;
+    Ok(Box::new(store))
 }
 
 fn is_agents_store(endpoint: &Endpoint, environment: &Environment) -> bool {

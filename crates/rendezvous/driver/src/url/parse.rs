@@ -58,12 +58,9 @@ impl Url {
                 "Port could not be cast to integer value as '{text}'"
             )));
         }
-        match text.parse() {
-            Ok(port) => Ok(Some(port)),
-            Err(_) => Err(RendezvousError::Argument(
-                "Port out of range 0-65535".to_owned(),
-            )),
-        }
+        text.parse()
+            .map(Some)
+            .map_err(|_| RendezvousError::argument("Port out of range 0-65535"))
     }
 
     /// A number of the query.

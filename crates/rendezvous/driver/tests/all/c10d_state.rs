@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
+use rdzv_rendezvous::RendezvousBackend;
 use rdzv_rendezvous::dynamic::node::describe;
 use rdzv_rendezvous::dynamic::{C10dState, Driver, DriverOptions, SharedState, Token};
-use rdzv_rendezvous::{Member, RendezvousBackend};
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::{
-    FileStore, HashStore, PrefixStore, ServerOptions, Store, StorePolicy, TcpStore,
-    TcpStoreOptions, TcpStoreServer,
+    FileStore, HashStore, PrefixStore, Store, StorePolicy, TcpStore, TcpStoreOptions,
+    TcpStoreServer,
 };
 use tempfile::TempDir;
+
+use crate::support::{member, server};
 
 const KEY: &str = "torch.rendezvous.run";
 const MARK: &[u8] = b"Y2FuaW1hZGFt";
@@ -29,11 +31,7 @@ struct Stores {
 }
 
 fn stores() -> Stores {
-    let server = TcpStoreServer::start(ServerOptions {
-        host: Some("127.0.0.1".to_owned()),
-        ..ServerOptions::default()
-    })
-    .unwrap();
+    let server = server();
     let folder = TempDir::new().unwrap();
     let file = FileStore::open(folder.path().join("store"), None).unwrap();
     let tcp = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", server.port())).unwrap();
@@ -212,13 +210,7 @@ fn nodes_meet_over_any_store() {
                 let state = C10dState::new(store, &run()).unwrap();
                 let mut node = Driver::start(Box::new(state), options).unwrap();
                 thread::spawn(move || {
-                    let info = node.join(&Member {
-                        role: "default".to_owned(),
-                        local_world_size: 1,
-                        share_store: true,
-                        master_port: None,
-                    });
-                    let info = info.unwrap();
+                    let info = node.join(&member()).unwrap();
                     (info.rank, info.world_size, info.master_port, node)
                 })
             })

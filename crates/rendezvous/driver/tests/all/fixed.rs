@@ -12,12 +12,13 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousError, RendezvousParameters, StaticParameters,
-    StaticRendezvous,
+    BackendRegistry, RendezvousError, RendezvousParameters, StaticParameters, StaticRendezvous,
 };
 use rdzv_store::{Store, StorePolicy, TcpStore, TcpStoreOptions};
 use rdzv_store_proto::prefix::join;
 use rdzv_testing::free_port;
+
+use crate::support::member;
 
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(30);
@@ -201,14 +202,7 @@ fn general_parameters_are_checked_with_the_texts_of_the_reference() {
     assert!(backend.shares_store_with_workers());
     assert!(!backend.is_closed().unwrap());
     assert_eq!(backend.num_nodes_waiting().unwrap(), 0);
-    let info = backend
-        .join(&Member {
-            role: "default".to_owned(),
-            local_world_size: 1,
-            share_store: true,
-            master_port: None,
-        })
-        .unwrap();
+    let info = backend.join(&member()).unwrap();
     assert!(Arc::clone(&info.store).num_keys().unwrap() >= 1);
     backend.set_closed().unwrap();
     assert!(backend.shutdown());

@@ -6,4 +6,7 @@ mod native_conversation;
 mod nothing_there;
 mod recording;
 mod silent_leader;
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 mod urls;

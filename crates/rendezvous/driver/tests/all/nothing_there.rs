@@ -9,11 +9,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousConfig, RendezvousError, RendezvousParameters,
-};
+use rdzv_rendezvous::RendezvousError;
 use rdzv_store::{FileStore, Store};
 use tempfile::TempDir;
+
+use crate::support::{member, node};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -24,12 +24,8 @@ fn said(port: u16, config: &str) -> String {
 }
 
 fn said_at(host: &str, port: u16, config: &str) -> String {
-    let config = RendezvousConfig::parse(&format!("read_timeout=1,{config}")).unwrap();
-    let endpoint = format!("{host}:{port}");
-    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
+    let config = format!("read_timeout=1,{config}");
+    let mut node = node("c10d", &format!("{host}:{port}"), "run", (1, 1), &config);
     let started = Instant::now();
     let error = node.join(&member()).unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
@@ -41,15 +37,6 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
     assert!(!text.contains('\n'), "{text}");
     assert!(text.contains(&format!("{host}:{port}")), "{text}");
     text
-}
-
-fn member() -> Member {
-    Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    }
 }
 
 /// The port of somebody who answers every connection in the same way.
@@ -75,20 +62,12 @@ fn has(text: &str, parts: &[&str]) {
 fn nobody_is_there() {
     let port = rdzv_testing::free_port();
     let text = said_at("127.0.0.1", port, "is_host=0");
-    has(
-        &text,
-        &[
-            "no store was found",
-            "refused",
-            "the c10d endpoint",
-            "after 1.",
-            "rdzv store",
-        ],
-    );
+    has(&text, &["no store was found", "refused", "after 1."]);
+    has(&text, &["the c10d endpoint", "rdzv store"]);
 }
 
 #[test]
-fn something_says_who_it_is() {
+fn something_else_is_there() {
     let ssh = somebody(|mut stream| {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
         let _ = stream.read(&mut [0; 64]);
@@ -97,21 +76,20 @@ fn something_says_who_it_is() {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    // Whether or not this node would host the store: the port is taken.
-    for config in ["is_host=0", "join_timeout=5"] {
-        let text = said(ssh, config);
-        has(&text, &["no store", "SSH-2.0-OpenSSH", "address and port"]);
-        let text = said(http, config);
-        has(&text, &["no store", "HTTP/1.1 400", "address and port"]);
-    }
-}
-
-#[test]
-fn something_says_nothing() {
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    for config in ["is_host=0", "join_timeout=5"] {
-        has(&said(port, config), &["no store", "said nothing"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().port();
+    for (port, found) in [
+        (ssh, "SSH-2.0-OpenSSH"),
+        (http, "HTTP/1.1 400"),
+        (silent, "said nothing"),
+    ] {
+        // Whether or not this node would host the store: the port is taken.
+        for config in ["is_host=0", "join_timeout=5"] {
+            has(
+                &said(port, config),
+                &["no store", found, "address and port"],
+            );
+        }
     }
 }
 
@@ -124,12 +102,8 @@ fn the_port_of_the_one_that_must_host_is_taken() {
 
 /// The error of a node that joins a run in this file.
 fn error_of_file(path: &Path) -> RendezvousError {
-    let config = RendezvousConfig::parse("store_type=file").unwrap();
     let endpoint = path.display().to_string();
-    let parameters = RendezvousParameters::new("c10d", endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
+    let mut node = node("c10d", &endpoint, "run", (1, 1), "store_type=file");
     node.join(&member()).unwrap_err()
 }
 

@@ -7,10 +7,12 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{
-    BackendRegistry, Member, NodeState, RendezvousBackend, RendezvousConfig, RendezvousError,
+    BackendRegistry, NodeState, RendezvousBackend, RendezvousConfig, RendezvousError,
     RendezvousEvent, RendezvousParameters,
 };
 use rdzv_testing::free_port;
+
+use crate::support::member;
 
 type Made = Result<Box<dyn RendezvousBackend>, RendezvousError>;
 
@@ -21,15 +23,6 @@ fn node(endpoint: &str, config: &str) -> (Made, Receiver<RendezvousEvent>) {
     let recorder = Arc::new(move |event| sender.send(event).unwrap());
     let backends = BackendRegistry::with_defaults();
     (backends.create_recorded(&parameters, recorder), events)
-}
-
-fn member() -> Member {
-    Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    }
 }
 
 fn states(events: &Receiver<RendezvousEvent>) -> Vec<(NodeState, String)> {

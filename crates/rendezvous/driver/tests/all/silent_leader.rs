@@ -5,13 +5,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousBackend, RendezvousConfig, RendezvousError, RendezvousInfo,
-    RendezvousParameters,
-};
+use rdzv_rendezvous::{RendezvousBackend, RendezvousError};
 use rdzv_rendezvous_proto::codec::{from_value, to_value};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
-use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+use rdzv_store::{Store, TcpStore, TcpStoreOptions, TcpStoreServer};
+
+use crate::support::{member, node, server};
 
 const KEY: &str = "torch.rendezvous.run";
 
@@ -27,11 +26,7 @@ struct Leader {
 
 impl Leader {
     fn new() -> Self {
-        let server = TcpStoreServer::start(ServerOptions {
-            host: Some("127.0.0.1".to_owned()),
-            ..ServerOptions::default()
-        })
-        .unwrap();
+        let server = server();
         let store = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", server.port())).unwrap();
         Self {
             server,
@@ -47,13 +42,9 @@ impl Leader {
 
     /// A real node beside it, in rounds of two.
     fn node(&self, config: &str) -> Box<dyn RendezvousBackend> {
-        let config =
-            RendezvousConfig::parse(&format!("is_host=0,join_timeout=15,{config}")).unwrap();
+        let config = format!("is_host=0,join_timeout=15,{config}");
         let endpoint = format!("127.0.0.1:{}", self.server.port());
-        let parameters = RendezvousParameters::new("c10d", endpoint, "run", 2, 2, config).unwrap();
-        BackendRegistry::with_defaults()
-            .create(&parameters)
-            .unwrap()
+        node("c10d", &endpoint, "run", (2, 2), &config)
     }
 
     /// Changes the state once it is as it should be.
@@ -110,21 +101,12 @@ impl Leader {
     }
 }
 
-fn join(node: &mut Box<dyn RendezvousBackend>) -> Result<RendezvousInfo, RendezvousError> {
-    node.join(&Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    })
-}
-
 #[test]
 fn it_is_waited_for_and_then_named() {
     let leader = Leader::new();
     let mut node = leader.node("read_timeout=1");
     thread::scope(|scope| {
-        let joining = scope.spawn(|| join(&mut node).unwrap_err().to_string());
+        let joining = scope.spawn(|| node.join(&member()).unwrap_err().to_string());
         leader.complete();
         let text = joining.join().unwrap();
         for part in ["round 0 of run 'run'", "rank 0 (0.0.0.0_1_0)", "within 1."] {
@@ -142,7 +124,7 @@ fn the_wait_for_it_can_be_interrupted() {
     node.is_closed().unwrap();
     let interrupt = node.interrupter().unwrap();
     thread::scope(|scope| {
-        let joining = scope.spawn(|| join(&mut node).unwrap_err());
+        let joining = scope.spawn(|| node.join(&member()).unwrap_err());
         leader.complete();
         let started = Instant::now();
         interrupt();
@@ -159,7 +141,7 @@ fn if_it_is_lost_the_node_joins_the_next_round_by_itself() {
     let leader = Leader::new();
     let mut node = leader.node("read_timeout=30");
     thread::scope(|scope| {
-        let joining = scope.spawn(|| join(&mut node).unwrap());
+        let joining = scope.spawn(|| node.join(&member()).unwrap());
         leader.complete();
         leader.leave();
         leader.complete();

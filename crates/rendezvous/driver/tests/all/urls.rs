@@ -11,8 +11,10 @@ use rdzv_rendezvous::url::{
     Joined, Registry, Url, UrlHandler, UrlOptions, UrlRendezvous, register_handler, rendezvous,
 };
 use rdzv_rendezvous::{Environment, RendezvousError};
-use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreServer};
+use rdzv_store::{HashStore, Store, TcpStore};
 use rdzv_testing::free_port;
+
+use crate::support::server;
 
 /// An environment of its own for each member, so that tests run side by side.
 fn options(variables: &[(&str, &str)]) -> UrlOptions {
@@ -108,11 +110,7 @@ fn rank_and_world_size_may_be_arguments() {
 
 #[test]
 fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
-    let agent = TcpStoreServer::start(ServerOptions {
-        host: Some("127.0.0.1".to_owned()),
-        ..ServerOptions::default()
-    })
-    .unwrap();
+    let agent = server();
     let port = agent.port().to_string();
     let variables = |rank| {
         [
@@ -152,59 +150,83 @@ fn an_agents_store_at_another_address_is_not_this_one() {
 fn a_rendezvous_is_had_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store").display().to_string();
-    let urls = [
-        (
-            format!("file://{path}?rank=0&world_size=1"),
-            "Unable to perform rerendezvous using file:// method",
-        ),
-        (
-            "tcp://127.0.0.1:0?rank=0&world_size=1".to_owned(),
-            "Unable to perform re-rendezvous using tcp:// method",
-        ),
-    ];
-    for (url, text) in urls {
-        let mut rendezvous = find(&url, &[]).unwrap();
-        let _joined = rendezvous.join().unwrap();
-        assert_eq!(rendezvous.join().unwrap_err().to_string(), text);
-    }
+    let file = format!("file://{path}?rank=0&world_size=1");
     let variables = [
         ("RANK", "0"),
         ("WORLD_SIZE", "1"),
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", "0"),
     ];
-    let mut rendezvous = find("env://", &variables).unwrap();
-    let _joined = rendezvous.join().unwrap();
-    assert_eq!(
-        rendezvous.join().unwrap_err().to_string(),
-        "Unable to perform re-rendezvous using env:// method"
-    );
+    for (url, method) in [
+        (&*file, "rerendezvous using file://"),
+        (
+            "tcp://127.0.0.1:0?rank=0&world_size=1",
+            "re-rendezvous using tcp://",
+        ),
+        ("env://", "re-rendezvous using env://"),
+    ] {
+        let mut rendezvous = find(url, &variables).unwrap();
+        let _joined = rendezvous.join().unwrap();
+        assert_eq!(
+            rendezvous.join().unwrap_err().to_string(),
+            format!("Unable to perform {method} method")
+        );
+    }
+}
+
+/// Each URL is refused with its text behind the beginning that is PyTorch's.
+fn assert_wrong(urls: &[(&str, &str)]) {
+    for (url, text) in urls {
+        let (scheme, _) = url.split_once(':').unwrap();
+        assert_eq!(
+            refused(url, &[]),
+            format!("Error initializing torch.distributed using {scheme}:// rendezvous: {text}")
+        );
+    }
 }
 
 #[test]
 fn what_is_missing_in_a_tcp_url_is_named_in_order() {
-    let text =
-        |what| format!("Error initializing torch.distributed using tcp:// rendezvous: {what}");
-    assert_eq!(refused("tcp://h", &[]), text("port number missing"));
-    assert_eq!(refused("tcp://h:1", &[]), text("rank parameter missing"));
-    assert_eq!(
-        refused("tcp://h:1?rank=0", &[]),
-        text("world size parameter missing")
-    );
-    assert_eq!(
-        refused("tcp://:1?rank=0&world_size=1", &[]),
-        "hostname cannot be None"
-    );
+    assert_wrong(&[
+        ("tcp://h", "port number missing"),
+        ("tcp://h:1", "rank parameter missing"),
+        ("tcp://h:1?rank=0", "world size parameter missing"),
+        // Both parameters have to be there before either is read as a number.
+        ("tcp://h:1?rank=x", "world size parameter missing"),
+    ]);
+    let number = refused("tcp://h:1?rank=x&world_size=1", &[]);
+    assert_eq!(number, "invalid literal for int() with base 10: 'x'");
+    let host = refused("tcp://:1?rank=0&world_size=1", &[]);
+    assert_eq!(host, "hostname cannot be None");
     assert_eq!(refused("tcp://h:65536", &[]), "Port out of range 0-65535");
-    // Both parameters have to be there before either is read as a number.
-    assert_eq!(
-        refused("tcp://h:1?rank=x", &[]),
-        text("world size parameter missing")
-    );
-    assert_eq!(
-        refused("tcp://h:1?rank=x&world_size=1", &[]),
-        "invalid literal for int() with base 10: 'x'"
-    );
+}
+
+#[test]
+fn what_is_missing_in_a_file_url_is_named_in_order() {
+    assert_wrong(&[
+        ("file://host", "path missing"),
+        ("file:///f", "rank parameter missing"),
+        ("file:///f?rank=x", "world size parameter missing"),
+    ]);
+}
+
+#[test]
+fn what_is_missing_in_a_native_url_is_named() {
+    assert_wrong(&[
+        ("rdzv://h:1/job", "world size parameter missing"),
+        (
+            "rdzv://h:1/job?world_size=0",
+            "world_size is 0: a job has a worker",
+        ),
+        (
+            "rdzv://h:1/job?world_size=2&rank=2",
+            "rank 2 of 2: ranks are 0 to 1",
+        ),
+        (
+            "rdzv:///job?world_size=2",
+            "host missing; write rdzv://host:port/job",
+        ),
+    ]);
 }
 
 /// Rank 0 would wait for workers that cannot know its port.
@@ -227,18 +249,6 @@ fn port_0_is_for_one_worker_alone() {
     let opened = registry.open("tcp://127.0.0.1:0", Some(1), None, &options(&[]));
     assert!(opened.unwrap_err().to_string().contains("port 0"));
     assert!(join("tcp://127.0.0.1:0?rank=0&world_size=1", &[]).is_ok());
-}
-
-#[test]
-fn what_is_missing_in_a_file_url_is_named_in_order() {
-    let text =
-        |what| format!("Error initializing torch.distributed using file:// rendezvous: {what}");
-    assert_eq!(refused("file://host", &[]), text("path missing"));
-    assert_eq!(refused("file:///f", &[]), text("rank parameter missing"));
-    assert_eq!(
-        refused("file:///f?rank=x", &[]),
-        text("world size parameter missing")
-    );
 }
 
 #[test]
@@ -332,30 +342,6 @@ fn a_rank_of_a_native_url_that_two_workers_give_is_refused() {
     for one in joined {
         let error = one.unwrap_err();
         assert!(error.contains("two workers have rank 2"), "{error}");
-    }
-}
-
-#[test]
-fn a_native_url_names_what_is_missing() {
-    for (url, text) in [
-        ("rdzv://127.0.0.1:1/job", "world size parameter missing"),
-        (
-            "rdzv://127.0.0.1:1/job?world_size=0",
-            "world_size is 0: a job has a worker",
-        ),
-        (
-            "rdzv://127.0.0.1:1/job?world_size=2&rank=2",
-            "rank 2 of 2: ranks are 0 to 1",
-        ),
-        (
-            "rdzv:///job?world_size=2",
-            "host missing; write rdzv://host:port/job",
-        ),
-    ] {
-        assert_eq!(
-            refused(url, &[]),
-            format!("Error initializing torch.distributed using rdzv:// rendezvous: {text}")
-        );
     }
 }
 

@@ -7,8 +7,9 @@ use rdzv_rendezvous::{Member, RendezvousError};
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 
 use crate::behaviours;
-use crate::nodes::{LONG, Node, form, member, nodes};
+use crate::nodes::{LONG, Node, form, nodes};
 use crate::places::Place;
+use crate::support::member;
 
 behaviours!(
     nodes_that_come_together_form_a_round,
@@ -89,7 +90,6 @@ fn a_worker_that_hosts_the_store_gets_a_port(place: &dyn Place) {
         .backend
         .join(&Member {
             share_store: false,
-            master_port: None,
             ..member()
         })
         .unwrap();

@@ -13,6 +13,9 @@ mod places;
 #[path = "../etcd/server.rs"]
 #[allow(dead_code, reason = "some of it is for other tests")]
 mod server;
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 
 /// Runs every behaviour that is named against every backend.
 macro_rules! behaviours {

@@ -5,11 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::{
-    Change, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
-};
+use rdzv_rendezvous::{Change, Interrupter, RendezvousBackend, RendezvousError, RendezvousInfo};
 
 use crate::places::Place;
+use crate::support::member;
 
 /// Far longer than anything here takes; only a defect makes a test wait for it.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -67,15 +66,6 @@ impl Node {
     /// What has been told so far.
     pub(crate) fn heard(&self) -> Vec<Change> {
         self.changes.try_iter().collect()
-    }
-}
-
-pub(crate) fn member() -> Member {
-    Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
     }
 }
 

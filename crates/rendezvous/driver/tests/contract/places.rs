@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use rdzv_rendezvous::{BackendRegistry, RendezvousBackend, RendezvousConfig, RendezvousParameters};
-use rdzv_store::{ServerOptions, TcpStoreServer};
+use rdzv_rendezvous::RendezvousBackend;
+use rdzv_store::TcpStoreServer;
 use rdzv_testing::free_port;
 use tempfile::TempDir;
 
 use crate::server::Server;
+use crate::support;
 
 /// What a run is called, or how its name begins.
 const RUN: &str = "run";
@@ -23,11 +24,7 @@ pub(crate) struct PlainStore(TcpStoreServer);
 
 impl Default for PlainStore {
     fn default() -> Self {
-        let options = ServerOptions {
-            host: Some("127.0.0.1".to_owned()),
-            ..ServerOptions::default()
-        };
-        Self(TcpStoreServer::start(options).unwrap())
+        Self(support::server())
     }
 }
 
@@ -95,18 +92,10 @@ fn make(
     backend: &str,
     endpoint: &str,
     run_id: &str,
-    (least, most): (u32, u32),
+    nodes: (u32, u32),
     config: &[&str],
 ) -> Box<dyn RendezvousBackend> {
-    let config: Vec<&str> = config
-        .iter()
-        .copied()
-        .filter(|part| !part.is_empty())
-        .collect();
-    let config = RendezvousConfig::parse(&config.join(",")).unwrap();
-    let parameters =
-        RendezvousParameters::new(backend, endpoint, run_id, least, most, config).unwrap();
-    BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap()
+    let parts = config.iter().copied().filter(|part| !part.is_empty());
+    let config = parts.collect::<Vec<_>>().join(",");
+    support::node(backend, endpoint, run_id, nodes, &config)
 }

@@ -18,6 +18,9 @@ mod store_basics;
 mod store_queues;
 #[path = "../../../../store/driver/tests/contract/waiting.rs"]
 mod store_waiting;
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 mod torchrun;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};

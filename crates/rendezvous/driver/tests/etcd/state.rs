@@ -10,7 +10,7 @@ use rdzv_rendezvous::dynamic::{SharedState, Token};
 use rdzv_rendezvous::etcd::{EtcdOptions, EtcdState};
 
 use crate::server::Server;
-use crate::{Notices, new_run, open};
+use crate::{Notices, new_run, open, support};
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
@@ -191,11 +191,7 @@ fn nobody_there_is_said_with_address_time_and_remedy() {
 
 #[test]
 fn something_else_is_said_at_once() {
-    let other = rdzv_store::TcpStoreServer::start(rdzv_store::ServerOptions {
-        host: Some("127.0.0.1".to_owned()),
-        ..Default::default()
-    })
-    .unwrap();
+    let other = support::server();
     let mut options = EtcdOptions::new(Endpoint {
         host: "127.0.0.1".to_owned(),
         port: other.port(),

@@ -1,30 +1,18 @@
 //! The backend `etcd-v2`, and agents of torchrun that use etcd's v2 API.
 
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousConfig, RendezvousError, RendezvousParameters,
-};
+use rdzv_rendezvous::RendezvousError;
 
-use crate::new_run;
 use crate::server::Server;
+use crate::{new_run, support};
 
 /// Joins a run alone.
 fn join(server: &Server, run: &RunId) -> Result<(), RendezvousError> {
-    let config = RendezvousConfig::parse("last_call_timeout=1").unwrap();
     let endpoint = server.endpoint().to_string();
-    let parameters =
-        RendezvousParameters::new("etcd-v2", endpoint, run.as_str(), 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
+    let config = "last_call_timeout=1";
+    let mut node = support::node("etcd-v2", &endpoint, run.as_str(), (1, 1), config);
     assert_eq!(node.name(), "etcd-v2");
-    let member = Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    };
-    node.join(&member).map(drop)
+    node.join(&support::member()).map(drop)
 }
 
 #[test]

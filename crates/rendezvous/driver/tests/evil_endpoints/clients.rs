@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous::{BackendRegistry, Member, RendezvousConfig, RendezvousParameters};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
+
+use crate::support;
 
 /// Time for a client to find its server.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -51,17 +52,7 @@ fn at_store(
 
 fn join(port: u16, backend: &str, config: &str) -> String {
     let config = format!("join_timeout=5,read_timeout={},{config}", TIMEOUT.as_secs());
-    let config = RendezvousConfig::parse(&config).unwrap();
     let endpoint = format!("127.0.0.1:{port}");
-    let parameters = RendezvousParameters::new(backend, endpoint, "run", 1, 1, config).unwrap();
-    let mut node = BackendRegistry::with_defaults()
-        .create(&parameters)
-        .unwrap();
-    let member = Member {
-        role: "default".to_owned(),
-        local_world_size: 1,
-        share_store: true,
-        master_port: None,
-    };
-    node.join(&member).unwrap_err().to_string()
+    let mut node = support::node(backend, &endpoint, "run", (1, 1), &config);
+    node.join(&support::member()).unwrap_err().to_string()
 }

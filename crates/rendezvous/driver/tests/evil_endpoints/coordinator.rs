@@ -5,69 +5,47 @@ use std::io::Read;
 use rdzv_rendezvous_proto::coordinator::wire::Event;
 use rdzv_store_proto::wire::request::Opcode;
 
-use crate::clients::Client;
 use crate::peer::{Peer, Purpose};
-use crate::table::{GARBAGE, Row, http_in_turn, row, say};
+use crate::table::{GARBAGE, Row, c10d, http_in_turn, say};
 
 pub(crate) const ROWS: &[Row] = &[
     // A coordinator.
-    row(
-        Client::C10d,
+    c10d(
         "silent",
         Peer::hold,
         &["no store answered", "said nothing", "--rdzv-endpoint"],
     ),
-    row(
-        Client::C10d,
+    c10d(
         "HTTP after a whole request",
         http_in_turn,
         &["an HTTP server", "--rdzv-endpoint"],
     ),
-    row(Client::C10d, "garbage events", bad_events, &["bad event"]),
-    row(
-        Client::C10d,
-        "a giant event",
-        giant_event,
-        &["bad event", "1048576"],
-    ),
-    row(
-        Client::C10d,
+    c10d("garbage events", bad_events, &["bad event"]),
+    c10d("a giant event", giant_event, &["bad event", "1048576"]),
+    c10d(
         "half an event, again and again",
         half_an_event,
         &["can be reached from here"],
     ),
-    row(
-        Client::C10d,
+    c10d(
         "a rank that is not in its world",
         no_place,
         &["rank 7 in a world of 2"],
     ),
-    row(
-        Client::C10d,
+    c10d(
         "endless changes",
         endless_changes,
         &["more than 4096 changes"],
     ),
-    row(
-        Client::C10d,
-        "reset after the handshake",
-        reset_after_probe,
-        &["reset"],
-    ),
+    c10d("reset after the handshake", reset_after_probe, &["reset"]),
     // A store of PyTorch.
-    row(
-        Client::C10d,
+    c10d(
         "a state without end",
         endless_state,
         &["at most 67108864", "--rdzv-endpoint"],
     ),
-    row(
-        Client::C10d,
-        "a state that is none",
-        bad_state,
-        &["corrupt", "--rdzv-id"],
-    ),
-    row(Client::C10d, "half a state", half_a_state, &["lost"]),
+    c10d("a state that is none", bad_state, &["corrupt", "--rdzv-id"]),
+    c10d("half a state", half_a_state, &["lost"]),
 ];
 
 /// Serves the connection of a store as one that never answers; the other one is for `evil`.

@@ -2,74 +2,38 @@
 
 use std::time::Duration;
 
-use crate::clients::Client;
 use crate::peer::Peer;
-use crate::table::{GARBAGE, Row, http_redirect, row, ssh};
+use crate::table::{GARBAGE, Row, etcd, http_redirect, ssh};
 
 pub(crate) const ROWS: &[Row] = &[
-    row(
-        Client::Etcd,
-        "silent",
-        Peer::hold,
-        &["no answer", "read_timeout"],
-    ),
-    row(
-        Client::Etcd,
-        "accepts and closes",
-        drop,
-        &["--rdzv-endpoint"],
-    ),
-    row(Client::Etcd, "SSH banner", ssh, &["--rdzv-endpoint"]),
-    row(
-        Client::Etcd,
-        "endless body",
-        endless_body,
-        &["--rdzv-endpoint"],
-    ),
-    row(
-        Client::Etcd,
+    etcd("silent", Peer::hold, &["no answer", "read_timeout"]),
+    etcd("accepts and closes", drop, &["--rdzv-endpoint"]),
+    etcd("SSH banner", ssh, &["--rdzv-endpoint"]),
+    etcd("endless body", endless_body, &["--rdzv-endpoint"]),
+    etcd(
         "a body of millions of parts",
         many_parts,
         &["longer than 1048576 parts"],
     ),
-    row(
-        Client::Etcd,
-        "endless headers",
-        endless_headers,
-        &["--rdzv-endpoint"],
-    ),
-    row(
-        Client::Etcd,
+    etcd("endless headers", endless_headers, &["--rdzv-endpoint"]),
+    etcd(
         "endless interim answers",
         endless_interim,
         &["--rdzv-endpoint"],
     ),
-    row(
-        Client::Etcd,
+    etcd(
         "a byte at a time",
         slow_http,
         &["no answer", "read_timeout"],
     ),
-    row(
-        Client::Etcd,
-        "garbage",
-        garbage_body,
-        &["not an etcd server"],
-    ),
-    row(
-        Client::Etcd,
-        "redirect",
-        http_redirect,
-        &["not an etcd server"],
-    ),
-    row(
-        Client::Etcd,
+    etcd("garbage", garbage_body, &["not an etcd server"]),
+    etcd("redirect", http_redirect, &["not an etcd server"]),
+    etcd(
         "a refusal without end",
         long_refusal,
         &["etcd refuses", "bytes)"],
     ),
-    row(
-        Client::Etcd,
+    etcd(
         "a huge body",
         huge_body,
         &["longer than 67108864 bytes", "--rdzv-endpoint"],

@@ -8,6 +8,9 @@ mod coordinator;
 mod etcd;
 mod peer;
 mod store;
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 mod table;
 
 use std::sync::atomic::Ordering;

@@ -2,133 +2,72 @@
 
 use std::time::Duration;
 
-use crate::clients::Client;
 use crate::peer::Peer;
-use crate::table::{GARBAGE, Row, http_in_turn, http_redirect, row, say, ssh};
+use crate::table::{GARBAGE, Row, get, http_in_turn, http_redirect, list, say, ssh};
 
 pub(crate) const ROWS: &[Row] = &[
     // Instead of an answer to the preamble.
-    row(
-        Client::Get,
-        "silent",
-        Peer::hold,
-        &["said nothing", "address and port"],
-    ),
-    row(
-        Client::Get,
-        "accepts and closes",
-        hang_up,
-        &["closed the connection"],
-    ),
-    row(
-        Client::Get,
-        "resets",
-        Peer::reset,
-        &["talk to", "check the address"],
-    ),
-    row(
-        Client::Get,
-        "HTTP at once",
-        http_at_once,
-        &["an HTTP server", "400"],
-    ),
-    row(
-        Client::Get,
+    get("silent", Peer::hold, &["said nothing", "address and port"]),
+    get("accepts and closes", hang_up, &["closed the connection"]),
+    get("resets", Peer::reset, &["talk to", "check the address"]),
+    get("HTTP at once", http_at_once, &["an HTTP server", "400"]),
+    get(
         "HTTP after a whole request",
         http_in_turn,
         &["an HTTP server", "404"],
     ),
-    row(
-        Client::Get,
-        "redirect",
-        http_redirect,
-        &["an HTTP server", "301"],
-    ),
-    row(Client::Get, "HTTP/2 settings", http2, &["HTTP/2 or gRPC"]),
-    row(
-        Client::Get,
-        "TLS alert",
-        tls_alert,
-        &["a TLS server", "plain"],
-    ),
-    row(
-        Client::Get,
-        "SSH banner",
-        ssh,
-        &["an SSH server", "OpenSSH"],
-    ),
-    row(Client::Get, "mail banner", mail, &["a mail or FTP server"]),
-    row(Client::Get, "endless banner", endless, &["it answered"]),
-    row(
-        Client::Get,
-        "another nonce",
-        another_nonce,
-        &["it answered"],
-    ),
-    row(Client::Get, "half a nonce", half_a_nonce, &["2 of 4 bytes"]),
+    get("redirect", http_redirect, &["an HTTP server", "301"]),
+    get("HTTP/2 settings", http2, &["HTTP/2 or gRPC"]),
+    get("TLS alert", tls_alert, &["a TLS server", "plain"]),
+    get("SSH banner", ssh, &["an SSH server", "OpenSSH"]),
+    get("mail banner", mail, &["a mail or FTP server"]),
+    get("endless banner", endless, &["it answered"]),
+    get("another nonce", another_nonce, &["it answered"]),
+    get("half a nonce", half_a_nonce, &["2 of 4 bytes"]),
     // After a good handshake.
-    row(
-        Client::Get,
+    get(
         "endless value",
         endless_value,
         &["get key /key", "at most 1048576", "max_reply_bytes"],
     ),
-    row(
-        Client::Get,
+    get(
         "negative length",
         negative_length,
         &["get key /key", "impossible length -1"],
     ),
-    row(
-        Client::Get,
+    get(
         "half a value, then the end",
         half_a_value,
         &["get key /key", "closed the connection"],
     ),
-    row(
-        Client::Get,
+    get(
         "half a value, then silence",
         stuck_value,
         &["get key /key", "did not answer"],
     ),
-    row(
-        Client::Get,
+    get(
         "a byte at a time",
         slow_value,
         &["get key /key", "did not answer"],
     ),
-    row(
-        Client::Get,
-        "a wrong end of the wait",
-        wrong_release,
-        &["key", "0x07"],
-    ),
-    row(
-        Client::Get,
+    get("a wrong end of the wait", wrong_release, &["key", "0x07"]),
+    get(
         "reset in the value",
         reset_in_value,
         &["get key /key", "closed the connection"],
     ),
-    row(
-        Client::List,
+    list(
         "a huge count",
         huge_count,
         &["list key", "at most 1048576", "max_reply_bytes"],
     ),
-    row(
-        Client::List,
+    list(
         "a count that is too small for what follows",
         many_keys,
         &["list key", "at most 1048576"],
     ),
-    row(
-        Client::List,
-        "a huge key",
-        huge_key,
-        &["list key", "at most 1048576"],
-    ),
-    row(
-        Client::List,
+    list("a huge key", huge_key, &["list key", "at most 1048576"]),
+    list(
         "a negative count",
         negative_count,
         &["impossible length -1"],

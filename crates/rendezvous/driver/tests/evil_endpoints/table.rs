@@ -4,7 +4,7 @@ use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 
 use crate::clients::{Client, MAX_REPLY};
 use crate::peer::Peer;
-use crate::{coordinator, etcd, store};
+use crate::{coordinator, store};
 
 /// One endpoint and one client.
 pub(crate) struct Row {
@@ -13,17 +13,30 @@ pub(crate) struct Row {
     /// The events of each connection.
     pub(crate) endpoint: fn(Peer),
     /// Parts of what the client says; the address is one of them in every row.
-    pub(crate) says: &'static [&'static str],
+    pub(crate) says: Says,
     /// Most bytes that the client may take.
     pub(crate) most: usize,
 }
 
-pub(crate) const fn row(
-    client: Client,
-    name: &'static str,
-    endpoint: fn(Peer),
-    says: &'static [&'static str],
-) -> Row {
+type Says = &'static [&'static str];
+
+pub(crate) const fn get(name: &'static str, endpoint: fn(Peer), says: Says) -> Row {
+    row(Client::Get, name, endpoint, says)
+}
+
+pub(crate) const fn list(name: &'static str, endpoint: fn(Peer), says: Says) -> Row {
+    row(Client::List, name, endpoint, says)
+}
+
+pub(crate) const fn c10d(name: &'static str, endpoint: fn(Peer), says: Says) -> Row {
+    row(Client::C10d, name, endpoint, says)
+}
+
+pub(crate) const fn etcd(name: &'static str, endpoint: fn(Peer), says: Says) -> Row {
+    row(Client::Etcd, name, endpoint, says)
+}
+
+const fn row(client: Client, name: &'static str, endpoint: fn(Peer), says: Says) -> Row {
     let most = match client {
         Client::Get | Client::List => MAX_REPLY,
         _ => MAX_REPLY_BYTES,
@@ -41,7 +54,7 @@ pub(crate) const GARBAGE: &[u8] = &[0xa5; 4096];
 
 /// Every row there is.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    [store::ROWS, coordinator::ROWS, etcd::ROWS]
+    [store::ROWS, coordinator::ROWS, crate::etcd::ROWS]
         .into_iter()
         .flatten()
 }

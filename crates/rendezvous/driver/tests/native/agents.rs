@@ -13,6 +13,8 @@ use rdzv_rendezvous::{
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{ServerOptions, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer};
 
+use crate::support;
+
 /// Longer than anything takes that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -90,10 +92,8 @@ impl Agent {
 
 pub(crate) fn member() -> Member {
     Member {
-        role: "default".to_owned(),
         local_world_size: 2,
-        share_store: true,
-        master_port: None,
+        ..support::member()
     }
 }
 

@@ -6,4 +6,7 @@ mod agents;
 mod changes;
 mod keep_alive;
 mod rounds;
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../support/mod.rs"]
+mod support;
 mod waiting;

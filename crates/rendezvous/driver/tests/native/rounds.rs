@@ -1,12 +1,11 @@
 //! How rounds come about, and what is in them.
 
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::codec;
-use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
+use rdzv_store::Store as _;
 
 use crate::agents::{Agent, LONG, connect, host, join_all, settings};
 
@@ -35,66 +34,18 @@ fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
 }
 
 #[test]
-fn the_store_of_a_round_is_shared_and_where_workers_meet_is_a_store() {
+fn a_torchrun_reader_sees_the_state_and_the_workers_store() {
     let server = host();
     let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
     let joined = join_all(agents.collect());
-    joined[0].1.store.set("greeting", b"hello").unwrap();
-    assert_eq!(joined[1].1.store.get("greeting").unwrap(), "hello");
-    // The keys are those of torchelastic.
     let reader = connect(server.local_addr());
-    let port = reader.get("torch.rendezvous.run.0/MASTER_PORT").unwrap();
-    assert_eq!(port, joined[1].1.master_port.to_string());
-    let workers = TcpStore::connect(TcpStoreOptions::new(
-        joined[1].1.master_addr.clone(),
-        joined[1].1.master_port,
-    ));
-    workers.unwrap().set("worker", b"1").unwrap();
-}
-
-#[test]
-fn a_torchrun_reader_sees_the_state() {
-    let server = host();
-    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
-    let joined = join_all(agents.collect());
-    let value = connect(server.local_addr())
-        .get("torch.rendezvous.run")
-        .unwrap();
+    let value = reader.get("torch.rendezvous.run").unwrap();
     let state = codec::from_value(&value).unwrap().unwrap();
     assert!(state.complete && !state.closed);
     assert_eq!(state.participants.values().collect::<Vec<_>>(), [&0, &1]);
     assert_eq!(state.last_heartbeats.len(), 2);
-    drop(joined);
-}
-
-#[test]
-fn with_fewer_than_the_most_the_last_call_is_waited_for() {
-    let server = host();
-    let before = Instant::now();
-    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings(2, 4)));
-    let joined = join_all(agents.collect());
-    assert_eq!(joined[0].1.world_size, 2);
-    assert!(before.elapsed() >= Duration::from_millis(300));
-}
-
-#[test]
-fn a_join_that_takes_too_long_says_who_had_come() {
-    let server = host();
-    let mut settings = settings(3, 3);
-    settings.join_timeout = Duration::from_millis(200);
-    let agents = (0..2).map(|number| Agent::new(server.local_addr(), number, settings).joining());
-    let agents: Vec<_> = agents.collect();
-    let mut most = 0;
-    for agent in agents {
-        let (_, error) = agent.join().unwrap();
-        let error = error.unwrap_err();
-        let RendezvousError::JoinTimeout { joined, .. } = &error else {
-            panic!("{error}");
-        };
-        most = most.max(joined.len());
-        assert!(error.to_string().contains("127.0.0.1_"), "{error}");
-    }
-    assert_eq!(most, 2);
+    let port = reader.get("torch.rendezvous.run.0/MASTER_PORT").unwrap();
+    assert_eq!(port, joined[1].1.master_port.to_string());
 }
 
 #[test]
@@ -124,19 +75,4 @@ fn a_different_number_of_nodes_is_named() {
     for agent in joining {
         agent.join().unwrap();
     }
-}
-
-#[test]
-fn an_interrupted_join_ends_and_so_do_later_ones() {
-    let server = host();
-    let agent = Agent::new(server.local_addr(), 0, settings(2, 2));
-    let interrupt = agent.native.interrupter().unwrap();
-    let joining = agent.joining();
-    interrupt();
-    let (mut agent, interrupted) = joining.join().unwrap();
-    assert!(matches!(interrupted, Err(RendezvousError::Interrupted)));
-    assert!(matches!(agent.join(), Err(RendezvousError::Interrupted)));
-    // It does not stand in the way of others.
-    let others = (1..3).map(|number| Agent::new(server.local_addr(), number, settings(2, 2)));
-    assert_eq!(join_all(others.collect()).len(), 2);
 }

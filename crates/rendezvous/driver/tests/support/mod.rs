@@ -1,0 +1,44 @@
+//! Parts that several programs of tests begin with.
+
+#![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
+
+use rdzv_rendezvous::{
+    BackendRegistry, Member, RendezvousBackend, RendezvousConfig, RendezvousParameters,
+};
+use rdzv_store::{ServerOptions, TcpStoreServer};
+
+/// A node that has not joined yet. `nodes` are the fewest and the most; `config` is as for
+/// `--rdzv-conf`.
+pub(crate) fn node(
+    backend: &str,
+    endpoint: &str,
+    run_id: &str,
+    (least, most): (u32, u32),
+    config: &str,
+) -> Box<dyn RendezvousBackend> {
+    let config = RendezvousConfig::parse(config).unwrap();
+    let parameters =
+        RendezvousParameters::new(backend, endpoint, run_id, least, most, config).unwrap();
+    BackendRegistry::with_defaults()
+        .create(&parameters)
+        .unwrap()
+}
+
+/// An agent with one worker.
+pub(crate) fn member() -> Member {
+    Member {
+        role: "default".to_owned(),
+        local_world_size: 1,
+        share_store: true,
+        master_port: None,
+    }
+}
+
+/// A store server that runs no rendezvous.
+pub(crate) fn server() -> TcpStoreServer {
+    TcpStoreServer::start(ServerOptions {
+        host: Some("127.0.0.1".to_owned()),
+        ..ServerOptions::default()
+    })
+    .unwrap()
+}
