@@ -54,5 +54,5 @@ pub use arena::{Arena, Block, Leases, Location, is_leased};
 pub use buffer::{PeerBuffer, SharedBuffer};
 pub use error::ShmError;
 pub use pair::{Link, Offer};
-pub use pool::{Pool, PoolOptions, PooledBuffer};
+pub use pool::{Pool, PooledBuffer};
 pub use ring::{Consumer, Producer};
