@@ -183,32 +183,15 @@ impl Driver {
         if self.has_ended {
             return;
         }
-        let (element, elements) = (call.element, call.elements);
-        match call.operation {
-            Operation::Send { to, tag } => {
-                if let Some(reason) = self.peer(to).takes_nothing.clone() {
-                    return self.lose(to, &reason, false);
-                }
-                self.handle(Input::Send {
-                    operation,
-                    to,
-                    tag,
-                    element,
-                    elements,
-                });
-                self.send_to(to);
+        if let Operation::Send { to, .. } = call.operation {
+            if let Some(reason) = self.peer(to).takes_nothing.clone() {
+                return self.lose(to, &reason, false);
             }
-            Operation::Receive { from, tag } => {
-                self.handle(Input::Receive {
-                    operation,
-                    from,
-                    tag,
-                    element,
-                    elements,
-                });
-                self.check_senders(operation);
-            }
-            _ => {}
+            self.handle(Input::Called(call));
+            self.send_to(to);
+        } else {
+            self.handle(Input::Called(call));
+            self.check_senders(operation);
         }
     }
 
@@ -291,10 +274,15 @@ impl Driver {
                     arriving.send_answers();
                 }
             }
-            Output::Deliver { operation, values } => {
+            Output::Deliver {
+                operation,
+                from,
+                values,
+            } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
                     transfer.values.bytes_mut().copy_from_slice(&values);
                 }
+                self.end(operation, from);
             }
             Output::Done { operation, from } => self.end(operation, from),
             Output::Mismatch {

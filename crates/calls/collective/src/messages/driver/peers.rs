@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use super::Driver;
 use crate::call::Call;
 use crate::error::CollectiveError;
-use crate::matching::{EAGER, Input};
+use crate::matching::{Arrived, EAGER, Input};
 use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
 use crate::messages::arriving::{Arriving, Body, Reading};
 use crate::messages::leaving::Leaving;
 use crate::outbound::Outbound;
-use crate::wire::{Frame, Hello, VERSION};
+use crate::wire::{Envelope, Frame, Hello, VERSION};
 
 /// Bytes of a connection that are read before others have their turn.
 const TURN: usize = 1024 * 1024;
@@ -199,47 +199,34 @@ impl Driver {
             Frame::Message {
                 envelope,
                 eager: false,
-            } => self.handle(Input::Arrived {
-                from: rank,
-                envelope,
-                values: None,
-            }),
+            } => self.arrive(rank, envelope, None),
             Frame::Message { envelope, .. } => match envelope.bytes() {
                 Some(bytes) if bytes <= EAGER => {
-                    let values = vec![0; bytes];
-                    self.set_body(
-                        rank,
-                        Body::Eager {
-                            envelope,
-                            values,
-                            read: 0,
-                        },
-                    );
-                    self.take_values(rank);
-                }
-                _ => {
-                    let Some(bytes) = envelope.bytes() else {
-                        return self.end_not_a_rank(rank, &format!("{envelope:?}"));
+                    let body = Body::Eager {
+                        envelope,
+                        values: vec![0; bytes],
+                        read: 0,
                     };
+                    self.expect(rank, body);
+                }
+                Some(bytes) => {
                     let found = format!("an eager message of {bytes} bytes; {EAGER} are the most");
                     self.end_not_a_rank(rank, &found);
                 }
+                None => self.end_not_a_rank(rank, &format!("{envelope:?}")),
             },
             Frame::Piece { number, payload } => {
                 let payload = payload as usize;
                 match self.matching.room(rank, number, payload) {
                     Ok((operation, offset)) => {
-                        self.set_body(
-                            rank,
-                            Body::Piece {
-                                operation,
-                                number,
-                                offset,
-                                end: offset + payload,
-                                payload,
-                            },
-                        );
-                        self.take_values(rank);
+                        let body = Body::Piece {
+                            operation,
+                            number,
+                            offset,
+                            end: offset + payload,
+                            payload,
+                        };
+                        self.expect(rank, body);
                     }
                     Err(found) => self.end_not_a_rank(rank, &found),
                 }
@@ -250,10 +237,12 @@ impl Driver {
         }
     }
 
-    fn set_body(&mut self, rank: u32, body: Body) {
+    /// Values follow, perhaps none.
+    fn expect(&mut self, rank: u32, body: Body) {
         if let Some(arriving) = &mut self.peer(rank).arriving {
             arriving.body = body;
         }
+        self.take_values(rank);
     }
 
     /// Tells the machine of values once all of a frame are there.
@@ -261,31 +250,33 @@ impl Driver {
         let Some(arriving) = &mut self.peer(rank).arriving else {
             return;
         };
-        let is_complete = match &arriving.body {
-            Body::Frame => false,
-            Body::Eager { values, read, .. } => *read == values.len(),
-            Body::Piece { offset, end, .. } => offset == end,
-        };
-        if !is_complete {
-            return;
-        }
         match std::mem::replace(&mut arriving.body, Body::Frame) {
-            Body::Frame => {}
             Body::Eager {
-                envelope, values, ..
-            } => self.handle(Input::Arrived {
-                from: rank,
                 envelope,
-                values: Some(values),
-            }),
+                values,
+                read,
+            } if read == values.len() => self.arrive(rank, envelope, Some(values)),
             Body::Piece {
-                number, payload, ..
-            } => self.handle(Input::Received {
+                number,
+                offset,
+                end,
+                payload,
+                ..
+            } if offset == end => self.handle(Input::Received {
                 from: rank,
                 number,
                 bytes: payload,
             }),
+            unfinished => arriving.body = unfinished,
         }
+    }
+
+    fn arrive(&mut self, from: u32, envelope: Envelope, values: Option<Vec<u8>>) {
+        self.handle(Input::Arrived(Arrived {
+            from,
+            envelope,
+            values,
+        }));
     }
 }
 
