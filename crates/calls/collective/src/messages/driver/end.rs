@@ -1,15 +1,13 @@
 //! Failures of operations, the end of the group with them, and leaving it.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags};
 
 use super::{Driver, LEFT, matching};
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::error::CollectiveError;
 use crate::messages::transfer::{Progress, Transfer};
+use crate::polling::Polling;
 use crate::wire::{Cause, Frame, Refusal};
 
 /// The longest time that a rank that leaves waits for peers that have yet to take what it has sent.
@@ -248,6 +246,7 @@ impl Driver {
     /// Sends what is left to the peers, and waits for the answers that are on their way: a connection that is
     /// closed with an unread answer would take back what it has sent. False: there is nothing left to do.
     fn linger(&mut self, until: Instant) -> bool {
+        // Whether each peer that is waited for lets this rank sleep.
         let mut waiting = Vec::new();
         for (&rank, peer) in &mut self.peers {
             let Some(leaving) = &mut peer.leaving else {
@@ -278,28 +277,21 @@ impl Driver {
             if is_sent && let Some(socket) = outbound.socket() {
                 socket.finish();
             }
-            waiting.push((rank, outbound.prepare_to_sleep()));
+            waiting.push(outbound.prepare_to_sleep());
         }
         let left = until.saturating_duration_since(Instant::now());
         if waiting.is_empty() || left.is_zero() {
             return false;
         }
-        let sleeps = waiting.iter().all(|(_, sleeps)| *sleeps);
-        let mut descriptors = Vec::new();
-        for leaving in self.peers.values().filter_map(|peer| peer.leaving.as_ref()) {
-            let outbound = &leaving.outbound;
-            if let Some(socket) = outbound.socket() {
-                let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, outbound.waits_for_socket());
-                descriptors.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
-            }
-            if let Some(doorbell) = outbound.doorbell() {
-                descriptors.push(PollFd::from_borrowed_fd(doorbell, PollFlags::IN));
+        let sleeps = waiting.into_iter().all(|sleeps| sleeps);
+        let mut polling = Polling::default();
+        for (&rank, peer) in &self.peers {
+            if let Some(leaving) = &peer.leaving {
+                polling.add_outbound(rank, &leaving.outbound);
             }
         }
         let left = if sleeps { left } else { Duration::ZERO };
-        let polled = rdzv_event::poll(&mut descriptors, Some(left));
-        drop(descriptors);
+        let polled = polling.wait(Some(left));
         for peer in self.peers.values_mut() {
             if let Some(leaving) = &mut peer.leaving {
                 leaving.outbound.awake();
