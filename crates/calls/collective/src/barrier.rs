@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::call::Operation;
 use crate::error::CollectiveError;
 use crate::group::ProcessGroup;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
+use crate::running::Running;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {

@@ -68,11 +68,6 @@ impl Default for GroupOptions {
     }
 }
 
-fn own_address(options: &GroupOptions, store: &dyn Store) -> IpAddr {
-    let address = options.address.or_else(|| store.address_of_this_host());
-    address.unwrap_or(Ipv4Addr::LOCALHOST.into())
-}
-
 /// Joins the group: returns when all ranks have.
 pub(crate) fn join(
     store: &dyn Store,
@@ -89,12 +84,11 @@ pub(crate) fn join(
         store,
         rank,
         world_size,
-        name: &options.name,
-        epoch: options.epoch,
+        options,
         started: Instant::now(),
-        timeout: options.timeout,
     };
-    let ip = own_address(options, store);
+    let ip = options.address.or_else(|| store.address_of_this_host());
+    let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let listening = |source| CollectiveError::System {
         what: format!(
             "listen on {ip} for the other ranks of process group {}",
@@ -143,15 +137,14 @@ struct Joining<'a> {
     store: &'a dyn Store,
     rank: u32,
     world_size: u32,
-    name: &'a str,
-    epoch: u64,
+    options: &'a GroupOptions,
     started: Instant,
-    timeout: Duration,
 }
 
 impl Joining<'_> {
     fn key(&self, what: impl std::fmt::Display) -> String {
-        format!("rdzv/process_group/{}/{}/{what}", self.name, self.epoch)
+        let GroupOptions { name, epoch, .. } = self.options;
+        format!("rdzv/process_group/{name}/{epoch}/{what}")
     }
 
     /// Rank 0 draws the group id; the others compare the world size.
@@ -171,7 +164,7 @@ impl Joining<'_> {
         let (group, found) = parsed.ok_or_else(|| self.corrupt(&key, &value))?;
         if found != self.world_size {
             return Err(CollectiveError::WorldSize {
-                group: self.name.to_owned(),
+                group: self.options.name.clone(),
                 rank: self.rank,
                 world_size: self.world_size,
                 found,
@@ -199,7 +192,7 @@ impl Joining<'_> {
             return Ok(());
         }
         Err(CollectiveError::AlreadyJoined {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             rank: self.rank,
             found: beginning(&held),
         })
@@ -235,7 +228,8 @@ impl Joining<'_> {
     }
 
     fn wait(&self, keys: &[&str]) -> Result<(), CollectiveError> {
-        let left = self.timeout.saturating_sub(self.started.elapsed());
+        let left = self.options.timeout;
+        let left = left.saturating_sub(self.started.elapsed());
         self.store
             .wait(keys, Some(left))
             .map_err(|error| self.failed(error))
@@ -252,7 +246,7 @@ impl Joining<'_> {
             let missing: Vec<u32> = missing.iter().filter_map(rank_of).collect();
             if !missing.is_empty() {
                 return CollectiveError::Missing {
-                    group: self.name.to_owned(),
+                    group: self.options.name.clone(),
                     rank: self.rank,
                     world_size: self.world_size,
                     missing,
@@ -261,7 +255,7 @@ impl Joining<'_> {
             }
         }
         CollectiveError::Store {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             source: Box::new(source),
         }
     }
@@ -271,7 +265,7 @@ impl Joining<'_> {
             what: format!(
                 "join process group {} as rank {}: rank {peer} is on another host and listens there at {address} only; \
                  give each rank the address of its host, or meet at a store that all reach by its host's address",
-                self.name, self.rank
+                self.options.name, self.rank
             ),
             source: ErrorKind::AddrNotAvailable.into(),
         }
@@ -279,7 +273,7 @@ impl Joining<'_> {
 
     fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
         CollectiveError::Store {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             source: Box::new(StoreError::Corrupt {
                 store: format!("{:?}", self.store),
                 what: format!("key {key} holds {:?}", beginning(value)),

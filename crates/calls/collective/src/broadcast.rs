@@ -58,12 +58,8 @@ impl ProcessGroup {
             own.copy_from_slice(&all[parts.range(rank)]);
         }
         let call = self.next_call::<T>(operation, own.len() as u64);
-        let buffers = Buffers::Between {
-            source: if rank == root { all } else { &[] },
-            source_parts: &parts,
-            target: own,
-            target_parts: &mine,
-        };
+        let source = if rank == root { all } else { &[] };
+        let buffers = Buffers::Between((source, &parts), (own, &mine));
         self.run_schedule(call, &schedule, buffers, None)
     }
 }

@@ -3,6 +3,7 @@
 use crate::call::Operation;
 use crate::element::Element;
 use crate::error::CollectiveError;
+use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts, Schedule};
 
@@ -33,10 +34,7 @@ impl ProcessGroup {
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
         let call = self.next_call::<T>(operation, own.len() as u64);
-        let buffers = crate::exchange::Buffers::InPlace {
-            values: &mut all,
-            parts: &parts,
-        };
+        let buffers = Buffers::InPlace((&mut all, &parts));
         self.run_schedule(call, &schedule, buffers, None)?;
         Ok(Some(all))
     }
@@ -120,32 +118,37 @@ impl ProcessGroup {
         what: &'static str,
         lengths: &[u64],
     ) -> Result<(Vec<T>, Parts), CollectiveError> {
-        let most = self.largest / size_of::<T>() as u64;
-        let mut left = most;
-        for (rank, length) in (0..).zip(lengths) {
-            left = left
-                .checked_sub(*length)
-                .ok_or(CollectiveError::TooLarge {
-                    what,
-                    rank,
-                    length: *length,
-                    element: T::TYPE,
-                    largest: self.largest,
-                })
-                .inspect_err(|error| self.set_broken(error))?;
-        }
+        let room = room(what, lengths, self.largest);
+        let room = room.inspect_err(|error| self.set_broken(error))?;
         let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
-        let total = (most - left) as usize;
-        let mut room = Vec::new();
-        if room.try_reserve_exact(total).is_err() {
-            let error = CollectiveError::System {
-                what: format!("{what}: reserve room for {total} x {}", T::TYPE),
-                source: std::io::ErrorKind::OutOfMemory.into(),
-            };
-            self.set_broken(&error);
-            return Err(error);
-        }
-        room.resize(total, T::default());
         Ok((room, Parts::of(&lengths)))
     }
+}
+
+/// Room for as many elements as these lengths are together, of at most `largest` bytes.
+fn room<T: Element>(
+    what: &'static str,
+    lengths: &[u64],
+    largest: u64,
+) -> Result<Vec<T>, CollectiveError> {
+    let most = largest / size_of::<T>() as u64;
+    let mut left = most;
+    for (rank, &length) in (0..).zip(lengths) {
+        left = left.checked_sub(length).ok_or(CollectiveError::TooLarge {
+            what,
+            rank,
+            length,
+            element: T::TYPE,
+            largest,
+        })?;
+    }
+    let total = (most - left) as usize;
+    let mut room = Vec::new();
+    let reserved = room.try_reserve_exact(total);
+    reserved.map_err(|_| CollectiveError::System {
+        what: format!("{what}: reserve room for {total} x {}", T::TYPE),
+        source: std::io::ErrorKind::OutOfMemory.into(),
+    })?;
+    room.resize(total, T::default());
+    Ok(room)
 }

@@ -12,9 +12,10 @@ use crate::element::Element;
 use crate::error::CollectiveError;
 use crate::exchange::{self, Buffers, Scratch};
 use crate::interrupt::Watch;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
 use crate::messages::{Membership, PointToPoint};
 use crate::reduce_op::ReduceOp;
+use crate::running::Running;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
 
@@ -177,7 +178,7 @@ impl ProcessGroup {
             _ => values.len() as u64,
         };
         let call = self.next_call::<T>(operation, elements);
-        let buffers = Buffers::InPlace { values, parts };
+        let buffers = Buffers::InPlace((values, parts));
         self.run_schedule(call, schedule, buffers, reduce)
     }
 
@@ -223,7 +224,7 @@ impl ProcessGroup {
             timeout,
         };
         if self.mesh.interrupt().is_raised() {
-            let error = self.mesh.interrupted(&running);
+            let error = running.interrupted(self.rank());
             self.set_broken(&error);
             return Err(error);
         }

@@ -74,6 +74,7 @@ mod polling;
 mod queue;
 mod reduce;
 mod reduce_op;
+mod running;
 mod schedule;
 mod shared;
 mod shared_reduction;

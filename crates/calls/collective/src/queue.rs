@@ -4,7 +4,7 @@
 //! they run on the caller's thread, once the queue is empty.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,14 +18,8 @@ use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-type Operation = Box<dyn FnOnce(&mut ProcessGroup) + Send>;
-
-enum Message {
-    /// The group is the thread's until it is asked back.
-    Take(Box<ProcessGroup>),
-    Run(Operation),
-    GiveBack,
-}
+/// Something to do with the group that the thread has: to bring it, to use it, or to take it back.
+type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
 /// A process group whose operations can be asynchronous. They run one after another, in the order of the calls.
 ///
@@ -82,8 +76,7 @@ impl Drop for Place {
 }
 
 struct QueueThread {
-    messages: Sender<Message>,
-    returned: Receiver<Box<ProcessGroup>>,
+    orders: Sender<Order>,
     handle: JoinHandle<()>,
 }
 
@@ -134,17 +127,19 @@ impl GroupQueue {
             })?,
         };
         let thread = self.thread.insert(thread);
-        if let Some(group) = self.idle.take() {
-            thread.send(Message::Take(group))?;
+        if let Some(mut group) = self.idle.take() {
+            group.set_beside(true);
+            thread.send(|held| *held = Some(group))?;
         }
         let (completer, work) = work();
         let place = Place::new(&self.queued);
-        thread.send(Message::Run(Box::new(move |group| {
+        thread.send(|held| {
+            let Some(group) = held else { return };
             let outcome = operation(group);
             // Who learns of the end may find the queue empty.
             drop(place);
             completer.complete(outcome);
-        })))?;
+        })?;
         // The thread may have been woken on this processor, and would wait for the whole slice of
         // this one.
         thread::yield_now();
@@ -173,8 +168,16 @@ impl GroupQueue {
         let group = match (self.idle.take(), &self.thread) {
             (Some(group), _) => group,
             (None, Some(thread)) => {
-                thread.send(Message::GiveBack)?;
-                thread.returned.recv().map_err(|_| panicked())?
+                let (give_back, returned) = mpsc::channel();
+                thread.send(move |held| {
+                    if let Some(group) = held.take() {
+                        // Without a receiver the group is dropped: it is left.
+                        let _ = give_back.send(group);
+                    }
+                })?;
+                let mut group = returned.recv().map_err(|_| panicked())?;
+                group.set_beside(false);
+                group
             }
             (None, None) => return Err(panicked()),
         };
@@ -226,9 +229,9 @@ impl Drop for GroupQueue {
 }
 
 impl QueueThread {
-    /// Ends the thread after the messages that were sent.
+    /// Ends the thread after the orders that were sent.
     fn end(self) {
-        drop(self.messages);
+        drop(self.orders);
         // A function that is called when an operation has ended may drop the queue, on this very
         // thread.
         if self.handle.thread().id() == thread::current().id() {
@@ -238,43 +241,24 @@ impl QueueThread {
         let _ = self.handle.join();
     }
 
-    fn send(&self, message: Message) -> Result<(), CollectiveError> {
-        self.messages.send(message).map_err(|_| panicked())
+    fn send(
+        &self,
+        order: impl FnOnce(&mut Option<Box<ProcessGroup>>) + Send + 'static,
+    ) -> Result<(), CollectiveError> {
+        self.orders.send(Box::new(order)).map_err(|_| panicked())
     }
 }
 
 fn start() -> std::io::Result<QueueThread> {
-    let (messages, queued) = mpsc::channel();
-    let (give_back, returned) = mpsc::channel();
+    let (orders, queued) = mpsc::channel::<Order>();
     let run = move || {
-        let mut held: Option<Box<ProcessGroup>> = None;
-        for message in queued {
-            match message {
-                Message::Take(mut group) => {
-                    group.set_beside(true);
-                    held = Some(group);
-                }
-                Message::Run(operation) => {
-                    if let Some(group) = &mut held {
-                        operation(group);
-                    }
-                }
-                Message::GiveBack => {
-                    if let Some(mut group) = held.take() {
-                        group.set_beside(false);
-                        // Without a receiver the group is dropped: it is left.
-                        let _ = give_back.send(group);
-                    }
-                }
-            }
+        let mut held = None;
+        for order in queued {
+            order(&mut held);
         }
     };
     let handle = thread::Builder::new()
         .name("rdzv-group".to_owned())
         .spawn(run)?;
-    Ok(QueueThread {
-        messages,
-        returned,
-        handle,
-    })
+    Ok(QueueThread { orders, handle })
 }

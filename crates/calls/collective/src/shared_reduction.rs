@@ -22,8 +22,9 @@ use zerocopy::IntoBytes;
 use crate::element::{self, Element};
 use crate::error::CollectiveError;
 use crate::exchange::Scratch;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
+use crate::running::Running;
 use crate::schedule::Parts;
 use crate::shared::HALF;
 

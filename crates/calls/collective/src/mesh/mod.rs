@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdzv_shm::SharedBuffer;
 use rdzv_shm::spin::{SpinBudget, SpinWait};
@@ -23,9 +23,10 @@ use crate::error::CollectiveError;
 use crate::inbound::{Inbound, Incoming};
 use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
+use crate::running::Running;
 use crate::shared;
 use crate::socket::{Endpoint, Listener};
-use crate::wire::{Cause, Frame, Hello, VERSION};
+use crate::wire::{Cause, Frame};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
 /// copy and the socket, long enough that system calls do not count.
@@ -38,14 +39,6 @@ pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 /// The most time that a rank waits awake for another one: about what a peer takes that is in the call but has yet to run
 /// on the processor of this rank.
 const AWAKE: Duration = Duration::from_micros(200);
-
-/// An operation in progress.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Running {
-    pub(crate) call: Call,
-    pub(crate) started: Instant,
-    pub(crate) timeout: Duration,
-}
 
 /// All connections of one rank.
 #[derive(Debug)]
@@ -195,7 +188,7 @@ impl Mesh {
                 Err(error) => {
                     // The peer says why it leaves before it leaves.
                     self.read_reply(running, peer)?;
-                    return Err(self.lost(running, peer, error.to_string()));
+                    return Err(running.lost(peer, self.address(peer), &error.to_string()));
                 }
             }
             let state = match incoming.has_begun() {
@@ -222,7 +215,7 @@ impl Mesh {
                 if self.inbound.contains_key(&peer) {
                     break;
                 }
-                return Err(self.lost(running, peer, reason));
+                return Err(running.lost(peer, self.address(peer), &reason));
             }
             let state = "it has not connected to this rank yet";
             self.wait(running, peer, Some(peer), state)?;
@@ -258,7 +251,7 @@ impl Mesh {
                 let reason = reason.to_owned();
                 // The peer says why it leaves before it leaves.
                 self.read_reply(running, peer)?;
-                return Err(self.lost(running, peer, reason));
+                return Err(running.lost(peer, self.address(peer), &reason));
             }
             let wait = *waiting.get_or_insert_with(|| self.spin().begin());
             if !self.spin_for(wait, None) {
@@ -290,25 +283,9 @@ impl Mesh {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let place = &self.endpoints[peer as usize];
-        let hello = Hello {
-            version: VERSION,
-            from: self.member.rank,
-            to: peer,
-            world_size: self.member.world_size,
-            group: self.member.group,
-            offers_memory: false,
-        };
-        match Outbound::dial(place, hello, self.buffer.as_ref()) {
-            Ok(outbound) => Ok(entry.insert(outbound)),
-            Err(source) => Err(CollectiveError::System {
-                what: format!(
-                    "{}: make a socket for rank {peer} at {}",
-                    running.call, place.address
-                ),
-                source,
-            }),
-        }
+        let (place, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, peer, place, buffer, &running.call)?;
+        Ok(entry.insert(outbound))
     }
 
     /// Adds the peers that have connected.

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::{Mesh, Running};
+use super::Mesh;
 use crate::error::CollectiveError;
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
+use crate::running::Running;
 
 impl Mesh {
     /// Waits until every other rank and this one have connected to one another, and know how what they
@@ -28,8 +29,7 @@ impl Mesh {
                     break;
                 }
                 if let Some(reason) = outbound.ended() {
-                    let reason = reason.to_owned();
-                    return Err(self.lost(running, peer, reason));
+                    return Err(running.lost(peer, self.address(peer), reason));
                 }
                 self.wait(running, peer, None, "it has not answered this rank yet")?;
             }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use rdzv_shm::spin::SpinWait;
 use rustix::event::PollFlags;
 
-use super::{Mesh, Running};
+use super::Mesh;
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
+use crate::running::Running;
 
 impl Mesh {
     /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
@@ -42,7 +43,7 @@ impl Mesh {
     ) -> Result<(), CollectiveError> {
         let left = running.timeout.saturating_sub(running.started.elapsed());
         if left.is_zero() {
-            return Err(self.timed_out(running, awaited, state));
+            return Err(running.timed_out(awaited, self.address(awaited), state));
         }
         let slice = self.watch.as_ref().map_or(left, |watch| watch.slice(left));
         let mut arrivals = false;
@@ -50,11 +51,11 @@ impl Mesh {
         if let Some(watch) = &mut self.watch
             && watch.ends()
         {
-            return Err(self.interrupted(running));
+            return Err(running.interrupted(self.member.rank));
         }
         for source in happened {
             match source {
-                Source::Interrupt => return Err(self.interrupted(running)),
+                Source::Interrupt => return Err(running.interrupted(self.member.rank)),
                 Source::Acceptor => arrivals = true,
                 Source::Inbound(_) | Source::Commands => {}
                 Source::Data(peer) => {

@@ -35,6 +35,7 @@ use crate::call::{Call, Operation};
 use crate::element::ElementType;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
+use crate::running::Running;
 use crate::socket::{Endpoint, Listener};
 use crate::wire::Frame;
 use crate::work::{Work, work};
@@ -223,10 +224,13 @@ impl PointToPoint {
             elements: (bytes / element.size()) as u64,
             sequence: state.sequence,
         };
-        let transfer = Transfer {
+        let running = Running {
             call,
             started: Instant::now(),
             timeout: self.timeout,
+        };
+        let transfer = Transfer {
+            running,
             values,
             peer,
             progress: Progress::Unmatched,

@@ -164,7 +164,7 @@ impl Driver {
         if let Some(broken) = self.broken.get() {
             return transfer.values.end(Err(broken.error()));
         }
-        let (call, peer) = (transfer.call, transfer.peer);
+        let (call, peer) = (transfer.running.call, transfer.peer);
         let operation = call.sequence;
         if let Some(deadline) = transfer.deadline() {
             self.deadlines.insert((deadline, operation));
@@ -294,7 +294,7 @@ impl Driver {
                     return;
                 };
                 let error = CollectiveError::MessageSize {
-                    call: transfer.call,
+                    call: transfer.running.call,
                     rank: self.member.rank,
                     peer: from,
                     address: self.address(from),

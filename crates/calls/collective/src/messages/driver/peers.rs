@@ -10,7 +10,8 @@ use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
 use crate::messages::arriving::{Arriving, Body, Reading};
 use crate::messages::leaving::Leaving;
 use crate::outbound::Outbound;
-use crate::wire::{Envelope, Frame, Hello, VERSION};
+use crate::running::shown;
+use crate::wire::{Envelope, Frame, Sent};
 
 /// Bytes of a connection that are read before others have their turn.
 const TURN: usize = 1024 * 1024;
@@ -25,20 +26,8 @@ impl Driver {
         if peer.leaving.is_some() || peer.takes_nothing.is_some() {
             return Ok(());
         }
-        let place = &self.endpoints[rank as usize];
-        let hello = Hello {
-            version: VERSION,
-            from: self.member.rank,
-            to: rank,
-            world_size: self.member.world_size,
-            group: self.member.group,
-            offers_memory: false,
-        };
-        let outbound = Outbound::dial(place, hello, self.buffer.as_ref());
-        let outbound = outbound.map_err(|source| CollectiveError::System {
-            what: format!("{call}: make a socket for rank {rank} at {}", place.address),
-            source,
-        })?;
+        let (place, buffer) = (&self.endpoints[rank as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, rank, place, buffer, call)?;
         peer.leaving = Some(Leaving::new(outbound));
         // The hello of a socket is only queued.
         self.send_to(rank);
@@ -97,23 +86,19 @@ impl Driver {
             && let Some(leaving) = &mut self.peer(rank).leaving
         {
             match leaving.outbound.read_reply() {
-                Ok(None) => break,
-                Ok(Some(Frame::Accept { .. })) => {}
-                Ok(Some(Frame::Matched { number })) => {
+                None => break,
+                Some(Ok(Frame::Matched { number })) => {
                     // What the peer has matched it has.
                     self.end_sent(rank);
                     self.handle(Input::Matched { by: rank, number });
                     self.send_to(rank);
                 }
-                Ok(Some(Frame::Leave)) => leaving.left = true,
-                Ok(Some(Frame::Abort { suspect, cause })) => {
+                Some(Ok(Frame::Leave)) => leaving.left = true,
+                Some(Ok(Frame::Abort { suspect, cause })) => {
                     return self.end_aborted(rank, suspect, cause);
                 }
-                Ok(Some(Frame::Refuse(refusal))) => return self.end_refused(rank, refusal),
-                Ok(Some(frame)) => return self.end_not_a_rank(rank, &format!("{frame:?}")),
-                Err(bytes) => {
-                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
-                }
+                Some(Ok(Frame::Refuse(refusal))) => return self.end_refused(rank, refusal),
+                Some(sent) => return self.end_not_a_rank(rank, &shown(sent)),
             }
         }
         // An accept frame may have been among the answers.
@@ -173,10 +158,7 @@ impl Driver {
                     bytes += read;
                     self.take_values(rank);
                 }
-                Ok(Reading::Frame(frame)) => self.take_frame(rank, frame),
-                Ok(Reading::Wrong(bytes)) => {
-                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
-                }
+                Ok(Reading::Frame(sent)) => self.take_frame(rank, sent),
                 Err(error) => return self.end_arriving(rank, &error.to_string(), true),
             }
         }
@@ -194,13 +176,13 @@ impl Driver {
         }
     }
 
-    fn take_frame(&mut self, rank: u32, frame: Frame) {
-        match frame {
-            Frame::Message {
+    fn take_frame(&mut self, rank: u32, sent: Sent) {
+        match sent {
+            Ok(Frame::Message {
                 envelope,
                 eager: false,
-            } => self.arrive(rank, envelope, None),
-            Frame::Message { envelope, .. } => match envelope.bytes() {
+            }) => self.arrive(rank, envelope, None),
+            Ok(Frame::Message { envelope, .. }) => match envelope.bytes() {
                 Some(bytes) if bytes <= EAGER => {
                     let body = Body::Eager {
                         envelope,
@@ -215,7 +197,7 @@ impl Driver {
                 }
                 None => self.end_not_a_rank(rank, &format!("{envelope:?}")),
             },
-            Frame::Piece { number, payload } => {
+            Ok(Frame::Piece { number, payload }) => {
                 let payload = payload as usize;
                 match self.matching.room(rank, number, payload) {
                     Ok((operation, offset)) => {
@@ -231,9 +213,9 @@ impl Driver {
                     Err(found) => self.end_not_a_rank(rank, &found),
                 }
             }
-            Frame::Abort { suspect, cause } => self.end_aborted(rank, suspect, cause),
-            Frame::Leave => self.end_arriving(rank, LEFT_IN_ORDER, false),
-            frame => self.end_not_a_rank(rank, &format!("{frame:?}")),
+            Ok(Frame::Abort { suspect, cause }) => self.end_aborted(rank, suspect, cause),
+            Ok(Frame::Leave) => self.end_arriving(rank, LEFT_IN_ORDER, false),
+            sent => self.end_not_a_rank(rank, &shown(sent)),
         }
     }
 
