@@ -368,11 +368,7 @@ mod tests {
         assert_eq!(pool.kept(), 3 * MEBI);
         assert_eq!(pool.take(MEBI).as_ref().as_ptr(), last);
         drop(pool.take(4 * MEBI));
-        assert_eq!(
-            pool.kept(),
-            0,
-            "a buffer larger than the limit pushes all out"
-        );
+        assert_eq!(pool.kept(), 0, "one larger than the limit pushes all out");
         drop(pool.take(MEBI));
         pool.clear();
         assert_eq!(pool.kept(), 0);
