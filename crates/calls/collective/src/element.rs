@@ -336,6 +336,9 @@ mod tests {
         assert_eq!(combined(ReduceOp::Sum, 3_i32, 4), 7);
         assert_eq!(combined(ReduceOp::Sum, i64::MAX, 1), i64::MIN);
         assert_eq!(combined(ReduceOp::Product, 3_u16, 4), 12);
+        assert_eq!(combined(ReduceOp::Product, 300_u16, 601), 49_228);
+        assert_eq!(combined(ReduceOp::Product, -300_i16, -301), 24_764);
+        assert_eq!(combined(ReduceOp::Product, 1_u64 << 62, 5), 1 << 62);
         assert_eq!(combined(ReduceOp::Product, 0.5_f32, 4.0), 2.0);
         assert_eq!(combined(ReduceOp::Min, -1.5_f64, 2.0), -1.5);
         assert_eq!(combined(ReduceOp::Max, 200_u8, 7), 200);

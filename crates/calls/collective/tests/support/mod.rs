@@ -75,7 +75,7 @@ pub(crate) fn run_each<R: Send>(
     })
 }
 
-/// Options with which values go through Unix sockets only, and through TCP.
+/// Options with which values of ranks on one host go through Unix sockets.
 pub(crate) fn not_shared() -> GroupOptions {
     GroupOptions {
         shared: false,
@@ -83,6 +83,7 @@ pub(crate) fn not_shared() -> GroupOptions {
     }
 }
 
+/// Options with which all values go through TCP.
 pub(crate) fn far() -> GroupOptions {
     GroupOptions {
         local: false,
