@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::{Handshake, Inbound};
 use crate::socket::Listener;
 use crate::wire::{Frame, GroupId, Hello, Refusal, VERSION};
@@ -52,7 +52,7 @@ impl Acceptor {
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,
-    ) -> Result<BTreeMap<u32, Inbound>, CollectiveError> {
+    ) -> Result<BTreeMap<u32, Inbound>> {
         self.accept()?;
         let mut accepted = BTreeMap::new();
         for mut arriving in std::mem::take(&mut self.handshakes) {
@@ -95,7 +95,7 @@ impl Acceptor {
         }
     }
 
-    fn accept(&mut self) -> Result<(), CollectiveError> {
+    fn accept(&mut self) -> Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::exchange::{Buffers, Source, Target};
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
@@ -13,11 +13,7 @@ impl ProcessGroup {
     ///
     /// Both have to have the same length on all ranks, a multiple of the world size. The part for
     /// this rank itself is copied.
-    pub fn all_to_all<T: Element>(
-        &mut self,
-        source: &[T],
-        target: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
         if !source.len().is_multiple_of(world_size as usize) {
@@ -39,7 +35,7 @@ impl ProcessGroup {
         elements: u64,
         source: Source<'_, T>,
         target: Target<'_, T>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let rank = self.rank();
         target.0[target.1.range(rank)].copy_from_slice(&source.0[source.1.range(rank)]);
         let call = self.next_call::<T>(operation, elements);
@@ -60,7 +56,7 @@ impl ProcessGroup {
         source_lengths: &[usize],
         target: &mut [T],
         target_lengths: &[usize],
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let (rank, world_size) = (self.rank(), self.world_size());
         for (what, lengths, all) in [
             ("source", source_lengths, source.len()),
@@ -97,7 +93,7 @@ impl ProcessGroup {
     }
 
     /// Tells each rank how many elements this one has for it; returns how many each has for this one.
-    fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>, CollectiveError> {
+    fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = outgoing.to_vec();
         let each = Parts::even(self.world_size(), outgoing.len());
         let (source, target) = ((outgoing, &each), (&mut incoming[..], &each));
@@ -113,10 +109,7 @@ impl ProcessGroup {
     /// [`CollectiveError::Argument`] if there are not as many lists as ranks;
     /// [`CollectiveError::TooLarge`] if the ranks have more for this one than
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
-    pub fn all_to_all_unequal<T: Element>(
-        &mut self,
-        lists: &[Vec<T>],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
+    pub fn all_to_all_unequal<T: Element>(&mut self, lists: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let world_size = self.world_size();
         self.check_length("all_to_all_unequal", lists.len(), world_size as usize)?;
         let outgoing: Vec<u64> = lists.iter().map(|list| list.len() as u64).collect();

@@ -24,7 +24,7 @@ use rdzv_store::{Store, StoreError};
 use uuid::Uuid;
 
 use crate::acceptor::Member;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
 use crate::messages::Setup;
@@ -74,7 +74,7 @@ pub(crate) fn join(
     rank: u32,
     world_size: u32,
     options: &GroupOptions,
-) -> Result<(Mesh, Setup), CollectiveError> {
+) -> Result<(Mesh, Setup)> {
     if rank >= world_size {
         return Err(CollectiveError::Argument(format!(
             "rank {rank} of {world_size}: ranks are 0 to one less than the world size"
@@ -148,7 +148,7 @@ impl Joining<'_> {
     }
 
     /// Rank 0 draws the group id; the others compare the world size.
-    fn agree_on_group(&self) -> Result<Uuid, CollectiveError> {
+    fn agree_on_group(&self) -> Result<Uuid> {
         let key = self.key("group");
         if self.rank == 0 {
             let group = Uuid::new_v4();
@@ -178,14 +178,14 @@ impl Joining<'_> {
         address: SocketAddr,
         messages: u16,
         local: Option<(&str, &str)>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let host = local.map_or_else(String::new, |(name, host)| format!(" {name} {host}"));
         let value = format!("{address} {messages}{host}");
         self.claim(&self.key(self.rank), &value)
     }
 
     /// Writes a key that nobody may have written before.
-    fn claim(&self, key: &str, value: &str) -> Result<(), CollectiveError> {
+    fn claim(&self, key: &str, value: &str) -> Result<()> {
         let held = self.store.compare_set(key, b"", value.as_bytes());
         let held = held.map_err(|error| self.failed(error))?;
         if held[..] == *value.as_bytes() {
@@ -199,10 +199,7 @@ impl Joining<'_> {
     }
 
     /// Where all ranks listen, for collectives and for messages; those of our host are local.
-    fn all_endpoints(
-        &self,
-        host: Option<&str>,
-    ) -> Result<(Vec<Endpoint>, Vec<Endpoint>), CollectiveError> {
+    fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.wait(&keys)?;
@@ -227,7 +224,7 @@ impl Joining<'_> {
         endpoints.collect()
     }
 
-    fn wait(&self, keys: &[&str]) -> Result<(), CollectiveError> {
+    fn wait(&self, keys: &[&str]) -> Result<()> {
         let left = self.options.timeout;
         let left = left.saturating_sub(self.started.elapsed());
         self.store

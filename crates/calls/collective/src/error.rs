@@ -296,6 +296,9 @@ pub enum CollectiveError {
     },
 }
 
+/// The result of something that fails as an operation of a group does.
+pub type Result<T, E = CollectiveError> = std::result::Result<T, E>;
+
 impl CollectiveError {
     /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
     /// `own_rank`.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::element::{self, Element};
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
 use crate::running::Running;
@@ -57,7 +57,7 @@ pub(crate) fn run<T: Element>(
     mut buffers: Buffers<'_, T>,
     reduce: Option<ReduceOp>,
     scratch: &mut Scratch,
-) -> Result<(), CollectiveError> {
+) -> Result<()> {
     let most = (mesh.longest() / size_of::<T>() / schedule.widest as usize).max(1);
     let longest = buffers.outgoing().1.longest();
     let longest = longest.max(buffers.incoming().1.longest());
@@ -85,7 +85,7 @@ impl Pieces {
         buffers: &mut Buffers<'_, T>,
         reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         for step in &schedule.steps {
             if let Some(message) = step.send
                 && !self.is_over(message, buffers.outgoing().1)
@@ -117,7 +117,7 @@ impl Pieces {
         (values, parts): Target<'_, T>,
         reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         if reduce.is_none() && message.count == 1 {
             let own = &mut values[parts.piece(message.part, self.piece, self.most)];
             return mesh.receive(running, message.peer, own.as_mut_bytes());

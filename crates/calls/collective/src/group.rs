@@ -9,7 +9,7 @@ use crate::bootstrap::{self, GroupOptions};
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::exchange::{self, Buffers, Scratch};
 use crate::interrupt::Watch;
 use crate::mesh::Mesh;
@@ -44,12 +44,7 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// Joins the group of all ranks in this store. Returns when all ranks have joined, or names those
     /// that have not within the timeout. The timeout is that of every later operation as well.
-    pub fn new(
-        store: &dyn Store,
-        rank: u32,
-        world_size: u32,
-        timeout: Duration,
-    ) -> Result<Self, CollectiveError> {
+    pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
             ..GroupOptions::default()
@@ -63,7 +58,7 @@ impl ProcessGroup {
         rank: u32,
         world_size: u32,
         options: &GroupOptions,
-    ) -> Result<Self, CollectiveError> {
+    ) -> Result<Self> {
         let (mesh, setup) = bootstrap::join(store, rank, world_size, options)?;
         let broken = Arc::new(OnceLock::new());
         let messages = PointToPoint::new(
@@ -91,7 +86,7 @@ impl ProcessGroup {
     /// [`ProcessGroup::epoch`]. Returns when all ranks have joined, as [`ProcessGroup::new`] does.
     ///
     /// Ranks that still wait for this one in the old group get an error at once.
-    pub fn rebuild(self, store: &dyn Store) -> Result<Self, CollectiveError> {
+    pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
             timeout: self.timeout,
@@ -172,7 +167,7 @@ impl ProcessGroup {
         values: &mut [T],
         parts: &Parts,
         reduce: Option<ReduceOp>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let elements = match operation {
             Operation::AllGatherUnequal => 0,
             _ => values.len() as u64,
@@ -200,7 +195,7 @@ impl ProcessGroup {
         schedule: &Schedule,
         buffers: Buffers<'_, T>,
         reduce: Option<ReduceOp>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         self.attempt(call, self.timeout, |mesh, running, scratch| {
             exchange::run(mesh, running, schedule, buffers, reduce, scratch)
         })
@@ -211,8 +206,8 @@ impl ProcessGroup {
         &mut self,
         call: Call,
         timeout: Duration,
-        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
+        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R>,
+    ) -> Result<R> {
         if let Some(broken) = self.broken.get() {
             let error = broken.error();
             self.tell_peers();
@@ -254,7 +249,7 @@ impl ProcessGroup {
     }
 
     /// Refuses a rank that the group does not have.
-    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
+    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
         if rank < self.world_size() {
             return Ok(());
         }
@@ -265,12 +260,7 @@ impl ProcessGroup {
     }
 
     /// Refuses a buffer that is not of the length that it has to be.
-    pub(crate) fn check_length(
-        &self,
-        what: &str,
-        found: usize,
-        expected: usize,
-    ) -> Result<(), CollectiveError> {
+    pub(crate) fn check_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         if found == expected {
             return Ok(());
         }

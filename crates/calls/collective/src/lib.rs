@@ -85,7 +85,7 @@ mod work;
 pub use bootstrap::GroupOptions;
 pub use call::{Call, Operation};
 pub use element::{Bool, Element, ElementType};
-pub use error::CollectiveError;
+pub use error::{CollectiveError, Result};
 pub use group::ProcessGroup;
 pub use half::{bf16, f16};
 pub use messages::{PointToPoint, ReceiveBuffer, Received, SendBuffer};

@@ -8,7 +8,7 @@ use rdzv_shm::{Producer, SharedBuffer};
 
 use crate::acceptor::Member;
 use crate::call::Call;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::shared;
 use crate::socket::{Control, Endpoint, Socket};
 use crate::wire::{Frame, Hello, Sent, VERSION};
@@ -48,7 +48,7 @@ impl Outbound {
         place: &Endpoint,
         buffer: Option<&SharedBuffer>,
         call: &Call,
-    ) -> Result<Self, CollectiveError> {
+    ) -> Result<Self> {
         let socket = Socket::dial(place).map_err(|source| CollectiveError::System {
             what: format!("{call}: make a socket for rank {peer} at {}", place.address),
             source,

@@ -12,7 +12,7 @@ use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::Breaker;
 
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
@@ -117,8 +117,8 @@ impl GroupQueue {
     /// in the queue panicked.
     pub fn submit<R: Send + 'static>(
         &mut self,
-        operation: impl FnOnce(&mut ProcessGroup) -> Result<R, CollectiveError> + Send + 'static,
-    ) -> Result<Work<R>, CollectiveError> {
+        operation: impl FnOnce(&mut ProcessGroup) -> Result<R> + Send + 'static,
+    ) -> Result<Work<R>> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
             None => start().map_err(|source| CollectiveError::System {
@@ -155,7 +155,7 @@ impl GroupQueue {
         &mut self,
         mut values: Vec<T>,
         op: ReduceOp,
-    ) -> Result<Work<Vec<T>>, CollectiveError> {
+    ) -> Result<Work<Vec<T>>> {
         self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
     }
 
@@ -164,7 +164,7 @@ impl GroupQueue {
     /// # Errors
     ///
     /// [`CollectiveError::Broken`] if an operation in the queue panicked.
-    pub fn group(&mut self) -> Result<&mut ProcessGroup, CollectiveError> {
+    pub fn group(&mut self) -> Result<&mut ProcessGroup> {
         let group = match (self.idle.take(), &self.thread) {
             (Some(group), _) => group,
             (None, Some(thread)) => {
@@ -189,7 +189,7 @@ impl GroupQueue {
     /// # Errors
     ///
     /// As for [`group`](Self::group).
-    pub fn into_group(mut self) -> Result<ProcessGroup, CollectiveError> {
+    pub fn into_group(mut self) -> Result<ProcessGroup> {
         self.group()?;
         // Before the group is taken out: dropping the queue interrupts a group that is not idle.
         if let Some(thread) = self.thread.take() {
@@ -244,7 +244,7 @@ impl QueueThread {
     fn send(
         &self,
         order: impl FnOnce(&mut Option<Box<ProcessGroup>>) + Send + 'static,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         self.orders.send(Box::new(order)).map_err(|_| panicked())
     }
 }

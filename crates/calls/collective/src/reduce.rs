@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
@@ -21,11 +21,7 @@ impl ProcessGroup {
     /// (few bytes). The order of combination depends on ranks, sizes and hosts only, so that the
     /// result is the same to the last bit on all ranks and in every run. After an error the values
     /// are unspecified.
-    pub fn all_reduce<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::AllReduce { reduce };
@@ -50,7 +46,7 @@ impl ProcessGroup {
         &mut self,
         values: &mut [T],
         reduce: ReduceOp,
-    ) -> Result<Range<usize>, CollectiveError> {
+    ) -> Result<Range<usize>> {
         let reduce = prepare("reduce_scatter", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::ReduceScatter { reduce };
@@ -69,7 +65,7 @@ impl ProcessGroup {
         values: &mut [T],
         reduce: ReduceOp,
         root: u32,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         self.check_rank("reduce to", root)?;
         let reduce = prepare("reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -96,7 +92,7 @@ impl ProcessGroup {
         reduce: ReduceOp,
         destinations: Destinations,
         schedule: impl FnOnce() -> Schedule,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let parts = Parts::even(self.world_size(), values.len());
         if size_of_val(values) <= SMALL || !self.has_shared_buffers() {
             return self.perform(operation, &schedule(), values, &parts, Some(reduce));
@@ -116,11 +112,7 @@ impl ProcessGroup {
 
 /// Refuses an operator that the elements do not have, and applies the factor of a premultiplied sum. Returns
 /// the operator that the ranks apply together.
-fn prepare<T: Element>(
-    what: &str,
-    values: &mut [T],
-    op: ReduceOp,
-) -> Result<ReduceOp, CollectiveError> {
+fn prepare<T: Element>(what: &str, values: &mut [T], op: ReduceOp) -> Result<ReduceOp> {
     if !T::TYPE.allows(op) {
         return Err(CollectiveError::Argument(format!(
             "{what} by {op}: {} has no such operator; see ReduceOp",

@@ -20,7 +20,7 @@
 use zerocopy::IntoBytes;
 
 use crate::element::{self, Element};
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::exchange::Scratch;
 use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
@@ -94,7 +94,7 @@ impl<T: Element> Reduction<'_, T> {
         mesh: &mut Mesh,
         running: &Running,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         mesh.connect_all(running)?;
         let world_size = mesh.member().world_size;
         let most = Layout::new(0, world_size).room / size_of::<T>();
@@ -125,7 +125,7 @@ struct Piece<'a, 'b, T> {
 }
 
 impl<T: Element> Piece<'_, '_, T> {
-    fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
+    fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
         for peer in mesh.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_bytes();
@@ -139,12 +139,7 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn combine(
-        &mut self,
-        mesh: &mut Mesh,
-        running: &Running,
-        scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    fn combine(&mut self, mesh: &mut Mesh, running: &Running, scratch: &mut Scratch) -> Result<()> {
         let rank = mesh.member().rank;
         let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
         for peer in mesh.others() {
@@ -168,7 +163,7 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
+    fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
         let rank = mesh.member().rank;
         let (destinations, place) = (self.of.destinations, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
@@ -187,7 +182,7 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
+    fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
         if !self.of.destinations.include(mesh.member().rank) {
             return Ok(());
         }

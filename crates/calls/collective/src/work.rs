@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_lock::{Condvar, Mutex};
 
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 
 type OnDone = Box<dyn FnOnce() + Send>;
 
@@ -40,7 +40,7 @@ struct Shared<R> {
 struct State<R> {
     ended: bool,
     /// Until it is taken.
-    outcome: Option<Result<R, CollectiveError>>,
+    outcome: Option<Result<R>>,
     on_done: Vec<OnDone>,
 }
 
@@ -64,7 +64,7 @@ impl<R> Work<R> {
     ///
     /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take)
     /// before.
-    pub fn wait(self) -> Result<R, CollectiveError> {
+    pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
         loop {
             if state.ended {
@@ -90,7 +90,7 @@ impl<R> Work<R> {
     }
 
     /// The result of an operation that has ended. Nothing before its end, and nothing the second time.
-    pub fn take(&self) -> Option<Result<R, CollectiveError>> {
+    pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
 
@@ -117,11 +117,11 @@ impl<R> fmt::Debug for Work<R> {
 }
 
 impl<R> Completer<R> {
-    pub(crate) fn complete(mut self, outcome: Result<R, CollectiveError>) {
+    pub(crate) fn complete(mut self, outcome: Result<R>) {
         self.end(outcome);
     }
 
-    fn end(&mut self, outcome: Result<R, CollectiveError>) {
+    fn end(&mut self, outcome: Result<R>) {
         let Some(shared) = self.0.take() else { return };
         let on_done = {
             let mut state = shared.state.lock();

@@ -19,7 +19,7 @@ use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::inbound::{Inbound, Incoming};
 use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
@@ -136,12 +136,7 @@ impl Mesh {
     }
 
     /// Sends a message to a peer, or queues what cannot be sent now.
-    pub(crate) fn post(
-        &mut self,
-        running: &Running,
-        peer: u32,
-        payload: &[&[u8]],
-    ) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&mut self, running: &Running, peer: u32, payload: &[&[u8]]) -> Result<()> {
         let outbound = self.dialled(running, peer)?;
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
@@ -158,7 +153,7 @@ impl Mesh {
         running: &Running,
         peer: u32,
         payload: &mut [u8],
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let mut incoming = Incoming::new(payload);
         let mut checked = false;
         let mut waiting: Option<SpinWait> = None;
@@ -200,7 +195,7 @@ impl Mesh {
     }
 
     /// Waits until a peer has connected to this rank.
-    fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound, CollectiveError> {
+    fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound> {
         while !self.inbound.contains_key(&peer) {
             self.accept_peers()?;
             if self.inbound.contains_key(&peer) {
@@ -237,7 +232,7 @@ impl Mesh {
     }
 
     /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
-    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
+    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<()> {
         let mut waiting: Option<SpinWait> = None;
         loop {
             let mut outbound = self.outbound.iter();
@@ -278,7 +273,7 @@ impl Mesh {
         }
     }
 
-    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound, CollectiveError> {
+    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound> {
         let entry = match self.outbound.entry(peer) {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
@@ -289,7 +284,7 @@ impl Mesh {
     }
 
     /// Adds the peers that have connected.
-    fn accept_peers(&mut self) -> Result<(), CollectiveError> {
+    fn accept_peers(&mut self) -> Result<()> {
         let accepted = self
             .acceptor
             .accept_peers(|peer| self.inbound.contains_key(&peer))?;

@@ -3,18 +3,14 @@
 use std::net::SocketAddr;
 
 use super::Mesh;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::Incoming;
 use crate::running::Running;
 use crate::wire::{Cause, Frame, Sent};
 
 impl Mesh {
     /// Hears what a peer says on the connection that was dialled to it.
-    pub(super) fn read_reply(
-        &mut self,
-        running: &Running,
-        peer: u32,
-    ) -> Result<(), CollectiveError> {
+    pub(super) fn read_reply(&mut self, running: &Running, peer: u32) -> Result<()> {
         let address = self.address(peer);
         let Some(outbound) = self.outbound.get_mut(&peer) else {
             return Ok(());
@@ -32,7 +28,7 @@ impl Mesh {
         running: &Running,
         peer: u32,
         incoming: &Incoming<'_>,
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<bool> {
         let Some(inbound) = self.inbound.get_mut(&peer) else {
             return Ok(true);
         };
@@ -66,7 +62,7 @@ impl Mesh {
         peer: u32,
         sent: Sent,
         incoming: &Incoming<'_>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let (ours, address) = (running.call, self.address(peer));
         if let Ok(Frame::Data { call, .. }) = sent {
             self.last_calls.insert(peer, call);

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Mesh;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 use crate::running::Running;
@@ -11,7 +11,7 @@ use crate::running::Running;
 impl Mesh {
     /// Waits until every other rank and this one have connected to one another, and know how what they
     /// send one another is carried. Only the first time takes any.
-    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<(), CollectiveError> {
+    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<()> {
         if self.all_connected {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl Mesh {
     }
 
     /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
-    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize, CollectiveError> {
+    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize> {
         if let Some(buffer) = &mut self.buffer {
             buffer.reserve().map_err(|error| CollectiveError::System {
                 what: format!("{}: take memory to share", running.call),

@@ -7,7 +7,7 @@ use rdzv_shm::spin::SpinWait;
 use rustix::event::PollFlags;
 
 use super::Mesh;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::polling::{Polling, Source};
 use crate::running::Running;
 
@@ -40,7 +40,7 @@ impl Mesh {
         awaited: u32,
         from: Option<u32>,
         state: &'static str,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let left = running.timeout.saturating_sub(running.started.elapsed());
         if left.is_zero() {
             return Err(running.timed_out(awaited, self.address(awaited), state));
@@ -84,7 +84,7 @@ impl Mesh {
         Ok(())
     }
 
-    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>> {
         let mut left = left;
         for (&peer, outbound) in &mut self.outbound {
             if !outbound.prepare_to_sleep() {

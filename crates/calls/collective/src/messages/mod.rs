@@ -33,7 +33,7 @@ use crate::acceptor::Member;
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::ElementType;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
 use crate::running::Running;
 use crate::socket::{Endpoint, Listener};
@@ -162,12 +162,7 @@ impl PointToPoint {
     /// [`CollectiveError::Argument`] if there is no such rank or it is this one, [`CollectiveError::Broken`] or
     /// [`CollectiveError::Interrupted`] if the group has ended, [`CollectiveError::System`] if there can be no thread.
     /// Other errors are those of the work.
-    pub fn send<B: SendBuffer>(
-        &self,
-        buffer: B,
-        to: u32,
-        tag: u32,
-    ) -> Result<Work<B>, CollectiveError> {
+    pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());
         let (completer, work) = work();
@@ -188,7 +183,7 @@ impl PointToPoint {
         mut buffer: B,
         from: Option<u32>,
         tag: u32,
-    ) -> Result<Work<Received<B>>, CollectiveError> {
+    ) -> Result<Work<Received<B>>> {
         match from {
             Some(from) => self.check_other("receive from", from)?,
             None if self.inner.member.world_size == 1 => {
@@ -212,7 +207,7 @@ impl PointToPoint {
         bytes: usize,
         peer: Option<u32>,
         values: Box<dyn Values>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         if let Some(broken) = self.inner.broken.get() {
             return Err(broken.error());
         }
@@ -239,7 +234,7 @@ impl PointToPoint {
         self.inner.tell(&mut state, Command::Begin(transfer))
     }
 
-    fn check_other(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
+    fn check_other(&self, what: &str, rank: u32) -> Result<()> {
         let Member {
             rank: own,
             world_size,
@@ -297,7 +292,7 @@ impl fmt::Debug for PointToPoint {
 
 impl Inner {
     /// Gives the driver a command. It starts with the first one, which it has before anything else happens.
-    fn tell(&self, state: &mut State, command: Command) -> Result<(), CollectiveError> {
+    fn tell(&self, state: &mut State, command: Command) -> Result<()> {
         if let Stage::Running { commands, .. } = &state.stage {
             commands.send(command);
             return Ok(());

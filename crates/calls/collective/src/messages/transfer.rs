@@ -6,7 +6,7 @@ use std::time::Instant;
 use zerocopy::IntoBytes;
 
 use crate::element::{Element, ElementType};
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::running::Running;
 use crate::work::Completer;
 
@@ -105,7 +105,7 @@ pub(super) trait Values: Send {
     }
 
     /// Ends the work; with the rank at the other end if it succeeded.
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>);
+    fn end(self: Box<Self>, outcome: Result<u32>);
 }
 
 pub(super) struct Sending<B> {
@@ -123,7 +123,7 @@ impl<B: SendBuffer> Values for Sending<B> {
         self.buffer.bytes()
     }
 
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+    fn end(self: Box<Self>, outcome: Result<u32>) {
         let Self { buffer, completer } = *self;
         completer.complete(outcome.map(|_| buffer));
     }
@@ -134,7 +134,7 @@ impl<B: ReceiveBuffer> Values for Receiving<B> {
         self.buffer.bytes_mut()
     }
 
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+    fn end(self: Box<Self>, outcome: Result<u32>) {
         let Self { buffer, completer } = *self;
         completer.complete(outcome.map(|from| Received { buffer, from }));
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::Driver;
 use crate::call::Call;
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::matching::{Arrived, EAGER, Input};
 use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
 use crate::messages::arriving::{Arriving, Body, Reading};
@@ -21,7 +21,7 @@ const READS: usize = 256;
 
 impl Driver {
     /// Connects to a peer, for messages to it or to see whether it is there.
-    pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<(), CollectiveError> {
+    pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<()> {
         let peer = self.peers.entry(rank).or_default();
         if peer.leaving.is_some() || peer.takes_nothing.is_some() {
             return Ok(());
