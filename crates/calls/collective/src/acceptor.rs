@@ -17,6 +17,19 @@ pub(crate) struct Member {
     pub(crate) group: GroupId,
 }
 
+impl Member {
+    /// Refuses a rank that the group does not have.
+    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
+        if rank < self.world_size {
+            return Ok(());
+        }
+        Err(CollectiveError::Argument(format!(
+            "{what} rank {rank}: the group has ranks 0 to {}",
+            self.world_size - 1
+        )))
+    }
+}
+
 /// The listener and those who have come but not said yet who they are.
 #[derive(Debug)]
 pub(crate) struct Acceptor {

@@ -111,7 +111,9 @@ pub(crate) fn join(
             .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
-    joining.publish(address, port, host.as_deref().map(|host| (&*name, host)))?;
+    let local = host.as_ref().map(|host| format!(" {name} {host}"));
+    let place = format!("{address} {port}{}", local.unwrap_or_default());
+    joining.claim(&joining.key(rank), &place)?;
     let (endpoints, for_messages) = joining.all_endpoints(host.as_deref())?;
     let member = Member {
         rank,
@@ -171,17 +173,6 @@ impl Joining<'_> {
             });
         }
         Ok(group)
-    }
-
-    fn publish(
-        &self,
-        address: SocketAddr,
-        messages: u16,
-        local: Option<(&str, &str)>,
-    ) -> Result<()> {
-        let host = local.map_or_else(String::new, |(name, host)| format!(" {name} {host}"));
-        let value = format!("{address} {messages}{host}");
-        self.claim(&self.key(self.rank), &value)
     }
 
     /// Writes a key that nobody may have written before.

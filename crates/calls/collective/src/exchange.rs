@@ -58,7 +58,7 @@ pub(crate) fn run<T: Element>(
     reduce: Option<ReduceOp>,
     scratch: &mut Scratch,
 ) -> Result<()> {
-    let most = (mesh.longest() / size_of::<T>() / schedule.widest as usize).max(1);
+    let most = (mesh.longest / size_of::<T>() / schedule.widest as usize).max(1);
     let longest = buffers.outgoing().1.longest();
     let longest = longest.max(buffers.incoming().1.longest());
     // Without any data every rank still hears from the others, and compares the call.
@@ -104,7 +104,7 @@ impl Pieces {
                     self.receive(mesh, running, message, target, reduce, scratch)?;
                 }
             }
-            mesh.flush(running, mesh.longest())?;
+            mesh.flush(running, mesh.longest)?;
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Pieces {
         let len = self.ranges(message, parts).map(|range| range.len()).sum();
         let arrived: &mut [T] = scratch.room(len);
         mesh.receive(running, message.peer, arrived.as_mut_bytes())?;
-        let arrived_first = message.peer < mesh.member().rank;
+        let arrived_first = message.peer < mesh.member.rank;
         let mut rest = &*arrived;
         for range in self.ranges(message, parts) {
             let (part, after) = rest.split_at(range.len());

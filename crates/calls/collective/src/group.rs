@@ -62,9 +62,9 @@ impl ProcessGroup {
         let (mesh, setup) = bootstrap::join(store, rank, world_size, options)?;
         let broken = Arc::new(OnceLock::new());
         let messages = PointToPoint::new(
-            *mesh.member(),
+            mesh.member,
             setup,
-            Arc::clone(mesh.interrupt()),
+            Arc::clone(&mesh.interrupt),
             Arc::clone(&broken),
             options.timeout,
         );
@@ -104,12 +104,12 @@ impl ProcessGroup {
 
     /// This process's number in the group.
     pub fn rank(&self) -> u32 {
-        self.mesh.member().rank
+        self.mesh.member.rank
     }
 
     /// Number of ranks in the group.
     pub fn world_size(&self) -> u32 {
-        self.mesh.member().world_size
+        self.mesh.member.world_size
     }
 
     /// A function that ends the operation in progress in another thread, and makes all later ones fail with
@@ -128,7 +128,7 @@ impl ProcessGroup {
     /// # Ok::<(), CollectiveError>(())
     /// ```
     pub fn breaker(&self) -> Breaker {
-        let interrupt = Arc::clone(self.mesh.interrupt());
+        let interrupt = Arc::clone(&self.mesh.interrupt);
         Arc::new(move || interrupt.raise())
     }
 
@@ -218,7 +218,7 @@ impl ProcessGroup {
             started: Instant::now(),
             timeout,
         };
-        if self.mesh.interrupt().is_raised() {
+        if self.mesh.interrupt.is_raised() {
             let error = running.interrupted(self.rank());
             self.set_broken(&error);
             return Err(error);
@@ -250,13 +250,7 @@ impl ProcessGroup {
 
     /// Refuses a rank that the group does not have.
     pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
-        if rank < self.world_size() {
-            return Ok(());
-        }
-        Err(CollectiveError::Argument(format!(
-            "{what} rank {rank}: the group has ranks 0 to {}",
-            self.world_size() - 1
-        )))
+        self.mesh.member.check_rank(what, rank)
     }
 
     /// Refuses a buffer that is not of the length that it has to be.

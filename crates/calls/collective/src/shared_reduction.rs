@@ -96,7 +96,7 @@ impl<T: Element> Reduction<'_, T> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         mesh.connect_all(running)?;
-        let world_size = mesh.member().world_size;
+        let world_size = mesh.member.world_size;
         let most = Layout::new(0, world_size).room / size_of::<T>();
         for piece in 0..self.parts.longest().div_ceil(most) {
             let layout = Layout::new(mesh.next_half(running)?, world_size);
@@ -140,7 +140,7 @@ impl<T: Element> Piece<'_, '_, T> {
     }
 
     fn combine(&mut self, mesh: &mut Mesh, running: &Running, scratch: &mut Scratch) -> Result<()> {
-        let rank = mesh.member().rank;
+        let rank = mesh.member.rank;
         let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
         for peer in mesh.others() {
             let own = self.own(rank);
@@ -164,7 +164,7 @@ impl<T: Element> Piece<'_, '_, T> {
     }
 
     fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
-        let rank = mesh.member().rank;
+        let rank = mesh.member.rank;
         let (destinations, place) = (self.of.destinations, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
@@ -183,7 +183,7 @@ impl<T: Element> Piece<'_, '_, T> {
     }
 
     fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
-        if !self.of.destinations.include(mesh.member().rank) {
+        if !self.of.destinations.include(mesh.member.rank) {
             return Ok(());
         }
         for peer in mesh.others() {

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::doorbell::Doorbell;
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::ring::{Consumer, LARGEST, Producer, RingLayout, SMALLEST};
 use crate::sealed::{self, Memory, Pages};
 
@@ -54,7 +54,7 @@ pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
 /// # Errors
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn offer(capacity: usize) -> Result<Offer, ShmError> {
+pub fn offer(capacity: usize) -> Result<Offer> {
     // The offerer writes into the first ring.
     Offer::new(capacity, |[outward, inward]| link(outward, inward))
 }
@@ -63,7 +63,7 @@ impl<T, const N: usize> Offer<T, N> {
     fn new<const RINGS: usize>(
         capacity: usize,
         end: impl FnOnce([Ring; RINGS]) -> T,
-    ) -> Result<Self, ShmError> {
+    ) -> Result<Self> {
         let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
         let length = RINGS * RingLayout::length(capacity);
         let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
@@ -105,7 +105,7 @@ impl<T, const N: usize> Offer<T, N> {
 ///
 /// [`ShmError::Refused`] if it is not what an honest peer of this version passes, and
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link, ShmError> {
+pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link> {
     let [inward, outward] = open(message, descriptors)?;
     Ok(link(outward, inward))
 }
@@ -121,7 +121,7 @@ pub type OfferOneWay = Offer<Producer, DESCRIPTORS_ONE_WAY>;
 /// # Errors
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
+pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay> {
     Offer::new(capacity, |[ring]| {
         Producer::new(ring.layout, ring.data, ring.space)
     })
@@ -132,10 +132,7 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
 /// # Errors
 ///
 /// Those of [`accept`].
-pub fn accept_one_way(
-    message: &[u8; MESSAGE],
-    descriptors: Vec<OwnedFd>,
-) -> Result<Consumer, ShmError> {
+pub fn accept_one_way(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Consumer> {
     let [ring] = open(message, descriptors)?;
     Ok(Consumer::new(ring.layout, ring.data, ring.space))
 }
@@ -159,7 +156,7 @@ fn message(capacity: usize, rings: u8) -> [u8; MESSAGE] {
 fn open<const RINGS: usize>(
     message: &[u8; MESSAGE],
     descriptors: Vec<OwnedFd>,
-) -> Result<[Ring; RINGS], ShmError> {
+) -> Result<[Ring; RINGS]> {
     let refused = |found: String| Err(ShmError::refused("an offer of rings", found));
     if message[..4] != MAGIC {
         return refused("it begins with other bytes".to_owned());

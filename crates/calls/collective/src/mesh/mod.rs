@@ -43,7 +43,7 @@ const AWAKE: Duration = Duration::from_micros(200);
 /// All connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Mesh {
-    member: Member,
+    pub(crate) member: Member,
     endpoints: Vec<Endpoint>,
     acceptor: Acceptor,
     outbound: BTreeMap<u32, Outbound>,
@@ -56,12 +56,15 @@ pub(crate) struct Mesh {
     all_connected: bool,
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
-    longest: usize,
+    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
+    /// so it is for each.
+    pub(crate) longest: usize,
     /// For operations on the caller's thread, and for those beside it.
     spin: [SpinBudget; 2],
     /// Whether the operation runs beside the caller's thread, which computes meanwhile.
     pub(crate) beside: bool,
-    interrupt: Arc<Interrupt>,
+    /// Ends the operation in progress and all later ones, from any thread.
+    pub(crate) interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
 }
 
@@ -118,21 +121,6 @@ impl Mesh {
     /// The spin budget of this rank. Beside a thread that computes it keeps the processor for that time.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
-    }
-
-    /// Ends the operation in progress and all later ones, from any thread.
-    pub(crate) fn interrupt(&self) -> &Arc<Interrupt> {
-        &self.interrupt
-    }
-
-    pub(crate) fn member(&self) -> &Member {
-        &self.member
-    }
-
-    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
-    /// so it is for each.
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
     }
 
     /// Sends a message to a peer, or queues what cannot be sent now.

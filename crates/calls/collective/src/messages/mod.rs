@@ -122,7 +122,6 @@ pub(crate) struct Setup {
 }
 
 /// An order of another thread to the driver. It ends when nobody can tell it anything.
-#[derive(Debug)]
 enum Command {
     Begin(Transfer),
     /// The group was broken by another operation.
@@ -235,21 +234,13 @@ impl PointToPoint {
     }
 
     fn check_other(&self, what: &str, rank: u32) -> Result<()> {
-        let Member {
-            rank: own,
-            world_size,
-            ..
-        } = self.inner.member;
-        let wrong = if rank >= world_size {
-            format!("the group has ranks 0 to {}", world_size - 1)
-        } else if rank == own {
-            "that is this rank".to_owned()
-        } else {
+        let member = &self.inner.member;
+        member.check_rank(what, rank)?;
+        if rank != member.rank {
             return Ok(());
-        };
-        Err(CollectiveError::Argument(format!(
-            "{what} rank {rank}: {wrong}"
-        )))
+        }
+        let wrong = format!("{what} rank {rank}: that is this rank");
+        Err(CollectiveError::Argument(wrong))
     }
 
     /// The group was broken: ends all operations and tells the peers.

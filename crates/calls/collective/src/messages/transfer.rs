@@ -1,6 +1,5 @@
 //! The buffers of messages, and the operations that have them.
 
-use std::fmt;
 use std::time::Instant;
 
 use zerocopy::IntoBytes;
@@ -80,15 +79,6 @@ pub(super) enum Progress {
 impl Transfer {
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.running.started.checked_add(self.running.timeout)
-    }
-}
-
-impl fmt::Debug for Transfer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Transfer");
-        shown
-            .field("call", &self.running.call)
-            .finish_non_exhaustive()
     }
 }
 

@@ -37,7 +37,7 @@ pub use self::block::Block;
 use self::blocks::Blocks;
 pub use self::leases::Leases;
 pub use self::peer::is_leased;
-use crate::error::ShmError;
+use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
 /// Memory of this process that can be leased. Clones are the same arena.
@@ -84,8 +84,8 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`ShmError::System`] if the system refuses.
-    pub fn new(capacity: usize) -> Result<Self, ShmError> {
+    /// [`ShmError::System`](crate::ShmError::System) if the system refuses.
+    pub fn new(capacity: usize) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let blocks = Blocks::new(capacity);
         let pages = Pages::OnDemandWrittenHere;

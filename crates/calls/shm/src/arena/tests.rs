@@ -5,6 +5,7 @@ use rustix::io::dup;
 
 use super::peer::PeerArena;
 use super::*;
+use crate::error::ShmError;
 
 fn opened(arena: &Arena) -> PeerArena {
     let descriptor = dup(arena.descriptor()).unwrap();

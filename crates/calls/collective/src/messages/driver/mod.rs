@@ -41,7 +41,6 @@ impl Setup {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Driver {
     member: Member,
     endpoints: Vec<Endpoint>,
