@@ -119,10 +119,8 @@ impl Acceptor {
                     ErrorKind::WouldBlock => break,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                     _ => {
-                        return Err(CollectiveError::System {
-                            what: "accept the connection of another rank".to_owned(),
-                            source: error,
-                        });
+                        let what = "accept the connection of another rank";
+                        return Err(CollectiveError::system(what, error));
                     }
                 },
             }

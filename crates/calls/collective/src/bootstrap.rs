@@ -89,29 +89,27 @@ pub(crate) fn join(
     };
     let ip = options.address.or_else(|| store.address_of_this_host());
     let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let listening = |source| CollectiveError::System {
-        what: format!(
-            "listen on {ip} for the other ranks of process group {}",
-            options.name
-        ),
-        source,
+    let name = &options.name;
+    let listening = |error| {
+        let what = format!("listen on {ip} for the other ranks of process group {name}");
+        CollectiveError::system(what, error)
     };
     let mut listener = Listener::bind((ip, 0).into()).map_err(listening)?;
     let mut messages = Listener::bind((ip, 0).into()).map_err(listening)?;
     let address = listener.address().map_err(listening)?;
     let port = messages.address().map_err(listening)?.port();
     let group = *joining.agree_on_group()?.as_bytes();
-    let name = local_name(Uuid::new_v4());
+    let local = local_name(Uuid::new_v4());
     let host = options.local.then(host_name).flatten().filter(|_| {
         // TCP does as well.
-        let local = listener
-            .bind_local(&name)
-            .and_then(|()| messages.bind_local(&messages_name(&name)));
-        local
+        let bound = listener
+            .bind_local(&local)
+            .and_then(|()| messages.bind_local(&messages_name(&local)));
+        bound
             .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
-    let local = host.as_ref().map(|host| format!(" {name} {host}"));
+    let local = host.as_ref().map(|host| format!(" {local} {host}"));
     let place = format!("{address} {port}{}", local.unwrap_or_default());
     joining.claim(&joining.key(rank), &place)?;
     let (endpoints, for_messages) = joining.all_endpoints(host.as_deref())?;
@@ -120,9 +118,8 @@ pub(crate) fn join(
         world_size,
         group,
     };
-    let interrupt = Interrupt::new().map_err(|source| CollectiveError::System {
-        what: format!("join process group {}: make an eventfd", options.name),
-        source,
+    let interrupt = Interrupt::new().map_err(|error| {
+        CollectiveError::system(format!("join process group {name}: make an eventfd"), error)
     })?;
     let interrupt = Arc::new(interrupt);
     let setup = Setup {

@@ -300,6 +300,16 @@ pub enum CollectiveError {
 pub type Result<T, E = CollectiveError> = std::result::Result<T, E>;
 
 impl CollectiveError {
+    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        Self::System { what, source }
+    }
+
+    pub(crate) fn broken(first: impl Into<String>) -> Self {
+        let first = first.into();
+        Self::Broken { first }
+    }
+
     /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
     /// `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {

@@ -121,9 +121,8 @@ impl GroupQueue {
     ) -> Result<Work<R>> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
-            None => start().map_err(|source| CollectiveError::System {
-                what: "start the queue thread of a process group".to_owned(),
-                source,
+            None => start().map_err(|error| {
+                CollectiveError::system("start the queue thread of a process group", error)
             })?,
         };
         let thread = self.thread.insert(thread);

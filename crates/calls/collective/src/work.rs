@@ -144,9 +144,7 @@ impl<R> Drop for Completer<R> {
 
 /// The error of work that nobody is left to complete.
 pub(crate) fn panicked() -> CollectiveError {
-    CollectiveError::Broken {
-        first: "the thread that runs its operations panicked".to_owned(),
-    }
+    CollectiveError::broken("the thread that runs its operations panicked")
 }
 
 #[cfg(test)]

@@ -114,10 +114,7 @@ impl Mesh {
                 polling.add(Source::Data(peer), doorbell, PollFlags::IN);
             }
         }
-        let polled = polling.wait(Some(left));
-        polled.map_err(|source| CollectiveError::System {
-            what: "wait for the other ranks".to_owned(),
-            source,
-        })
+        let failed = |error| CollectiveError::system("wait for the other ranks", error);
+        polling.wait(Some(left)).map_err(failed)
     }
 }

@@ -289,14 +289,10 @@ impl Inner {
             return Ok(());
         }
         let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended) else {
-            return Err(CollectiveError::Broken {
-                first: LEFT.to_owned(),
-            });
+            return Err(CollectiveError::broken(LEFT));
         };
-        let starting = |source| CollectiveError::System {
-            what: "start the thread of a process group that moves messages".to_owned(),
-            source,
-        };
+        let what = "start the thread of a process group that moves messages";
+        let starting = |error| CollectiveError::system(what, error);
         let (commands, mailbox) = mailbox().map_err(starting)?;
         commands.send(command);
         let (interrupt, broken) = (Arc::clone(&self.interrupt), Arc::clone(&self.broken));

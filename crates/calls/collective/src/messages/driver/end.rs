@@ -36,11 +36,8 @@ impl Driver {
         self.deadlines.clear();
         for (operation, transfer) in std::mem::take(&mut self.transfers) {
             let error = failed.remove(&operation);
-            transfer
-                .values
-                .end(Err(error.unwrap_or_else(|| CollectiveError::Broken {
-                    first: because.clone(),
-                })));
+            let error = error.unwrap_or_else(|| CollectiveError::broken(&because));
+            transfer.values.end(Err(error));
         }
     }
 
@@ -192,9 +189,7 @@ impl Driver {
     /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in order.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
-            transfer.values.end(Err(CollectiveError::Broken {
-                first: LEFT.to_owned(),
-            }));
+            transfer.values.end(Err(CollectiveError::broken(LEFT)));
         }
         if self.has_ended {
             return;

@@ -24,11 +24,8 @@ impl Driver {
         self.awake_turns = 0;
         let sources = match self.poll() {
             Ok(sources) => sources,
-            Err(source) => {
-                let error = CollectiveError::System {
-                    what: "wait for messages of other ranks".to_owned(),
-                    source,
-                };
+            Err(error) => {
+                let error = CollectiveError::system("wait for messages of other ranks", error);
                 return self.fail(Vec::new(), Some(error));
             }
         };
