@@ -49,9 +49,7 @@ impl ProcessGroup {
         self.broadcast(&mut bytes, root)?;
         decode("broadcast_object", root, &bytes)
     }
-}
 
-impl ProcessGroup {
     /// Room for so many bytes of a rank, which other ranks say that it has.
     ///
     /// # Errors

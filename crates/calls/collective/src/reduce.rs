@@ -8,7 +8,7 @@ use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
-use crate::shared_reduction::{Destinations, Reduction};
+use crate::shared_reduction::Reduction;
 
 /// Up to this many bytes the number of steps counts and not the number of bytes.
 const SMALL: usize = 16 * 1024;
@@ -31,7 +31,7 @@ impl ProcessGroup {
             self.perform(operation, &schedule, values, &whole, Some(reduce))?;
         } else {
             let schedule = || schedule::ring_reduce(rank, world_size);
-            self.reduce_parts(operation, values, reduce, Destinations::Everybody, schedule)?;
+            self.reduce_parts(operation, values, reduce, &|_| true, schedule)?;
         }
         average(values, reduce, world_size);
         Ok(())
@@ -51,7 +51,7 @@ impl ProcessGroup {
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::ReduceScatter { reduce };
         let schedule = || schedule::ring_reduce_scatter(rank, world_size);
-        self.reduce_parts(operation, values, reduce, Destinations::Nobody, schedule)?;
+        self.reduce_parts(operation, values, reduce, &|_| false, schedule)?;
         let own = Parts::even(world_size, values.len()).range(rank);
         average(&mut values[own.clone()], reduce, world_size);
         Ok(own)
@@ -71,26 +71,21 @@ impl ProcessGroup {
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::Reduce { reduce, root };
         let schedule = || schedule::reduce_to(rank, world_size, root);
-        self.reduce_parts(
-            operation,
-            values,
-            reduce,
-            Destinations::Only(root),
-            schedule,
-        )?;
+        self.reduce_parts(operation, values, reduce, &|rank| rank == root, schedule)?;
         if rank == root {
             average(values, reduce, world_size);
         }
         Ok(())
     }
 
-    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise.
+    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise. Ranks
+    /// for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(
         &mut self,
         operation: Operation,
         values: &mut [T],
         reduce: ReduceOp,
-        destinations: Destinations,
+        takes_all: &dyn Fn(u32) -> bool,
         schedule: impl FnOnce() -> Schedule,
     ) -> Result<()> {
         let parts = Parts::even(self.world_size(), values.len());
@@ -102,7 +97,7 @@ impl ProcessGroup {
             values,
             parts: &parts,
             reduce,
-            destinations,
+            takes_all,
         };
         self.attempt(call, self.timeout(), |mesh, running, scratch| {
             reduction.run(mesh, running, scratch)

@@ -35,31 +35,13 @@ pub(crate) const MOST_RANKS: u32 = 16;
 /// nearest cache.
 const CHUNK: usize = 16 * 1024;
 
-/// The ranks that get the finished parts of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Destinations {
-    Nobody,
-    Only(u32),
-    Everybody,
-}
-
-impl Destinations {
-    fn include(self, rank: u32) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::Only(taker) => rank == taker,
-            Self::Everybody => true,
-        }
-    }
-}
-
 /// A buffer that is reduced in place: rank `n` finishes the `n`-th part.
-#[derive(Debug)]
 pub(crate) struct Reduction<'a, T> {
     pub(crate) values: &'a mut [T],
     pub(crate) parts: &'a Parts,
     pub(crate) reduce: ReduceOp,
-    pub(crate) destinations: Destinations,
+    /// `true` for a rank that gets the finished parts of the others.
+    pub(crate) takes_all: &'a dyn Fn(u32) -> bool,
 }
 
 /// Where a piece lies on all shared buffers.
@@ -165,10 +147,10 @@ impl<T: Element> Piece<'_, '_, T> {
 
     fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
         let rank = mesh.member.rank;
-        let (destinations, place) = (self.of.destinations, self.layout.of_part(rank));
+        let (takes_all, place) = (self.of.takes_all, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
-        for peer in mesh.others().filter(|peer| destinations.include(*peer)) {
+        for peer in mesh.others().filter(|peer| takes_all(*peer)) {
             if !mesh.shares_buffer_with(peer) {
                 mesh.post(running, peer, &[bytes])?;
                 continue;
@@ -183,7 +165,7 @@ impl<T: Element> Piece<'_, '_, T> {
     }
 
     fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
-        if !self.of.destinations.include(mesh.member.rank) {
+        if !(self.of.takes_all)(mesh.member.rank) {
             return Ok(());
         }
         for peer in mesh.others() {

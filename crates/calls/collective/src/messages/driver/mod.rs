@@ -79,14 +79,9 @@ struct Peer {
 impl Peer {
     /// Whether values go to it or come from it through shared memory.
     fn has_ring(&self) -> bool {
-        let goes = self
-            .leaving
-            .as_ref()
-            .is_some_and(|one| one.outbound.shares_buffer());
-        goes || self
-            .arriving
-            .as_ref()
-            .is_some_and(|one| one.inbound.doorbell().is_some())
+        let (leaving, arriving) = (self.leaving.as_ref(), self.arriving.as_ref());
+        leaving.is_some_and(|one| one.outbound.shares_buffer())
+            || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
     /// Whether values can go on through its ring; for looking again and again.
