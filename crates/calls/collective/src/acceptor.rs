@@ -18,6 +18,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// The other ranks, from the one before this one downwards.
+    pub(crate) fn others(self) -> impl Iterator<Item = u32> {
+        (0..self.rank)
+            .rev()
+            .chain((self.rank + 1..self.world_size).rev())
+    }
+
     /// Refuses a rank that the group does not have.
     pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
         if rank < self.world_size {
@@ -139,14 +146,10 @@ fn admit(
     is_present: impl Fn(u32) -> bool,
 ) -> Result<u32, Refusal> {
     let hello = hello.ok_or(Refusal::NotAHello)?;
-    let Member {
-        rank,
-        world_size,
-        group,
-    } = *member;
+    let (rank, world_size) = (member.rank, member.world_size);
     if hello.version != VERSION {
         Err(Refusal::Version { expected: VERSION })
-    } else if hello.group != group {
+    } else if hello.group != member.group {
         Err(Refusal::Group)
     } else if hello.world_size != world_size {
         Err(Refusal::WorldSize {

@@ -84,12 +84,7 @@ pub enum Operation {
 
 impl fmt::Display for Call {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            element,
-            elements,
-            sequence,
-            ..
-        } = self;
+        let (element, elements) = (self.element, self.elements);
         let data = format!("{elements} x {element}");
         let text = match self.operation {
             Operation::Barrier => "barrier()".to_owned(),
@@ -110,6 +105,6 @@ impl fmt::Display for Call {
                 format!("receive({data}, from {from}, tag {tag})")
             }
         };
-        write!(formatter, "{text} as operation {sequence}")
+        write!(formatter, "{text} as operation {}", self.sequence)
     }
 }

@@ -108,7 +108,7 @@ struct Piece<'a, 'b, T> {
 
 impl<T: Element> Piece<'_, '_, T> {
     fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
-        for peer in mesh.others() {
+        for peer in mesh.member.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_bytes();
             if mesh.shares_buffer_with(peer) {
@@ -124,7 +124,7 @@ impl<T: Element> Piece<'_, '_, T> {
     fn combine(&mut self, mesh: &mut Mesh, running: &Running, scratch: &mut Scratch) -> Result<()> {
         let rank = mesh.member.rank;
         let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
-        for peer in mesh.others() {
+        for peer in mesh.member.others() {
             let own = self.own(rank);
             if !mesh.reads_buffer_of(peer) {
                 let arrived = scratch.room(own.len());
@@ -150,7 +150,7 @@ impl<T: Element> Piece<'_, '_, T> {
         let (takes_all, place) = (self.of.takes_all, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
-        for peer in mesh.others().filter(|peer| takes_all(*peer)) {
+        for peer in mesh.member.others().filter(|peer| takes_all(*peer)) {
             if !mesh.shares_buffer_with(peer) {
                 mesh.post(running, peer, &[bytes])?;
                 continue;
@@ -168,7 +168,7 @@ impl<T: Element> Piece<'_, '_, T> {
         if !(self.of.takes_all)(mesh.member.rank) {
             return Ok(());
         }
-        for peer in mesh.others() {
+        for peer in mesh.member.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_mut_bytes();
             if !mesh.reads_buffer_of(peer) {

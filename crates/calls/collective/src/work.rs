@@ -66,13 +66,11 @@ impl<R> Work<R> {
     /// before.
     pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
-        loop {
-            if state.ended {
-                let taken = || CollectiveError::Argument("the result was taken before".to_owned());
-                return state.outcome.take().ok_or_else(taken)?;
-            }
+        while !state.ended {
             state = self.0.ended.wait(state);
         }
+        let taken = || CollectiveError::Argument("the result was taken before".to_owned());
+        state.outcome.take().ok_or_else(taken)?
     }
 
     /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,

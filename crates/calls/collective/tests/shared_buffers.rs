@@ -115,7 +115,7 @@ proptest! {
 #[test]
 fn ranks_that_share_no_memory_get_their_values_in_messages() {
     // Two do, two do not: every kind of pair.
-    let mixed = |rank| match rank % 2 {
+    let mixed = |rank: u32| match rank % 2 {
         0 => options(LONG),
         _ => not_shared(),
     };

@@ -307,11 +307,7 @@ impl Matching {
 
     /// A message and a receive have found one another.
     fn pair(&mut self, posted: &Posted, arrived: Arrived) {
-        let Arrived {
-            from,
-            envelope,
-            values,
-        } = arrived;
+        let (from, envelope) = (arrived.from, arrived.envelope);
         let (operation, call) = (posted.call.sequence, &posted.call);
         if (envelope.element, envelope.elements) != (call.element, call.elements) {
             return self.outputs.push_back(Output::Mismatch {
@@ -326,7 +322,7 @@ impl Matching {
             from,
             number,
         });
-        match values {
+        match arrived.values {
             Some(values) => self.outputs.push_back(Output::Deliver {
                 operation,
                 from,

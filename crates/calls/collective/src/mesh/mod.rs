@@ -206,14 +206,6 @@ impl Mesh {
         Ok(self.inbound.get_mut(&peer).expect("it has connected"))
     }
 
-    /// The other ranks, from the one before this one downwards.
-    pub(crate) fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let Member {
-            rank, world_size, ..
-        } = self.member;
-        (0..rank).rev().chain((rank + 1..world_size).rev())
-    }
-
     /// Whether all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
         self.endpoints.iter().all(|place| place.local.is_some())

@@ -17,10 +17,10 @@ impl Mesh {
         }
         // First all are dialled, so that each waits for the slowest only, and not for one after the
         // other.
-        for peer in self.others() {
+        for peer in self.member.others() {
             self.dialled(running, peer)?.send();
         }
-        for peer in self.others() {
+        for peer in self.member.others() {
             self.connected(running, peer)?;
             while !self.outbound[&peer].is_accepted() {
                 self.read_reply(running, peer)?;

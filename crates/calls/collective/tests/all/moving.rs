@@ -149,7 +149,7 @@ fn ranks_that_are_not_near_use_tcp() {
 /// Some ranks offer rings and take them, others do neither: every connection finds its way.
 #[test]
 fn ranks_of_one_host_need_not_agree_on_shared_memory() {
-    let mixed = |rank| match rank {
+    let mixed = |rank: u32| match rank {
         1 => not_shared(),
         _ => options(LONG),
     };

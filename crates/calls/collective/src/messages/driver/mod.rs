@@ -104,15 +104,11 @@ impl Driver {
         interrupt: Arc<Interrupt>,
         broken: Arc<OnceLock<Break>>,
     ) -> Self {
-        let Setup {
-            listener,
-            endpoints,
-            share,
-        } = setup;
-        let buffer = (share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
+        let endpoints = setup.endpoints;
+        let buffer = (setup.share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
         let (buffer, spin) = (buffer.flatten(), spin_budget(&endpoints));
         Self {
-            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
             member,
             endpoints,
             buffer,
@@ -167,8 +163,9 @@ impl Driver {
         if self.interrupt.is_raised() {
             return self.end_interrupted();
         }
-        for other in self.others() {
-            if peer.is_none_or(|peer| peer == other)
+        for other in 0..self.member.world_size {
+            if other != self.member.rank
+                && peer.is_none_or(|peer| peer == other)
                 && let Err(error) = self.dial(other, &call)
             {
                 return self.fail(vec![(operation, error)], None);
@@ -314,13 +311,6 @@ impl Driver {
 
     fn peer(&mut self, rank: u32) -> &mut Peer {
         self.peers.entry(rank).or_default()
-    }
-
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let Member {
-            rank, world_size, ..
-        } = self.member;
-        (0..world_size).filter(move |other| *other != rank)
     }
 
     /// The ranks that send nothing more.
