@@ -64,7 +64,7 @@ impl Acceptor {
     /// The descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.listener.iter().flat_map(Listener::descriptors);
-        listener.chain(self.handshakes.iter().map(|one| one.socket().as_fd()))
+        listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))
     }
 
     /// Accepts connections and reads their first frames. Returns the peers among them; `present` says
@@ -76,7 +76,7 @@ impl Acceptor {
         self.accept()?;
         let mut accepted = BTreeMap::new();
         for mut arriving in std::mem::take(&mut self.handshakes) {
-            let from = arriving.from().to_owned();
+            let from = arriving.from.clone();
             let hello = match arriving.read_hello() {
                 Ok(None) => {
                     self.handshakes.push(arriving);

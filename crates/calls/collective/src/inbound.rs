@@ -13,8 +13,9 @@ use crate::wire::{FRAME, Frame, HELLO, Hello, Sent};
 /// A connection that was accepted and has not said yet who it is.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    socket: Socket,
-    from: String,
+    pub(crate) socket: Socket,
+    /// Where it comes from.
+    pub(crate) from: String,
     /// The hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
@@ -31,15 +32,6 @@ impl Handshake {
             read: 0,
             descriptors: Vec::new(),
         }
-    }
-
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Where it comes from.
-    pub(crate) fn from(&self) -> &str {
-        &self.from
     }
 
     /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
@@ -103,7 +95,7 @@ impl Handshake {
 /// The accepted connection of a peer. Brings its data; takes our accept frame and aborts.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// Shared memory that brings the data instead of the socket. The socket says then that the peer has given up, or
     /// has ended.
     shared: Option<Shared>,
@@ -156,10 +148,6 @@ impl<'a> Incoming<'a> {
 }
 
 impl Inbound {
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
     /// The shared buffer of the peer, if it shares memory with this rank.
     pub(crate) fn buffer(&self) -> Option<&PeerBuffer> {
         self.shared.as_ref().map(|shared| &shared.buffer)

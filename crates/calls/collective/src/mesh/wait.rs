@@ -108,7 +108,7 @@ impl Mesh {
         if let Some(peer) = from
             && let Some(inbound) = self.inbound.get(&peer)
         {
-            let socket = inbound.socket().as_fd();
+            let socket = inbound.socket.as_fd();
             polling.add(Source::Inbound(peer), socket, PollFlags::IN);
             if let Some(doorbell) = inbound.doorbell() {
                 polling.add(Source::Data(peer), doorbell, PollFlags::IN);

@@ -134,7 +134,7 @@ impl Arriving {
     pub(super) fn send_answers(&mut self) {
         while self.has_answers() {
             let rest = IoSlice::new(&self.answers[self.answered..]);
-            match self.inbound.socket().write(&[rest]) {
+            match self.inbound.socket.write(&[rest]) {
                 Ok(0) => return,
                 Ok(written) => self.answered += written,
                 Err(_) => break,

@@ -147,7 +147,7 @@ impl Driver {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::IN, arriving.is_read());
                 flags.set(PollFlags::OUT, arriving.has_answers());
-                let socket = arriving.inbound.socket().as_fd();
+                let socket = arriving.inbound.socket.as_fd();
                 polling.add(Source::Inbound(rank), socket, flags);
                 if let Some(doorbell) = arriving.inbound.doorbell().filter(|_| arriving.is_read()) {
                     polling.add(Source::Data(rank), doorbell, PollFlags::IN);
