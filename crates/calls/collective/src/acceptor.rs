@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::{Handshake, Inbound};
 use crate::socket::Listener;
 use crate::wire::{Frame, GroupId, Hello, Refusal, VERSION};
@@ -15,6 +15,26 @@ pub(crate) struct Member {
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
     pub(crate) group: GroupId,
+}
+
+impl Member {
+    /// The other ranks, from the one before this one downwards.
+    pub(crate) fn others(self) -> impl Iterator<Item = u32> {
+        (0..self.rank)
+            .rev()
+            .chain((self.rank + 1..self.world_size).rev())
+    }
+
+    /// Refuses a rank that the group does not have.
+    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
+        if rank < self.world_size {
+            return Ok(());
+        }
+        Err(CollectiveError::Argument(format!(
+            "{what} rank {rank}: the group has ranks 0 to {}",
+            self.world_size - 1
+        )))
+    }
 }
 
 /// The listener and those who have come but not said yet who they are.
@@ -44,7 +64,7 @@ impl Acceptor {
     /// The descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.listener.iter().flat_map(Listener::descriptors);
-        listener.chain(self.handshakes.iter().map(|one| one.socket().as_fd()))
+        listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))
     }
 
     /// Accepts connections and reads their first frames. Returns the peers among them; `present` says
@@ -52,11 +72,11 @@ impl Acceptor {
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,
-    ) -> Result<BTreeMap<u32, Inbound>, CollectiveError> {
+    ) -> Result<BTreeMap<u32, Inbound>> {
         self.accept()?;
         let mut accepted = BTreeMap::new();
         for mut arriving in std::mem::take(&mut self.handshakes) {
-            let from = arriving.from().to_owned();
+            let from = arriving.from.clone();
             let hello = match arriving.read_hello() {
                 Ok(None) => {
                     self.handshakes.push(arriving);
@@ -95,7 +115,7 @@ impl Acceptor {
         }
     }
 
-    fn accept(&mut self) -> Result<(), CollectiveError> {
+    fn accept(&mut self) -> Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
@@ -106,10 +126,8 @@ impl Acceptor {
                     ErrorKind::WouldBlock => break,
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                     _ => {
-                        return Err(CollectiveError::System {
-                            what: "accept the connection of another rank".to_owned(),
-                            source: error,
-                        });
+                        let what = "accept the connection of another rank";
+                        return Err(CollectiveError::system(what, error));
                     }
                 },
             }
@@ -128,14 +146,10 @@ fn admit(
     is_present: impl Fn(u32) -> bool,
 ) -> Result<u32, Refusal> {
     let hello = hello.ok_or(Refusal::NotAHello)?;
-    let Member {
-        rank,
-        world_size,
-        group,
-    } = *member;
+    let (rank, world_size) = (member.rank, member.world_size);
     if hello.version != VERSION {
         Err(Refusal::Version { expected: VERSION })
-    } else if hello.group != group {
+    } else if hello.group != member.group {
         Err(Refusal::Group)
     } else if hello.world_size != world_size {
         Err(Refusal::WorldSize {

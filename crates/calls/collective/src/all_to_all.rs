@@ -2,8 +2,8 @@
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
-use crate::exchange::Buffers;
+use crate::error::{CollectiveError, Result};
+use crate::exchange::{Buffers, Source, Target};
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
@@ -13,11 +13,7 @@ impl ProcessGroup {
     ///
     /// Both have to have the same length on all ranks, a multiple of the world size. The part for
     /// this rank itself is copied.
-    pub fn all_to_all<T: Element>(
-        &mut self,
-        source: &[T],
-        target: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
         if !source.len().is_multiple_of(world_size as usize) {
@@ -27,17 +23,24 @@ impl ProcessGroup {
             )));
         }
         let parts = Parts::even(world_size, source.len());
-        let call = self.next_call::<T>(Operation::AllToAll, source.len() as u64);
-        let own = parts.range(self.rank());
-        target[own.clone()].copy_from_slice(&source[own]);
-        let schedule = schedule::pairwise(self.rank(), world_size);
-        let buffers = Buffers::Between {
-            source,
-            source_parts: &parts,
-            target,
-            target_parts: &parts,
-        };
-        self.run_schedule(call, &schedule, buffers, None)
+        let elements = source.len() as u64;
+        let (source, target) = ((source, &parts), (target, &parts));
+        self.exchange_parts(Operation::AllToAll, elements, source, target)
+    }
+
+    /// Sends each rank its part of the source, and receives its part of the target from each.
+    fn exchange_parts<T: Element>(
+        &mut self,
+        operation: Operation,
+        elements: u64,
+        source: Source<'_, T>,
+        target: Target<'_, T>,
+    ) -> Result<()> {
+        let rank = self.rank();
+        target.0[target.1.range(rank)].copy_from_slice(&source.0[source.1.range(rank)]);
+        let call = self.next_call::<T>(operation, elements);
+        let schedule = schedule::pairwise(rank, self.world_size());
+        self.run_schedule(call, &schedule, Buffers::Between(source, target), None)
     }
 
     /// Sends the `n`-th part of `source` to rank `n`, and receives what rank `n` has for this one into the `n`-th part
@@ -53,7 +56,7 @@ impl ProcessGroup {
         source_lengths: &[usize],
         target: &mut [T],
         target_lengths: &[usize],
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let (rank, world_size) = (self.rank(), self.world_size());
         for (what, lengths, all) in [
             ("source", source_lengths, source.len()),
@@ -85,30 +88,16 @@ impl ProcessGroup {
             }
         }
         let (source_parts, target_parts) = (Parts::of(source_lengths), Parts::of(target_lengths));
-        target[target_parts.range(rank)].copy_from_slice(&source[source_parts.range(rank)]);
-        let call = self.next_call::<T>(Operation::AllToAllUnequal, 0);
-        let buffers = Buffers::Between {
-            source,
-            source_parts: &source_parts,
-            target,
-            target_parts: &target_parts,
-        };
-        self.run_schedule(call, &schedule::pairwise(rank, world_size), buffers, None)
+        let (source, target) = ((source, &source_parts), (target, &target_parts));
+        self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)
     }
 
     /// Tells each rank how many elements this one has for it; returns how many each has for this one.
-    fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>, CollectiveError> {
-        let (rank, world_size) = (self.rank(), self.world_size());
+    fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = outgoing.to_vec();
-        let each = Parts::even(world_size, outgoing.len());
-        let call = self.next_call::<u64>(Operation::AllToAllUnequal, 0);
-        let buffers = Buffers::Between {
-            source: outgoing,
-            source_parts: &each,
-            target: &mut incoming,
-            target_parts: &each,
-        };
-        self.run_schedule(call, &schedule::pairwise(rank, world_size), buffers, None)?;
+        let each = Parts::even(self.world_size(), outgoing.len());
+        let (source, target) = ((outgoing, &each), (&mut incoming[..], &each));
+        self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)?;
         Ok(incoming)
     }
 
@@ -120,29 +109,20 @@ impl ProcessGroup {
     /// [`CollectiveError::Argument`] if there are not as many lists as ranks;
     /// [`CollectiveError::TooLarge`] if the ranks have more for this one than
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
-    pub fn all_to_all_unequal<T: Element>(
-        &mut self,
-        lists: &[Vec<T>],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        let (rank, world_size) = (self.rank(), self.world_size());
+    pub fn all_to_all_unequal<T: Element>(&mut self, lists: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
+        let world_size = self.world_size();
         self.check_length("all_to_all_unequal", lists.len(), world_size as usize)?;
-        let operation = Operation::AllToAllUnequal;
-        let schedule = schedule::pairwise(rank, world_size);
         let outgoing: Vec<u64> = lists.iter().map(|list| list.len() as u64).collect();
         let incoming = self.exchange_lengths(&outgoing)?;
         let (mut target, target_parts) = self.reserve::<T>("all_to_all_unequal", &incoming)?;
         let source = lists.concat();
         let lengths: Vec<usize> = lists.iter().map(Vec::len).collect();
         let source_parts = Parts::of(&lengths);
-        target[target_parts.range(rank)].copy_from_slice(&lists[rank as usize]);
-        let call = self.next_call::<T>(operation, 0);
-        let buffers = Buffers::Between {
-            source: &source,
-            source_parts: &source_parts,
-            target: &mut target,
-            target_parts: &target_parts,
-        };
-        self.run_schedule(call, &schedule, buffers, None)?;
+        let (from, into) = (
+            (&source[..], &source_parts),
+            (&mut target[..], &target_parts),
+        );
+        self.exchange_parts(Operation::AllToAllUnequal, 0, from, into)?;
         let received = (0..world_size).map(|rank| target[target_parts.range(rank)].to_vec());
         Ok(received.collect())
     }

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use crate::call::Operation;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
+use crate::running::Running;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
     /// Waits until all ranks have called it, by dissemination: `log2(world size)` steps, rounded up.
-    pub fn barrier(&mut self) -> Result<(), CollectiveError> {
+    pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);
         self.perform::<u8>(Operation::Barrier, &schedule, &mut [], &parts, None)
@@ -26,7 +27,7 @@ impl ProcessGroup {
     ///
     /// On rank 0 [`CollectiveError::NotReached`]; the others learn from it
     /// ([`CollectiveError::Aborted`]) which rank it was, or the first of several.
-    pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<(), CollectiveError> {
+    pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<()> {
         let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());
         if rank != 0 {
@@ -47,7 +48,7 @@ impl ProcessGroup {
 }
 
 /// Waits for all others, up to one deadline.
-fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<(), CollectiveError> {
+fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<()> {
     let mut missing = Vec::new();
     for peer in 1..world_size {
         // Once the time is over, this only looks who has come meanwhile.

@@ -24,7 +24,7 @@ use rdzv_store::{Store, StoreError};
 use uuid::Uuid;
 
 use crate::acceptor::Member;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
 use crate::messages::Setup;
@@ -68,18 +68,13 @@ impl Default for GroupOptions {
     }
 }
 
-fn own_address(options: &GroupOptions, store: &dyn Store) -> IpAddr {
-    let address = options.address.or_else(|| store.address_of_this_host());
-    address.unwrap_or(Ipv4Addr::LOCALHOST.into())
-}
-
 /// Joins the group: returns when all ranks have.
 pub(crate) fn join(
     store: &dyn Store,
     rank: u32,
     world_size: u32,
     options: &GroupOptions,
-) -> Result<(Mesh, Setup), CollectiveError> {
+) -> Result<(Mesh, Setup)> {
     if rank >= world_size {
         return Err(CollectiveError::Argument(format!(
             "rank {rank} of {world_size}: ranks are 0 to one less than the world size"
@@ -89,44 +84,42 @@ pub(crate) fn join(
         store,
         rank,
         world_size,
-        name: &options.name,
-        epoch: options.epoch,
+        options,
         started: Instant::now(),
-        timeout: options.timeout,
     };
-    let ip = own_address(options, store);
-    let listening = |source| CollectiveError::System {
-        what: format!(
-            "listen on {ip} for the other ranks of process group {}",
-            options.name
-        ),
-        source,
+    let ip = options.address.or_else(|| store.address_of_this_host());
+    let ip = ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let name = &options.name;
+    let listening = |error| {
+        let what = format!("listen on {ip} for the other ranks of process group {name}");
+        CollectiveError::system(what, error)
     };
     let mut listener = Listener::bind((ip, 0).into()).map_err(listening)?;
     let mut messages = Listener::bind((ip, 0).into()).map_err(listening)?;
     let address = listener.address().map_err(listening)?;
     let port = messages.address().map_err(listening)?.port();
     let group = *joining.agree_on_group()?.as_bytes();
-    let name = local_name(Uuid::new_v4());
+    let local = local_name(Uuid::new_v4());
     let host = options.local.then(host_name).flatten().filter(|_| {
         // TCP does as well.
-        let local = listener
-            .bind_local(&name)
-            .and_then(|()| messages.bind_local(&messages_name(&name)));
-        local
+        let bound = listener
+            .bind_local(&local)
+            .and_then(|()| messages.bind_local(&messages_name(&local)));
+        bound
             .inspect_err(|error| tracing::debug!(%error, "no Unix socket"))
             .is_ok()
     });
-    joining.publish(address, port, host.as_deref().map(|host| (&*name, host)))?;
+    let local = host.as_ref().map(|host| format!(" {local} {host}"));
+    let place = format!("{address} {port}{}", local.unwrap_or_default());
+    joining.claim(&joining.key(rank), &place)?;
     let (endpoints, for_messages) = joining.all_endpoints(host.as_deref())?;
     let member = Member {
         rank,
         world_size,
         group,
     };
-    let interrupt = Interrupt::new().map_err(|source| CollectiveError::System {
-        what: format!("join process group {}: make an eventfd", options.name),
-        source,
+    let interrupt = Interrupt::new().map_err(|error| {
+        CollectiveError::system(format!("join process group {name}: make an eventfd"), error)
     })?;
     let interrupt = Arc::new(interrupt);
     let setup = Setup {
@@ -143,19 +136,18 @@ struct Joining<'a> {
     store: &'a dyn Store,
     rank: u32,
     world_size: u32,
-    name: &'a str,
-    epoch: u64,
+    options: &'a GroupOptions,
     started: Instant,
-    timeout: Duration,
 }
 
 impl Joining<'_> {
     fn key(&self, what: impl std::fmt::Display) -> String {
-        format!("rdzv/process_group/{}/{}/{what}", self.name, self.epoch)
+        let GroupOptions { name, epoch, .. } = self.options;
+        format!("rdzv/process_group/{name}/{epoch}/{what}")
     }
 
     /// Rank 0 draws the group id; the others compare the world size.
-    fn agree_on_group(&self) -> Result<Uuid, CollectiveError> {
+    fn agree_on_group(&self) -> Result<Uuid> {
         let key = self.key("group");
         if self.rank == 0 {
             let group = Uuid::new_v4();
@@ -171,7 +163,7 @@ impl Joining<'_> {
         let (group, found) = parsed.ok_or_else(|| self.corrupt(&key, &value))?;
         if found != self.world_size {
             return Err(CollectiveError::WorldSize {
-                group: self.name.to_owned(),
+                group: self.options.name.clone(),
                 rank: self.rank,
                 world_size: self.world_size,
                 found,
@@ -180,36 +172,22 @@ impl Joining<'_> {
         Ok(group)
     }
 
-    fn publish(
-        &self,
-        address: SocketAddr,
-        messages: u16,
-        local: Option<(&str, &str)>,
-    ) -> Result<(), CollectiveError> {
-        let host = local.map_or_else(String::new, |(name, host)| format!(" {name} {host}"));
-        let value = format!("{address} {messages}{host}");
-        self.claim(&self.key(self.rank), &value)
-    }
-
     /// Writes a key that nobody may have written before.
-    fn claim(&self, key: &str, value: &str) -> Result<(), CollectiveError> {
+    fn claim(&self, key: &str, value: &str) -> Result<()> {
         let held = self.store.compare_set(key, b"", value.as_bytes());
         let held = held.map_err(|error| self.failed(error))?;
         if held[..] == *value.as_bytes() {
             return Ok(());
         }
         Err(CollectiveError::AlreadyJoined {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             rank: self.rank,
             found: beginning(&held),
         })
     }
 
     /// Where all ranks listen, for collectives and for messages; those of our host are local.
-    fn all_endpoints(
-        &self,
-        host: Option<&str>,
-    ) -> Result<(Vec<Endpoint>, Vec<Endpoint>), CollectiveError> {
+    fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.wait(&keys)?;
@@ -234,8 +212,9 @@ impl Joining<'_> {
         endpoints.collect()
     }
 
-    fn wait(&self, keys: &[&str]) -> Result<(), CollectiveError> {
-        let left = self.timeout.saturating_sub(self.started.elapsed());
+    fn wait(&self, keys: &[&str]) -> Result<()> {
+        let left = self.options.timeout;
+        let left = left.saturating_sub(self.started.elapsed());
         self.store
             .wait(keys, Some(left))
             .map_err(|error| self.failed(error))
@@ -252,7 +231,7 @@ impl Joining<'_> {
             let missing: Vec<u32> = missing.iter().filter_map(rank_of).collect();
             if !missing.is_empty() {
                 return CollectiveError::Missing {
-                    group: self.name.to_owned(),
+                    group: self.options.name.clone(),
                     rank: self.rank,
                     world_size: self.world_size,
                     missing,
@@ -261,7 +240,7 @@ impl Joining<'_> {
             }
         }
         CollectiveError::Store {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             source: Box::new(source),
         }
     }
@@ -271,7 +250,7 @@ impl Joining<'_> {
             what: format!(
                 "join process group {} as rank {}: rank {peer} is on another host and listens there at {address} only; \
                  give each rank the address of its host, or meet at a store that all reach by its host's address",
-                self.name, self.rank
+                self.options.name, self.rank
             ),
             source: ErrorKind::AddrNotAvailable.into(),
         }
@@ -279,7 +258,7 @@ impl Joining<'_> {
 
     fn corrupt(&self, key: &str, value: &[u8]) -> CollectiveError {
         CollectiveError::Store {
-            group: self.name.to_owned(),
+            group: self.options.name.clone(),
             source: Box::new(StoreError::Corrupt {
                 store: format!("{:?}", self.store),
                 what: format!("key {key} holds {:?}", beginning(value)),

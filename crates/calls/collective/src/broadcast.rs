@@ -2,7 +2,7 @@
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
@@ -17,11 +17,7 @@ impl ProcessGroup {
     /// ring. The number of values must be the same on all ranks; where it is not known, broadcast
     /// it first. Returns on a rank as soon as that rank has the values and has passed them on,
     /// which may be before others have them. After an error the values are unspecified.
-    pub fn broadcast<T: Element>(
-        &mut self,
-        values: &mut [T],
-        root: u32,
-    ) -> Result<(), CollectiveError> {
+    pub fn broadcast<T: Element>(&mut self, values: &mut [T], root: u32) -> Result<()> {
         self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let small = size_of_val(values) / SMALL < world_size as usize;
@@ -41,12 +37,7 @@ impl ProcessGroup {
     ///
     /// `all` counts on the root only, where it has to be as long as all parts together. After an
     /// error the values are unspecified.
-    pub fn scatter<T: Element>(
-        &mut self,
-        all: &[T],
-        own: &mut [T],
-        root: u32,
-    ) -> Result<(), CollectiveError> {
+    pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::Scatter { root };
@@ -58,12 +49,8 @@ impl ProcessGroup {
             own.copy_from_slice(&all[parts.range(rank)]);
         }
         let call = self.next_call::<T>(operation, own.len() as u64);
-        let buffers = Buffers::Between {
-            source: if rank == root { all } else { &[] },
-            source_parts: &parts,
-            target: own,
-            target_parts: &mine,
-        };
+        let source = if rank == root { all } else { &[] };
+        let buffers = Buffers::Between((source, &parts), (own, &mine));
         self.run_schedule(call, &schedule, buffers, None)
     }
 }

@@ -24,9 +24,7 @@ impl Break {
 
     /// The error of all later operations.
     pub(crate) fn error(&self) -> CollectiveError {
-        CollectiveError::Broken {
-            first: self.first.clone(),
-        }
+        CollectiveError::broken(&self.first)
     }
 
     /// The news for the peers.

@@ -84,45 +84,27 @@ pub enum Operation {
 
 impl fmt::Display for Call {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            element,
-            elements,
-            sequence,
-            ..
-        } = self;
-        let data = format_args!("{elements} x {element}");
-        match self.operation {
-            Operation::Barrier => write!(formatter, "barrier()")?,
-            Operation::MonitoredBarrier => write!(formatter, "monitored_barrier()")?,
-            Operation::Broadcast { root } => {
-                write!(formatter, "broadcast({data}, root {root})")?;
+        let (element, elements) = (self.element, self.elements);
+        let data = format!("{elements} x {element}");
+        let text = match self.operation {
+            Operation::Barrier => "barrier()".to_owned(),
+            Operation::MonitoredBarrier => "monitored_barrier()".to_owned(),
+            Operation::Broadcast { root } => format!("broadcast({data}, root {root})"),
+            Operation::Scatter { root } => format!("scatter({data}, root {root})"),
+            Operation::Gather { root } => format!("gather({data}, root {root})"),
+            Operation::AllGather => format!("all_gather({data})"),
+            Operation::AllGatherUnequal => format!("all_gather_unequal({element})"),
+            Operation::AllToAll => format!("all_to_all({data})"),
+            Operation::AllToAllUnequal => format!("all_to_all_unequal({element})"),
+            Operation::Reduce { reduce, root } => format!("reduce({data}, {reduce}, root {root})"),
+            Operation::AllReduce { reduce } => format!("all_reduce({data}, {reduce})"),
+            Operation::ReduceScatter { reduce } => format!("reduce_scatter({data}, {reduce})"),
+            Operation::Send { to, tag } => format!("send({data}, to rank {to}, tag {tag})"),
+            Operation::Receive { from, tag } => {
+                let from = from.map_or("any rank".to_owned(), |from| format!("rank {from}"));
+                format!("receive({data}, from {from}, tag {tag})")
             }
-            Operation::Scatter { root } => write!(formatter, "scatter({data}, root {root})")?,
-            Operation::Gather { root } => write!(formatter, "gather({data}, root {root})")?,
-            Operation::AllGather => write!(formatter, "all_gather({data})")?,
-            Operation::AllGatherUnequal => write!(formatter, "all_gather_unequal({element})")?,
-            Operation::AllToAll => write!(formatter, "all_to_all({data})")?,
-            Operation::AllToAllUnequal => write!(formatter, "all_to_all_unequal({element})")?,
-            Operation::Reduce { reduce, root } => {
-                write!(formatter, "reduce({data}, {reduce}, root {root})")?;
-            }
-            Operation::AllReduce { reduce } => {
-                write!(formatter, "all_reduce({data}, {reduce})")?;
-            }
-            Operation::ReduceScatter { reduce } => {
-                write!(formatter, "reduce_scatter({data}, {reduce})")?;
-            }
-            Operation::Send { to, tag } => {
-                write!(formatter, "send({data}, to rank {to}, tag {tag})")?;
-            }
-            Operation::Receive {
-                from: Some(from),
-                tag,
-            } => write!(formatter, "receive({data}, from rank {from}, tag {tag})")?,
-            Operation::Receive { from: None, tag } => {
-                write!(formatter, "receive({data}, from any rank, tag {tag})")?;
-            }
-        }
-        write!(formatter, " as operation {sequence}")
+        };
+        write!(formatter, "{text} as operation {}", self.sequence)
     }
 }

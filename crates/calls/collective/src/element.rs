@@ -81,21 +81,7 @@ impl ElementType {
 
 impl fmt::Display for ElementType {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::U16 => "u16",
-            Self::I16 => "i16",
-            Self::U32 => "u32",
-            Self::I32 => "i32",
-            Self::U64 => "u64",
-            Self::I64 => "i64",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::Bool => "bool",
-        })
+        formatter.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -120,11 +106,15 @@ pub trait Element:
     /// (not-a-number, negative zero).
     fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
-    /// For averages; `by` is at least 1.
-    fn divide(self, by: u32) -> Self;
+    /// For averages; `by` is at least 1. Numbers only; others are unchanged.
+    fn divide(self, _by: u32) -> Self {
+        self
+    }
 
     /// The product with a factor, for [`ReduceOp::PremulSum`]. Floats only; others are unchanged.
-    fn scale(self, by: f64) -> Self;
+    fn scale(self, _by: f64) -> Self {
+        self
+    }
 }
 
 /// A truth value as tensors hold it: one byte, 0 for false, any other value for true.
@@ -182,14 +172,6 @@ impl Element for Bool {
             _ => left | right,
         })
     }
-
-    fn divide(self, _: u32) -> Self {
-        self
-    }
-
-    fn scale(self, _: f64) -> Self {
-        self
-    }
 }
 
 mod sealed {
@@ -221,10 +203,6 @@ macro_rules! integer {
             fn divide(self, by: u32) -> Self {
                 // Wide enough for every value and every divisor; what comes out fits again.
                 (i128::from(self) / i128::from(by)) as Self
-            }
-
-            fn scale(self, _: f64) -> Self {
-                self
             }
         }
     };
@@ -340,6 +318,13 @@ fn each<T: Element>(
 mod tests {
     use super::*;
 
+    const ARITHMETIC: [ReduceOp; 4] = [
+        ReduceOp::Sum,
+        ReduceOp::Product,
+        ReduceOp::Min,
+        ReduceOp::Max,
+    ];
+
     fn combined<T: Element>(reduce: ReduceOp, own: T, arrived: T) -> T {
         let mut own = [own];
         combine(reduce, &mut own, &[arrived], false);
@@ -351,6 +336,9 @@ mod tests {
         assert_eq!(combined(ReduceOp::Sum, 3_i32, 4), 7);
         assert_eq!(combined(ReduceOp::Sum, i64::MAX, 1), i64::MIN);
         assert_eq!(combined(ReduceOp::Product, 3_u16, 4), 12);
+        assert_eq!(combined(ReduceOp::Product, 300_u16, 601), 49_228);
+        assert_eq!(combined(ReduceOp::Product, -300_i16, -301), 24_764);
+        assert_eq!(combined(ReduceOp::Product, 1_u64 << 62, 5), 1 << 62);
         assert_eq!(combined(ReduceOp::Product, 0.5_f32, 4.0), 2.0);
         assert_eq!(combined(ReduceOp::Min, -1.5_f64, 2.0), -1.5);
         assert_eq!(combined(ReduceOp::Max, 200_u8, 7), 200);
@@ -371,12 +359,7 @@ mod tests {
 
     #[test]
     fn not_a_number_is_never_lost() {
-        for reduce in [
-            ReduceOp::Sum,
-            ReduceOp::Product,
-            ReduceOp::Min,
-            ReduceOp::Max,
-        ] {
+        for reduce in ARITHMETIC {
             assert!(combined(reduce, f32::NAN, 1.0).is_nan());
             assert!(combined(reduce, 1.0, f32::NAN).is_nan());
             assert!(combined(reduce, bf16::NAN, bf16::ONE).is_nan());
@@ -386,12 +369,7 @@ mod tests {
     #[test]
     fn both_sides_of_an_exchange_get_the_same_bits() {
         let (low, high) = (f32::from_bits(0x7fc0_0001), f32::from_bits(0x7fc0_0002));
-        for reduce in [
-            ReduceOp::Sum,
-            ReduceOp::Product,
-            ReduceOp::Min,
-            ReduceOp::Max,
-        ] {
+        for reduce in ARITHMETIC {
             for (low, high) in [(low, high), (0.0, -0.0)] {
                 let (mut at_low, mut at_high) = ([low], [high]);
                 combine(reduce, &mut at_low, &[high], false);

@@ -1,6 +1,5 @@
 //! Errors of a group. Each names the rank at fault, its address and the operation.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -64,7 +63,7 @@ pub enum CollectiveError {
         "join process group {group} as rank {rank}: after {:.1} s still without {} of \
          {world_size}; see what became of them",
         .elapsed.as_secs_f64(),
-        Ranks(.missing)
+        ranks_of(.missing)
     )]
     Missing {
         /// Name of the group.
@@ -152,9 +151,10 @@ pub enum CollectiveError {
     },
     /// A message is of another type or length than the receive that was posted for it.
     #[error(
-        "{call}: rank {rank} expects {}, but rank {peer} at {address} sent {elements} x {element} with this tag; \
-         both must pass as many values of one type",
-        Values(.call)
+        "{call}: rank {rank} expects {} x {}, but rank {peer} at {address} sent {elements} x {element} with this \
+         tag; both must pass as many values of one type",
+        .call.elements,
+        .call.element
     )]
     MessageSize {
         /// The own call, a receive.
@@ -175,7 +175,7 @@ pub enum CollectiveError {
         "{call}: waited {:.1} s, and no rank has sent a message with this tag{}; they are slow, stopped, or \
          do not send it",
         .elapsed.as_secs_f64(),
-        Gone(.gone)
+        gone_ranks(.gone)
     )]
     NoSender {
         /// The own call, a receive.
@@ -214,8 +214,8 @@ pub enum CollectiveError {
         "{call}: after {:.1} s still without {} of {world_size}{}; they are slow, stopped, or have \
          not made this call",
         .elapsed.as_secs_f64(),
-        Ranks(&.missing.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()),
-        LastHeard(.missing)
+        ranks_of(&.missing.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()),
+        last_heard(.missing)
     )]
     NotReached {
         /// The own call.
@@ -296,7 +296,20 @@ pub enum CollectiveError {
     },
 }
 
+/// The result of something that fails as an operation of a group does.
+pub type Result<T, E = CollectiveError> = std::result::Result<T, E>;
+
 impl CollectiveError {
+    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        Self::System { what, source }
+    }
+
+    pub(crate) fn broken(first: impl Into<String>) -> Self {
+        let first = first.into();
+        Self::Broken { first }
+    }
+
     /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
     /// `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
@@ -333,52 +346,29 @@ impl CollectiveError {
 }
 
 /// "rank 1", "ranks 1, 2, 3", and the like, at most ten of them.
-struct Ranks<'a>(&'a [u32]);
-
-impl fmt::Display for Ranks<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<String> = self.0.iter().take(10).map(u32::to_string).collect();
-        let plural = if self.0.len() == 1 { "" } else { "s" };
-        write!(formatter, "rank{plural} {}", shown.join(", "))?;
-        match self.0.len().saturating_sub(10) {
-            0 => Ok(()),
-            more => write!(formatter, " and {more} more"),
-        }
+fn ranks_of(ranks: &[u32]) -> String {
+    let shown: Vec<String> = ranks.iter().take(10).map(u32::to_string).collect();
+    let plural = if ranks.len() == 1 { "" } else { "s" };
+    let text = format!("rank{plural} {}", shown.join(", "));
+    match ranks.len().saturating_sub(10) {
+        0 => text,
+        more => format!("{text} and {more} more"),
     }
 }
 
-/// "; rank 1 has ended or left the group", and the like.
-struct Gone<'a>(&'a [u32]);
-
-impl fmt::Display for Gone<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            [] => Ok(()),
-            gone => write!(formatter, " ({} ended or left the group)", Ranks(gone)),
-        }
-    }
-}
-
-/// "3 x f32".
-struct Values<'a>(&'a Call);
-
-impl fmt::Display for Values<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} x {}", self.0.elements, self.0.element)
+/// " (rank 1 ended or left the group)", and the like.
+fn gone_ranks(gone: &[u32]) -> String {
+    match gone {
+        [] => String::new(),
+        gone => format!(" ({} ended or left the group)", ranks_of(gone)),
     }
 }
 
 /// "; rank 1 was last heard of in all_reduce(…)", and the like.
-struct LastHeard<'a>(&'a [(u32, Option<Call>)]);
-
-impl fmt::Display for LastHeard<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (rank, call) in self.0.iter().take(10) {
-            match call {
-                Some(call) => write!(formatter, "; rank {rank} was last heard of in {call}")?,
-                None => write!(formatter, "; rank {rank} was never heard of")?,
-            }
-        }
-        Ok(())
-    }
+fn last_heard(ranks: &[(u32, Option<Call>)]) -> String {
+    let heard = ranks.iter().take(10).map(|(rank, call)| match call {
+        Some(call) => format!("; rank {rank} was last heard of in {call}"),
+        None => format!("; rank {rank} was never heard of"),
+    });
+    heard.collect()
 }

@@ -10,32 +10,25 @@ use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::element::{self, Element};
-use crate::error::CollectiveError;
-use crate::mesh::{Mesh, Running};
+use crate::error::Result;
+use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
+use crate::running::Running;
 use crate::schedule::{Arrival, Message, Parts, Schedule};
+
+/// Values to send, and their parts.
+pub(crate) type Source<'a, T> = (&'a [T], &'a Parts);
+
+/// Room to receive into, and its parts.
+pub(crate) type Target<'a, T> = (&'a mut [T], &'a Parts);
 
 /// The values to send and the room to receive into, cut into parts.
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
     /// One buffer for both.
-    InPlace {
-        /// The values.
-        values: &'a mut [T],
-        /// Their parts.
-        parts: &'a Parts,
-    },
+    InPlace(Target<'a, T>),
     /// Two buffers, each with as many parts as there are ranks.
-    Between {
-        /// Sent from.
-        source: &'a [T],
-        /// Its parts.
-        source_parts: &'a Parts,
-        /// Received into.
-        target: &'a mut [T],
-        /// Its parts.
-        target_parts: &'a Parts,
-    },
+    Between(Source<'a, T>, Target<'a, T>),
 }
 
 /// Room for values that are yet to be combined.
@@ -64,16 +57,10 @@ pub(crate) fn run<T: Element>(
     mut buffers: Buffers<'_, T>,
     reduce: Option<ReduceOp>,
     scratch: &mut Scratch,
-) -> Result<(), CollectiveError> {
-    let most = (mesh.longest() / size_of::<T>() / schedule.widest as usize).max(1);
-    let longest = match &buffers {
-        Buffers::InPlace { parts, .. } => parts.longest(),
-        Buffers::Between {
-            source_parts,
-            target_parts,
-            ..
-        } => source_parts.longest().max(target_parts.longest()),
-    };
+) -> Result<()> {
+    let most = (mesh.longest / size_of::<T>() / schedule.widest as usize).max(1);
+    let longest = buffers.outgoing().1.longest();
+    let longest = longest.max(buffers.incoming().1.longest());
     // Without any data every rank still hears from the others, and compares the call.
     for piece in 0..longest.div_ceil(most).max(1) {
         let pieces = Pieces { piece, most };
@@ -98,7 +85,7 @@ impl Pieces {
         buffers: &mut Buffers<'_, T>,
         reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         for step in &schedule.steps {
             if let Some(message) = step.send
                 && !self.is_over(message, buffers.outgoing().1)
@@ -111,13 +98,13 @@ impl Pieces {
                 mesh.post(running, message.peer, &payload)?;
             }
             if let Some((message, arrival)) = step.receive {
-                let (values, parts) = buffers.incoming();
-                if !self.is_over(message, parts) {
+                let target = buffers.incoming();
+                if !self.is_over(message, target.1) {
                     let reduce = reduce.filter(|_| arrival == Arrival::Combine);
-                    self.receive(mesh, running, message, (values, parts), reduce, scratch)?;
+                    self.receive(mesh, running, message, target, reduce, scratch)?;
                 }
             }
-            mesh.flush(running, mesh.longest())?;
+            mesh.flush(running, mesh.longest)?;
         }
         Ok(())
     }
@@ -127,10 +114,10 @@ impl Pieces {
         mesh: &mut Mesh,
         running: &Running,
         message: Message,
-        (values, parts): (&mut [T], &Parts),
+        (values, parts): Target<'_, T>,
         reduce: Option<ReduceOp>,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         if reduce.is_none() && message.count == 1 {
             let own = &mut values[parts.piece(message.part, self.piece, self.most)];
             return mesh.receive(running, message.peer, own.as_mut_bytes());
@@ -138,7 +125,7 @@ impl Pieces {
         let len = self.ranges(message, parts).map(|range| range.len()).sum();
         let arrived: &mut [T] = scratch.room(len);
         mesh.receive(running, message.peer, arrived.as_mut_bytes())?;
-        let arrived_first = message.peer < mesh.member().rank;
+        let arrived_first = message.peer < mesh.member.rank;
         let mut rest = &*arrived;
         for range in self.ranges(message, parts) {
             let (part, after) = rest.split_at(range.len());
@@ -166,25 +153,15 @@ impl Pieces {
 }
 
 impl<T> Buffers<'_, T> {
-    fn outgoing(&self) -> (&[T], &Parts) {
+    fn outgoing(&self) -> Source<'_, T> {
         match self {
-            Self::InPlace { values, parts } => (values, parts),
-            Self::Between {
-                source,
-                source_parts,
-                ..
-            } => (source, source_parts),
+            Self::InPlace((values, parts)) => (values, parts),
+            Self::Between(source, _) => *source,
         }
     }
 
-    fn incoming(&mut self) -> (&mut [T], &Parts) {
-        match self {
-            Self::InPlace { values, parts } => (values, parts),
-            Self::Between {
-                target,
-                target_parts,
-                ..
-            } => (target, target_parts),
-        }
+    fn incoming(&mut self) -> Target<'_, T> {
+        let (Self::InPlace((values, parts)) | Self::Between(_, (values, parts))) = self;
+        (values, parts)
     }
 }

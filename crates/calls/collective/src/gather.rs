@@ -2,7 +2,8 @@
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
+use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts, Schedule};
 
@@ -14,11 +15,7 @@ impl ProcessGroup {
     /// in the order of the ranks; elsewhere nothing is.
     ///
     /// Each rank has to pass the same number of values.
-    pub fn gather<T: Element>(
-        &mut self,
-        own: &[T],
-        root: u32,
-    ) -> Result<Option<Vec<T>>, CollectiveError> {
+    pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let schedule = schedule::direct_gather(rank, world_size, root);
@@ -33,10 +30,7 @@ impl ProcessGroup {
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
         let call = self.next_call::<T>(operation, own.len() as u64);
-        let buffers = crate::exchange::Buffers::InPlace {
-            values: &mut all,
-            parts: &parts,
-        };
+        let buffers = Buffers::InPlace((&mut all, &parts));
         self.run_schedule(call, &schedule, buffers, None)?;
         Ok(Some(all))
     }
@@ -46,11 +40,7 @@ impl ProcessGroup {
     ///
     /// Each rank has to pass the same number of values, and room for as many of each rank. Up to
     /// 32 KiB in all in few steps (Bruck), above that around a ring.
-    pub fn all_gather<T: Element>(
-        &mut self,
-        own: &[T],
-        all: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
         all[parts.range(self.rank())].copy_from_slice(own);
@@ -59,10 +49,7 @@ impl ProcessGroup {
 
     /// [`all_gather`](Self::all_gather) in place: the own values are in their part of `all` already, the `rank`-th
     /// of as many equal parts as there are ranks.
-    pub fn all_gather_in_place<T: Element>(
-        &mut self,
-        all: &mut [T],
-    ) -> Result<(), CollectiveError> {
+    pub fn all_gather_in_place<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -77,20 +64,14 @@ impl ProcessGroup {
     ///
     /// [`CollectiveError::TooLarge`] if the ranks have more together than
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
-    pub fn all_gather_unequal<T: Element>(
-        &mut self,
-        own: &[T],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
+    pub fn all_gather_unequal<T: Element>(&mut self, own: &[T]) -> Result<Vec<Vec<T>>> {
         let (all, parts) = self.all_gather_parts(own)?;
         let lists = (0..self.world_size()).map(|rank| all[parts.range(rank)].to_vec());
         Ok(lists.collect())
     }
 
     /// The values of all ranks in one buffer, and where those of each are.
-    pub(crate) fn all_gather_parts<T: Element>(
-        &mut self,
-        own: &[T],
-    ) -> Result<(Vec<T>, Parts), CollectiveError> {
+    pub(crate) fn all_gather_parts<T: Element>(&mut self, own: &[T]) -> Result<(Vec<T>, Parts)> {
         let operation = Operation::AllGatherUnequal;
         let (rank, world_size) = (self.rank(), self.world_size());
         let mut lengths = vec![0_u64; world_size as usize];
@@ -119,33 +100,34 @@ impl ProcessGroup {
         &mut self,
         what: &'static str,
         lengths: &[u64],
-    ) -> Result<(Vec<T>, Parts), CollectiveError> {
-        let most = self.largest / size_of::<T>() as u64;
-        let mut left = most;
-        for (rank, length) in (0..).zip(lengths) {
-            left = left
-                .checked_sub(*length)
-                .ok_or(CollectiveError::TooLarge {
-                    what,
-                    rank,
-                    length: *length,
-                    element: T::TYPE,
-                    largest: self.largest,
-                })
-                .inspect_err(|error| self.set_broken(error))?;
-        }
+    ) -> Result<(Vec<T>, Parts)> {
+        let room = room(what, lengths, self.largest);
+        let room = room.inspect_err(|error| self.set_broken(error))?;
         let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
-        let total = (most - left) as usize;
-        let mut room = Vec::new();
-        if room.try_reserve_exact(total).is_err() {
-            let error = CollectiveError::System {
-                what: format!("{what}: reserve room for {total} x {}", T::TYPE),
-                source: std::io::ErrorKind::OutOfMemory.into(),
-            };
-            self.set_broken(&error);
-            return Err(error);
-        }
-        room.resize(total, T::default());
         Ok((room, Parts::of(&lengths)))
     }
+}
+
+/// Room for as many elements as these lengths are together, of at most `largest` bytes.
+fn room<T: Element>(what: &'static str, lengths: &[u64], largest: u64) -> Result<Vec<T>> {
+    let most = largest / size_of::<T>() as u64;
+    let mut left = most;
+    for (rank, &length) in (0..).zip(lengths) {
+        left = left.checked_sub(length).ok_or(CollectiveError::TooLarge {
+            what,
+            rank,
+            length,
+            element: T::TYPE,
+            largest,
+        })?;
+    }
+    let total = (most - left) as usize;
+    let mut room = Vec::new();
+    let reserved = room.try_reserve_exact(total);
+    reserved.map_err(|_| CollectiveError::System {
+        what: format!("{what}: reserve room for {total} x {}", T::TYPE),
+        source: std::io::ErrorKind::OutOfMemory.into(),
+    })?;
+    room.resize(total, T::default());
+    Ok(room)
 }

@@ -9,12 +9,13 @@ use crate::bootstrap::{self, GroupOptions};
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::exchange::{self, Buffers, Scratch};
 use crate::interrupt::Watch;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
 use crate::messages::{Membership, PointToPoint};
 use crate::reduce_op::ReduceOp;
+use crate::running::Running;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
 
@@ -43,12 +44,7 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// Joins the group of all ranks in this store. Returns when all ranks have joined, or names those
     /// that have not within the timeout. The timeout is that of every later operation as well.
-    pub fn new(
-        store: &dyn Store,
-        rank: u32,
-        world_size: u32,
-        timeout: Duration,
-    ) -> Result<Self, CollectiveError> {
+    pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
             ..GroupOptions::default()
@@ -62,13 +58,13 @@ impl ProcessGroup {
         rank: u32,
         world_size: u32,
         options: &GroupOptions,
-    ) -> Result<Self, CollectiveError> {
+    ) -> Result<Self> {
         let (mesh, setup) = bootstrap::join(store, rank, world_size, options)?;
         let broken = Arc::new(OnceLock::new());
         let messages = PointToPoint::new(
-            *mesh.member(),
+            mesh.member,
             setup,
-            Arc::clone(mesh.interrupt()),
+            Arc::clone(&mesh.interrupt),
             Arc::clone(&broken),
             options.timeout,
         );
@@ -90,7 +86,7 @@ impl ProcessGroup {
     /// [`ProcessGroup::epoch`]. Returns when all ranks have joined, as [`ProcessGroup::new`] does.
     ///
     /// Ranks that still wait for this one in the old group get an error at once.
-    pub fn rebuild(self, store: &dyn Store) -> Result<Self, CollectiveError> {
+    pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
             timeout: self.timeout,
@@ -108,12 +104,12 @@ impl ProcessGroup {
 
     /// This process's number in the group.
     pub fn rank(&self) -> u32 {
-        self.mesh.member().rank
+        self.mesh.member.rank
     }
 
     /// Number of ranks in the group.
     pub fn world_size(&self) -> u32 {
-        self.mesh.member().world_size
+        self.mesh.member.world_size
     }
 
     /// A function that ends the operation in progress in another thread, and makes all later ones fail with
@@ -132,7 +128,7 @@ impl ProcessGroup {
     /// # Ok::<(), CollectiveError>(())
     /// ```
     pub fn breaker(&self) -> Breaker {
-        let interrupt = Arc::clone(self.mesh.interrupt());
+        let interrupt = Arc::clone(&self.mesh.interrupt);
         Arc::new(move || interrupt.raise())
     }
 
@@ -171,13 +167,13 @@ impl ProcessGroup {
         values: &mut [T],
         parts: &Parts,
         reduce: Option<ReduceOp>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let elements = match operation {
             Operation::AllGatherUnequal => 0,
             _ => values.len() as u64,
         };
         let call = self.next_call::<T>(operation, elements);
-        let buffers = Buffers::InPlace { values, parts };
+        let buffers = Buffers::InPlace((values, parts));
         self.run_schedule(call, schedule, buffers, reduce)
     }
 
@@ -199,7 +195,7 @@ impl ProcessGroup {
         schedule: &Schedule,
         buffers: Buffers<'_, T>,
         reduce: Option<ReduceOp>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         self.attempt(call, self.timeout, |mesh, running, scratch| {
             exchange::run(mesh, running, schedule, buffers, reduce, scratch)
         })
@@ -210,8 +206,8 @@ impl ProcessGroup {
         &mut self,
         call: Call,
         timeout: Duration,
-        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R, CollectiveError>,
-    ) -> Result<R, CollectiveError> {
+        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R>,
+    ) -> Result<R> {
         if let Some(broken) = self.broken.get() {
             let error = broken.error();
             self.tell_peers();
@@ -222,8 +218,8 @@ impl ProcessGroup {
             started: Instant::now(),
             timeout,
         };
-        if self.mesh.interrupt().is_raised() {
-            let error = self.mesh.interrupted(&running);
+        if self.mesh.interrupt.is_raised() {
+            let error = running.interrupted(self.rank());
             self.set_broken(&error);
             return Err(error);
         }
@@ -253,23 +249,12 @@ impl ProcessGroup {
     }
 
     /// Refuses a rank that the group does not have.
-    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
-        if rank < self.world_size() {
-            return Ok(());
-        }
-        Err(CollectiveError::Argument(format!(
-            "{what} rank {rank}: the group has ranks 0 to {}",
-            self.world_size() - 1
-        )))
+    pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
+        self.mesh.member.check_rank(what, rank)
     }
 
     /// Refuses a buffer that is not of the length that it has to be.
-    pub(crate) fn check_length(
-        &self,
-        what: &str,
-        found: usize,
-        expected: usize,
-    ) -> Result<(), CollectiveError> {
+    pub(crate) fn check_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         if found == expected {
             return Ok(());
         }

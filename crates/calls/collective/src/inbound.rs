@@ -7,14 +7,15 @@ use rdzv_shm::pair::MESSAGE;
 use rdzv_shm::{Consumer, PeerBuffer, pass};
 
 use crate::shared::{self, Shared};
-use crate::socket::Socket;
-use crate::wire::{FRAME, Frame, HELLO, Hello};
+use crate::socket::{Control, Socket};
+use crate::wire::{FRAME, Frame, HELLO, Hello, Sent};
 
 /// A connection that was accepted and has not said yet who it is.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    socket: Socket,
-    from: String,
+    pub(crate) socket: Socket,
+    /// Where it comes from.
+    pub(crate) from: String,
     /// The hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
@@ -31,15 +32,6 @@ impl Handshake {
             read: 0,
             descriptors: Vec::new(),
         }
-    }
-
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Where it comes from.
-    pub(crate) fn from(&self) -> &str {
-        &self.from
     }
 
     /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
@@ -86,8 +78,7 @@ impl Handshake {
         let mut inbound = Inbound {
             socket: self.socket,
             shared,
-            said: [0; FRAME],
-            heard: 0,
+            control: Control::default(),
         };
         inbound.send_control(&Frame::Accept {
             memory: inbound.shared.is_some(),
@@ -104,12 +95,11 @@ impl Handshake {
 /// The accepted connection of a peer. Brings its data; takes our accept frame and aborts.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// Shared memory that brings the data instead of the socket. The socket says then that the peer has given up, or
     /// has ended.
     shared: Option<Shared>,
-    said: [u8; FRAME],
-    heard: usize,
+    control: Control,
 }
 
 /// A data frame that is being received.
@@ -129,9 +119,9 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The frame once it is there, before the payload is; `Err` holds bytes that are none.
-    pub(crate) fn frame(&self) -> Option<Result<Frame, [u8; FRAME]>> {
-        (self.read >= FRAME).then(|| Frame::decode(&self.frame).ok_or(self.frame))
+    /// The frame once it is there, before the payload is.
+    pub(crate) fn frame(&self) -> Option<Sent> {
+        (self.read >= FRAME).then(|| Frame::read(self.frame))
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -158,10 +148,6 @@ impl<'a> Incoming<'a> {
 }
 
 impl Inbound {
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
     /// The shared buffer of the peer, if it shares memory with this rank.
     pub(crate) fn buffer(&self) -> Option<&PeerBuffer> {
         self.shared.as_ref().map(|shared| &shared.buffer)
@@ -198,65 +184,34 @@ impl Inbound {
 
     /// Reads what is there, up to the end of the frame. `Ok(true)` if something was.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
-        if let Some(ring) = self.ring() {
-            let mut read = 0;
-            for mut room in incoming.room() {
-                let now = ring.read(&mut room)?;
-                read += now;
-                if now < room.len() {
-                    break;
-                }
-            }
-            incoming.read += read;
-            return Ok(read > 0);
-        }
-        loop {
-            match self.socket.read(&mut incoming.room()) {
-                Ok(0) => return Err(closed()),
-                Ok(read) => {
-                    incoming.read += read;
-                    return Ok(true);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
+        let read = self.read_some(&mut incoming.room())?;
+        incoming.read += read;
+        Ok(read > 0)
     }
 
     /// Reads some of what is there; 0 bytes if nothing is.
-    pub(crate) fn read_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let Some(ring) = self.ring() {
-            return Ok(ring.read(into)?);
-        }
-        loop {
-            match self.socket.read(&mut [IoSliceMut::new(into)]) {
-                Ok(0) => return Err(closed()),
-                Ok(read) => return Ok(read),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
-                Err(error) => return Err(error),
+    pub(crate) fn read_some(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let Some(ring) = self.ring() else {
+            return self.socket.read(into);
+        };
+        let mut read = 0;
+        for room in into {
+            let now = ring.read(room)?;
+            read += now;
+            if now < room.len() {
+                break;
             }
         }
+        Ok(read)
     }
 
-    /// Reads a control frame beside the ring; an error if the peer has ended. The contents of the ring were
-    /// said before.
-    pub(crate) fn read_control(&mut self) -> io::Result<Option<[u8; FRAME]>> {
+    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended. The contents of
+    /// the ring were said before.
+    pub(crate) fn read_control(&mut self) -> io::Result<Option<Sent>> {
         if self.shared.is_none() {
             return Ok(None);
         }
-        while self.heard < FRAME {
-            let room = &mut self.said[self.heard..];
-            match self.socket.read(&mut [IoSliceMut::new(room)]) {
-                Ok(0) => return Err(closed()),
-                Ok(read) => self.heard += read,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Some(self.said))
+        Ok(self.control.read(&self.socket)?.map(Frame::read))
     }
 
     /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
@@ -268,8 +223,4 @@ impl Inbound {
 
 fn send_control(socket: &Socket, frame: &Frame) {
     let _ = socket.write(&[IoSlice::new(&frame.encode())]);
-}
-
-fn closed() -> io::Error {
-    io::Error::new(ErrorKind::UnexpectedEof, "connection closed")
 }

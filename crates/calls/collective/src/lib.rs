@@ -25,8 +25,8 @@
 //!   step. Pure functions; a new collective is mostly a new schedule.
 //! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces
 //!   large buffers without one, where all ranks are on one host and can read what each has.
-//! - `mesh` owns the connections of one rank and the one place that waits. A group without
-//!   a queue and without messages has no threads, and uses no CPU outside of calls.
+//! - `mesh` owns the connections of one rank and the one place that waits (`polling`). A group
+//!   without a queue and without messages has no threads, and uses no CPU outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP
 //!   otherwise) and the bytes on them; `shared` is the memory that carries data instead on one
@@ -70,9 +70,11 @@ mod messages;
 mod object;
 mod outbound;
 mod point;
+mod polling;
 mod queue;
 mod reduce;
 mod reduce_op;
+mod running;
 mod schedule;
 mod shared;
 mod shared_reduction;
@@ -83,7 +85,7 @@ mod work;
 pub use bootstrap::GroupOptions;
 pub use call::{Call, Operation};
 pub use element::{Bool, Element, ElementType};
-pub use error::CollectiveError;
+pub use error::{CollectiveError, Result};
 pub use group::ProcessGroup;
 pub use half::{bf16, f16};
 pub use messages::{PointToPoint, ReceiveBuffer, Received, SendBuffer};

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 
 impl ProcessGroup {
@@ -18,7 +18,7 @@ impl ProcessGroup {
     pub fn all_gather_objects<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,
-    ) -> Result<Vec<S>, CollectiveError> {
+    ) -> Result<Vec<S>> {
         let own = encode("all_gather_objects", own)?;
         let (all, parts) = self.all_gather_parts(&own)?;
         (0..self.world_size())
@@ -35,7 +35,7 @@ impl ProcessGroup {
         &mut self,
         own: &S,
         root: u32,
-    ) -> Result<S, CollectiveError> {
+    ) -> Result<S> {
         self.check_rank("broadcast_object from", root)?;
         let mut bytes = Vec::new();
         if self.rank() == root {
@@ -49,31 +49,25 @@ impl ProcessGroup {
         self.broadcast(&mut bytes, root)?;
         decode("broadcast_object", root, &bytes)
     }
-}
 
-impl ProcessGroup {
     /// Room for so many bytes of a rank, which other ranks say that it has.
     ///
     /// # Errors
     ///
     /// [`CollectiveError::TooLarge`] if that is more than [`GroupOptions::largest`](crate::GroupOptions::largest).
-    pub fn room(&mut self, length: u64, rank: u32) -> Result<Vec<u8>, CollectiveError> {
+    pub fn room(&mut self, length: u64, rank: u32) -> Result<Vec<u8>> {
         let mut lengths = vec![0; self.world_size() as usize];
         lengths[rank as usize] = length;
         Ok(self.reserve("broadcast_object", &lengths)?.0)
     }
 }
 
-fn encode<S: Serialize>(what: &str, object: &S) -> Result<Vec<u8>, CollectiveError> {
+fn encode<S: Serialize>(what: &str, object: &S) -> Result<Vec<u8>> {
     postcard::to_stdvec(object)
         .map_err(|error| CollectiveError::Argument(format!("{what}: write the object: {error}")))
 }
 
-fn decode<S: DeserializeOwned>(
-    what: &'static str,
-    rank: u32,
-    bytes: &[u8],
-) -> Result<S, CollectiveError> {
+fn decode<S: DeserializeOwned>(what: &'static str, rank: u32, bytes: &[u8]) -> Result<S> {
     postcard::from_bytes(bytes).map_err(|error| CollectiveError::Object {
         what,
         rank,

@@ -1,14 +1,17 @@
 //! The connection that was dialled to a peer: it carries own data there. It never blocks.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 
 use rdzv_shm::pair::OfferOneWay;
 use rdzv_shm::{Producer, SharedBuffer};
 
+use crate::acceptor::Member;
+use crate::call::Call;
+use crate::error::{CollectiveError, Result};
 use crate::shared;
-use crate::socket::{Endpoint, Socket};
-use crate::wire::{FRAME, Frame, Hello};
+use crate::socket::{Control, Endpoint, Socket};
+use crate::wire::{Frame, Hello, Sent, VERSION};
 
 /// The dialled connection to a peer. Sends data; reads the answer to the hello, and aborts.
 #[derive(Debug)]
@@ -19,8 +22,7 @@ pub(crate) struct Outbound {
     /// The bytes to send are `queue[sent..]`.
     queue: Vec<u8>,
     sent: usize,
-    reply: [u8; FRAME],
-    replied: usize,
+    reply: Control,
     accepted: bool,
     /// False while it only serves to see whether the peer is there.
     carries_data: bool,
@@ -38,14 +40,20 @@ enum Transport {
 }
 
 impl Outbound {
-    /// Begins to connect, with the hello as the first thing. If there is a shared buffer, a rank of this host is
-    /// offered that and a ring.
+    /// Begins to connect for a call, with the hello as the first thing. If there is a shared buffer, a rank of this
+    /// host is offered that and a ring.
     pub(crate) fn dial(
+        member: &Member,
+        peer: u32,
         place: &Endpoint,
-        hello: Hello,
         buffer: Option<&SharedBuffer>,
-    ) -> io::Result<Self> {
-        let (socket, ended) = match Socket::dial(place)? {
+        call: &Call,
+    ) -> Result<Self> {
+        let socket = Socket::dial(place).map_err(|source| CollectiveError::System {
+            what: format!("{call}: make a socket for rank {peer} at {}", place.address),
+            source,
+        })?;
+        let (socket, ended) = match socket {
             Ok(socket) => (Some(socket), None),
             Err(error) => (None, Some(error.to_string())),
         };
@@ -54,11 +62,18 @@ impl Outbound {
             transport: Transport::Socket,
             queue: Vec::new(),
             sent: 0,
-            reply: [0; FRAME],
-            replied: 0,
+            reply: Control::default(),
             accepted: false,
             carries_data: false,
             ended,
+        };
+        let hello = Hello {
+            version: VERSION,
+            from: member.rank,
+            to: peer,
+            world_size: member.world_size,
+            group: member.group,
+            offers_memory: false,
         };
         outbound.send_hello(hello, buffer);
         Ok(outbound)
@@ -188,41 +203,31 @@ impl Outbound {
         while self.ended.is_none() && self.queue.len() > self.sent {
             let rest = IoSlice::new(&self.queue[self.sent..]);
             match self.transport.carry(socket, &[rest]) {
+                // Before the connection is made as well.
+                Ok(0) => return,
                 Ok(sent) => self.sent += sent,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Before the connection is made the answer is EAGAIN as well.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => self.ended = Some(error.to_string()),
             }
         }
     }
 
-    /// Hears what the peer says on this connection; `Err` holds bytes that are no frame.
-    pub(crate) fn read_reply(&mut self) -> Result<Option<Frame>, [u8; FRAME]> {
+    /// The next frame of the peer on this connection, other than the one that accepts it.
+    pub(crate) fn read_reply(&mut self) -> Option<Sent> {
         loop {
-            let Some(socket) = &self.socket else {
-                return Ok(None);
-            };
-            match socket.read(&mut [IoSliceMut::new(&mut self.reply[self.replied..])]) {
-                Ok(0) => self.ended.get_or_insert("connection closed".to_owned()),
-                Ok(read) => {
-                    self.replied += read;
-                    if self.replied < FRAME {
-                        continue;
-                    }
-                    self.replied = 0;
-                    match Frame::decode(&self.reply) {
-                        Some(Frame::Accept { memory }) => self.accept(memory),
-                        Some(frame) => return Ok(Some(frame)),
-                        None => return Err(self.reply),
-                    }
-                    continue;
+            match self.reply.read(self.socket.as_ref()?) {
+                Ok(bytes) => {
+                    let frame = Frame::read(bytes?);
+                    self.reply = Control::default();
+                    let Ok(Frame::Accept { memory }) = frame else {
+                        return Some(frame);
+                    };
+                    self.accept(memory);
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => self.ended.get_or_insert(error.to_string()),
-            };
-            return Ok(None);
+                Err(error) => {
+                    self.ended.get_or_insert(error.to_string());
+                    return None;
+                }
+            }
         }
     }
 
@@ -264,15 +269,12 @@ impl Outbound {
 }
 
 impl Transport {
-    /// Writes once; how many bytes went.
+    /// Writes once; how many bytes went, 0 if none can go now.
     fn carry(&mut self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Socket => socket.write(slices),
-            Self::Offered(_) => Err(ErrorKind::WouldBlock.into()),
-            Self::Ring(ring) => match ring.write(slices)? {
-                0 => Err(ErrorKind::WouldBlock.into()),
-                written => Ok(written),
-            },
+            Self::Offered(_) => Ok(0),
+            Self::Ring(ring) => Ok(ring.write(slices)?),
         }
     }
 }

@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::group::ProcessGroup;
 
 impl ProcessGroup {
@@ -15,7 +15,7 @@ impl ProcessGroup {
     /// does the same without waiting, and without a copy of the values. Two ranks that both send
     /// much before they receive wait for one another: one of them had better receive first, or use
     /// [`all_to_all`](Self::all_to_all).
-    pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<(), CollectiveError> {
+    pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
     }
@@ -27,7 +27,7 @@ impl ProcessGroup {
         values: &mut [T],
         from: Option<u32>,
         tag: u32,
-    ) -> Result<u32, CollectiveError> {
+    ) -> Result<u32> {
         let messages = self.point_to_point();
         let room = vec![T::default(); values.len()];
         let received = messages.receive(room, from, tag)?.wait()?;

@@ -4,7 +4,7 @@
 //! they run on the caller's thread, once the queue is empty.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,20 +12,14 @@ use rdzv_lock::{Condvar, Mutex};
 use rdzv_store::Breaker;
 
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-type Operation = Box<dyn FnOnce(&mut ProcessGroup) + Send>;
-
-enum Message {
-    /// The group is the thread's until it is asked back.
-    Take(Box<ProcessGroup>),
-    Run(Operation),
-    GiveBack,
-}
+/// Something to do with the group that the thread has: to bring it, to use it, or to take it back.
+type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
 /// A process group whose operations can be asynchronous. They run one after another, in the order of the calls.
 ///
@@ -82,8 +76,7 @@ impl Drop for Place {
 }
 
 struct QueueThread {
-    messages: Sender<Message>,
-    returned: Receiver<Box<ProcessGroup>>,
+    orders: Sender<Order>,
     handle: JoinHandle<()>,
 }
 
@@ -124,27 +117,28 @@ impl GroupQueue {
     /// in the queue panicked.
     pub fn submit<R: Send + 'static>(
         &mut self,
-        operation: impl FnOnce(&mut ProcessGroup) -> Result<R, CollectiveError> + Send + 'static,
-    ) -> Result<Work<R>, CollectiveError> {
+        operation: impl FnOnce(&mut ProcessGroup) -> Result<R> + Send + 'static,
+    ) -> Result<Work<R>> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
-            None => start().map_err(|source| CollectiveError::System {
-                what: "start the queue thread of a process group".to_owned(),
-                source,
+            None => start().map_err(|error| {
+                CollectiveError::system("start the queue thread of a process group", error)
             })?,
         };
         let thread = self.thread.insert(thread);
-        if let Some(group) = self.idle.take() {
-            thread.send(Message::Take(group))?;
+        if let Some(mut group) = self.idle.take() {
+            group.set_beside(true);
+            thread.send(|held| *held = Some(group))?;
         }
         let (completer, work) = work();
         let place = Place::new(&self.queued);
-        thread.send(Message::Run(Box::new(move |group| {
+        thread.send(|held| {
+            let Some(group) = held else { return };
             let outcome = operation(group);
             // Who learns of the end may find the queue empty.
             drop(place);
             completer.complete(outcome);
-        })))?;
+        })?;
         // The thread may have been woken on this processor, and would wait for the whole slice of
         // this one.
         thread::yield_now();
@@ -160,7 +154,7 @@ impl GroupQueue {
         &mut self,
         mut values: Vec<T>,
         op: ReduceOp,
-    ) -> Result<Work<Vec<T>>, CollectiveError> {
+    ) -> Result<Work<Vec<T>>> {
         self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
     }
 
@@ -169,12 +163,20 @@ impl GroupQueue {
     /// # Errors
     ///
     /// [`CollectiveError::Broken`] if an operation in the queue panicked.
-    pub fn group(&mut self) -> Result<&mut ProcessGroup, CollectiveError> {
+    pub fn group(&mut self) -> Result<&mut ProcessGroup> {
         let group = match (self.idle.take(), &self.thread) {
             (Some(group), _) => group,
             (None, Some(thread)) => {
-                thread.send(Message::GiveBack)?;
-                thread.returned.recv().map_err(|_| panicked())?
+                let (give_back, returned) = mpsc::channel();
+                thread.send(move |held| {
+                    if let Some(group) = held.take() {
+                        // Without a receiver the group is dropped: it is left.
+                        let _ = give_back.send(group);
+                    }
+                })?;
+                let mut group = returned.recv().map_err(|_| panicked())?;
+                group.set_beside(false);
+                group
             }
             (None, None) => return Err(panicked()),
         };
@@ -186,7 +188,7 @@ impl GroupQueue {
     /// # Errors
     ///
     /// As for [`group`](Self::group).
-    pub fn into_group(mut self) -> Result<ProcessGroup, CollectiveError> {
+    pub fn into_group(mut self) -> Result<ProcessGroup> {
         self.group()?;
         // Before the group is taken out: dropping the queue interrupts a group that is not idle.
         if let Some(thread) = self.thread.take() {
@@ -226,9 +228,9 @@ impl Drop for GroupQueue {
 }
 
 impl QueueThread {
-    /// Ends the thread after the messages that were sent.
+    /// Ends the thread after the orders that were sent.
     fn end(self) {
-        drop(self.messages);
+        drop(self.orders);
         // A function that is called when an operation has ended may drop the queue, on this very
         // thread.
         if self.handle.thread().id() == thread::current().id() {
@@ -238,43 +240,24 @@ impl QueueThread {
         let _ = self.handle.join();
     }
 
-    fn send(&self, message: Message) -> Result<(), CollectiveError> {
-        self.messages.send(message).map_err(|_| panicked())
+    fn send(
+        &self,
+        order: impl FnOnce(&mut Option<Box<ProcessGroup>>) + Send + 'static,
+    ) -> Result<()> {
+        self.orders.send(Box::new(order)).map_err(|_| panicked())
     }
 }
 
 fn start() -> std::io::Result<QueueThread> {
-    let (messages, queued) = mpsc::channel();
-    let (give_back, returned) = mpsc::channel();
+    let (orders, queued) = mpsc::channel::<Order>();
     let run = move || {
-        let mut held: Option<Box<ProcessGroup>> = None;
-        for message in queued {
-            match message {
-                Message::Take(mut group) => {
-                    group.set_beside(true);
-                    held = Some(group);
-                }
-                Message::Run(operation) => {
-                    if let Some(group) = &mut held {
-                        operation(group);
-                    }
-                }
-                Message::GiveBack => {
-                    if let Some(mut group) = held.take() {
-                        group.set_beside(false);
-                        // Without a receiver the group is dropped: it is left.
-                        let _ = give_back.send(group);
-                    }
-                }
-            }
+        let mut held = None;
+        for order in queued {
+            order(&mut held);
         }
     };
     let handle = thread::Builder::new()
         .name("rdzv-group".to_owned())
         .spawn(run)?;
-    Ok(QueueThread {
-        messages,
-        returned,
-        handle,
-    })
+    Ok(QueueThread { orders, handle })
 }

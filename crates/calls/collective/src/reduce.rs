@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::call::Operation;
 use crate::element::Element;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
-use crate::shared_reduction::{Destinations, Reduction};
+use crate::shared_reduction::Reduction;
 
 /// Up to this many bytes the number of steps counts and not the number of bytes.
 const SMALL: usize = 16 * 1024;
@@ -21,11 +21,7 @@ impl ProcessGroup {
     /// (few bytes). The order of combination depends on ranks, sizes and hosts only, so that the
     /// result is the same to the last bit on all ranks and in every run. After an error the values
     /// are unspecified.
-    pub fn all_reduce<T: Element>(
-        &mut self,
-        values: &mut [T],
-        reduce: ReduceOp,
-    ) -> Result<(), CollectiveError> {
+    pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::AllReduce { reduce };
@@ -35,7 +31,7 @@ impl ProcessGroup {
             self.perform(operation, &schedule, values, &whole, Some(reduce))?;
         } else {
             let schedule = || schedule::ring_reduce(rank, world_size);
-            self.reduce_parts(operation, values, reduce, Destinations::Everybody, schedule)?;
+            self.reduce_parts(operation, values, reduce, &|_| true, schedule)?;
         }
         average(values, reduce, world_size);
         Ok(())
@@ -50,12 +46,12 @@ impl ProcessGroup {
         &mut self,
         values: &mut [T],
         reduce: ReduceOp,
-    ) -> Result<Range<usize>, CollectiveError> {
+    ) -> Result<Range<usize>> {
         let reduce = prepare("reduce_scatter", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::ReduceScatter { reduce };
         let schedule = || schedule::ring_reduce_scatter(rank, world_size);
-        self.reduce_parts(operation, values, reduce, Destinations::Nobody, schedule)?;
+        self.reduce_parts(operation, values, reduce, &|_| false, schedule)?;
         let own = Parts::even(world_size, values.len()).range(rank);
         average(&mut values[own.clone()], reduce, world_size);
         Ok(own)
@@ -69,34 +65,29 @@ impl ProcessGroup {
         values: &mut [T],
         reduce: ReduceOp,
         root: u32,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         self.check_rank("reduce to", root)?;
         let reduce = prepare("reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let operation = Operation::Reduce { reduce, root };
         let schedule = || schedule::reduce_to(rank, world_size, root);
-        self.reduce_parts(
-            operation,
-            values,
-            reduce,
-            Destinations::Only(root),
-            schedule,
-        )?;
+        self.reduce_parts(operation, values, reduce, &|rank| rank == root, schedule)?;
         if rank == root {
             average(values, reduce, world_size);
         }
         Ok(())
     }
 
-    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise.
+    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise. Ranks
+    /// for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(
         &mut self,
         operation: Operation,
         values: &mut [T],
         reduce: ReduceOp,
-        destinations: Destinations,
+        takes_all: &dyn Fn(u32) -> bool,
         schedule: impl FnOnce() -> Schedule,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let parts = Parts::even(self.world_size(), values.len());
         if size_of_val(values) <= SMALL || !self.has_shared_buffers() {
             return self.perform(operation, &schedule(), values, &parts, Some(reduce));
@@ -106,7 +97,7 @@ impl ProcessGroup {
             values,
             parts: &parts,
             reduce,
-            destinations,
+            takes_all,
         };
         self.attempt(call, self.timeout(), |mesh, running, scratch| {
             reduction.run(mesh, running, scratch)
@@ -116,11 +107,7 @@ impl ProcessGroup {
 
 /// Refuses an operator that the elements do not have, and applies the factor of a premultiplied sum. Returns
 /// the operator that the ranks apply together.
-fn prepare<T: Element>(
-    what: &str,
-    values: &mut [T],
-    op: ReduceOp,
-) -> Result<ReduceOp, CollectiveError> {
+fn prepare<T: Element>(what: &str, values: &mut [T], op: ReduceOp) -> Result<ReduceOp> {
     if !T::TYPE.allows(op) {
         return Err(CollectiveError::Argument(format!(
             "{what} by {op}: {} has no such operator; see ReduceOp",

@@ -20,10 +20,11 @@
 use zerocopy::IntoBytes;
 
 use crate::element::{self, Element};
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::exchange::Scratch;
-use crate::mesh::{Mesh, Running};
+use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
+use crate::running::Running;
 use crate::schedule::Parts;
 use crate::shared::HALF;
 
@@ -34,31 +35,13 @@ pub(crate) const MOST_RANKS: u32 = 16;
 /// nearest cache.
 const CHUNK: usize = 16 * 1024;
 
-/// The ranks that get the finished parts of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Destinations {
-    Nobody,
-    Only(u32),
-    Everybody,
-}
-
-impl Destinations {
-    fn include(self, rank: u32) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::Only(taker) => rank == taker,
-            Self::Everybody => true,
-        }
-    }
-}
-
 /// A buffer that is reduced in place: rank `n` finishes the `n`-th part.
-#[derive(Debug)]
 pub(crate) struct Reduction<'a, T> {
     pub(crate) values: &'a mut [T],
     pub(crate) parts: &'a Parts,
     pub(crate) reduce: ReduceOp,
-    pub(crate) destinations: Destinations,
+    /// `true` for a rank that gets the finished parts of the others.
+    pub(crate) takes_all: &'a dyn Fn(u32) -> bool,
 }
 
 /// Where a piece lies on all shared buffers.
@@ -93,9 +76,9 @@ impl<T: Element> Reduction<'_, T> {
         mesh: &mut Mesh,
         running: &Running,
         scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         mesh.connect_all(running)?;
-        let world_size = mesh.member().world_size;
+        let world_size = mesh.member.world_size;
         let most = Layout::new(0, world_size).room / size_of::<T>();
         for piece in 0..self.parts.longest().div_ceil(most) {
             let layout = Layout::new(mesh.next_half(running)?, world_size);
@@ -124,8 +107,8 @@ struct Piece<'a, 'b, T> {
 }
 
 impl<T: Element> Piece<'_, '_, T> {
-    fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
-        for peer in mesh.others() {
+    fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+        for peer in mesh.member.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_bytes();
             if mesh.shares_buffer_with(peer) {
@@ -138,15 +121,10 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn combine(
-        &mut self,
-        mesh: &mut Mesh,
-        running: &Running,
-        scratch: &mut Scratch,
-    ) -> Result<(), CollectiveError> {
-        let rank = mesh.member().rank;
+    fn combine(&mut self, mesh: &mut Mesh, running: &Running, scratch: &mut Scratch) -> Result<()> {
+        let rank = mesh.member.rank;
         let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
-        for peer in mesh.others() {
+        for peer in mesh.member.others() {
             let own = self.own(rank);
             if !mesh.reads_buffer_of(peer) {
                 let arrived = scratch.room(own.len());
@@ -167,12 +145,12 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
-        let rank = mesh.member().rank;
-        let (destinations, place) = (self.of.destinations, self.layout.of_part(rank));
+    fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+        let rank = mesh.member.rank;
+        let (takes_all, place) = (self.of.takes_all, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
-        for peer in mesh.others().filter(|peer| destinations.include(*peer)) {
+        for peer in mesh.member.others().filter(|peer| takes_all(*peer)) {
             if !mesh.shares_buffer_with(peer) {
                 mesh.post(running, peer, &[bytes])?;
                 continue;
@@ -186,11 +164,11 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<(), CollectiveError> {
-        if !self.of.destinations.include(mesh.member().rank) {
+    fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+        if !(self.of.takes_all)(mesh.member.rank) {
             return Ok(());
         }
-        for peer in mesh.others() {
+        for peer in mesh.member.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_mut_bytes();
             if !mesh.reads_buffer_of(peer) {

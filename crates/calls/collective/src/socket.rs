@@ -8,16 +8,19 @@
 //! used.
 
 use std::fs;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
     SocketType, ipproto, sockopt,
 };
+
+use crate::wire::FRAME;
 
 /// Send buffer of a Unix socket, in bytes: some messages, so that ranks switch less often. The
 /// kernel may grant less.
@@ -76,7 +79,7 @@ impl Socket {
         let socket = new(family, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         Ok(match rustix::net::connect(&socket, &place.address) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self {
                 descriptor: socket,
                 local: false,
             }),
@@ -109,16 +112,22 @@ impl Socket {
         }
     }
 
-    /// Reads what is there.
+    /// Reads what is there; 0 bytes if nothing is. The end of the stream is an error.
     pub(crate) fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(rustix::io::readv(&self.descriptor, into)?)
+        let read = try_now(|| rustix::io::readv(&self.descriptor, into))?;
+        if read == Some(0) {
+            let closed = "connection closed";
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, closed));
+        }
+        Ok(read.unwrap_or(0))
     }
 
-    /// Sends what the socket takes now.
+    /// Sends what the socket takes now; 0 bytes if it takes none.
     pub(crate) fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut nothing = SendAncillaryBuffer::default();
-        let sent = rustix::net::sendmsg(&self.descriptor, from, &mut nothing, SendFlags::NOSIGNAL)?;
-        Ok(sent)
+        let flags = SendFlags::NOSIGNAL;
+        let sent = try_now(|| rustix::net::sendmsg(&self.descriptor, from, &mut nothing, flags));
+        Ok(sent?.unwrap_or(0))
     }
 
     /// Nothing more will be sent.
@@ -142,6 +151,38 @@ fn new(family: AddressFamily, protocol: Option<rustix::net::Protocol>) -> io::Re
         flags,
         protocol,
     )?)
+}
+
+/// Calls again if a signal interrupts; `None` if the call would have to wait.
+fn try_now(mut call: impl FnMut() -> Result<usize, Errno>) -> io::Result<Option<usize>> {
+    loop {
+        match call() {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A frame without a payload that is being received.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    bytes: [u8; FRAME],
+    read: usize,
+}
+
+impl Control {
+    /// The bytes of the frame once all of them are there.
+    pub(crate) fn read(&mut self, socket: &Socket) -> io::Result<Option<[u8; FRAME]>> {
+        while self.read < FRAME {
+            match socket.read(&mut [IoSliceMut::new(&mut self.bytes[self.read..])])? {
+                0 => return Ok(None),
+                read => self.read += read,
+            }
+        }
+        Ok(Some(self.bytes))
+    }
 }
 
 /// Where one rank can be reached.
@@ -188,7 +229,7 @@ impl Listener {
                     };
                     return Ok((socket, "this host".to_owned()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
         }

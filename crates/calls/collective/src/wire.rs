@@ -188,6 +188,9 @@ pub(crate) enum Frame {
     Leave,
 }
 
+/// A frame that a peer sent, or the bytes that are none.
+pub(crate) type Sent = Result<Frame, [u8; FRAME]>;
+
 /// The part of a message that its receiver looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
@@ -247,6 +250,11 @@ impl Frame {
         bytes[5] = detail;
         bytes[8..12].copy_from_slice(&argument.to_le_bytes());
         bytes
+    }
+
+    /// The bytes if they are no frame.
+    pub(crate) fn read(bytes: [u8; FRAME]) -> Sent {
+        Self::decode(&bytes).ok_or(bytes)
     }
 
     /// `None` if the bytes are no frame.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_lock::{Condvar, Mutex};
 
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 
 type OnDone = Box<dyn FnOnce() + Send>;
 
@@ -40,7 +40,7 @@ struct Shared<R> {
 struct State<R> {
     ended: bool,
     /// Until it is taken.
-    outcome: Option<Result<R, CollectiveError>>,
+    outcome: Option<Result<R>>,
     on_done: Vec<OnDone>,
 }
 
@@ -64,15 +64,13 @@ impl<R> Work<R> {
     ///
     /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take)
     /// before.
-    pub fn wait(self) -> Result<R, CollectiveError> {
+    pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
-        loop {
-            if state.ended {
-                let taken = || CollectiveError::Argument("the result was taken before".to_owned());
-                return state.outcome.take().ok_or_else(taken)?;
-            }
+        while !state.ended {
             state = self.0.ended.wait(state);
         }
+        let taken = || CollectiveError::Argument("the result was taken before".to_owned());
+        state.outcome.take().ok_or_else(taken)?
     }
 
     /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
@@ -90,7 +88,7 @@ impl<R> Work<R> {
     }
 
     /// The result of an operation that has ended. Nothing before its end, and nothing the second time.
-    pub fn take(&self) -> Option<Result<R, CollectiveError>> {
+    pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
 
@@ -117,11 +115,11 @@ impl<R> fmt::Debug for Work<R> {
 }
 
 impl<R> Completer<R> {
-    pub(crate) fn complete(mut self, outcome: Result<R, CollectiveError>) {
+    pub(crate) fn complete(mut self, outcome: Result<R>) {
         self.end(outcome);
     }
 
-    fn end(&mut self, outcome: Result<R, CollectiveError>) {
+    fn end(&mut self, outcome: Result<R>) {
         let Some(shared) = self.0.take() else { return };
         let on_done = {
             let mut state = shared.state.lock();
@@ -144,9 +142,7 @@ impl<R> Drop for Completer<R> {
 
 /// The error of work that nobody is left to complete.
 pub(crate) fn panicked() -> CollectiveError {
-    CollectiveError::Broken {
-        first: "the thread that runs its operations panicked".to_owned(),
-    }
+    CollectiveError::broken("the thread that runs its operations panicked")
 }
 
 #[cfg(test)]

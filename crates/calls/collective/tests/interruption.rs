@@ -54,13 +54,8 @@ fn await_sleep(thread: i32) {
     let started = Instant::now();
     loop {
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
-        if stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .trim_start()
-            .starts_with('S')
-        {
+        let (_, state) = stat.rsplit_once(") ").unwrap();
+        if state.starts_with('S') {
             return;
         }
         assert!(started.elapsed() < LONG, "it does not wait: {stat}");
@@ -93,14 +88,9 @@ fn every_blocking_call_ends_and_the_peer_hears_why() {
             error
         });
         let text = errors[0].to_string();
-        assert!(
-            matches!(errors[0], CollectiveError::Interrupted { rank: 0, .. }),
-            "{name}: {text}"
-        );
-        assert!(
-            text.contains(" as operation 1: rank 0 was interrupted"),
-            "{text}"
-        );
+        let is_interrupted = matches!(errors[0], CollectiveError::Interrupted { rank: 0, .. });
+        let reason = " as operation 1: rank 0 was interrupted";
+        assert!(is_interrupted && text.contains(reason), "{name}: {text}");
         match &errors[1] {
             CollectiveError::Aborted {
                 suspect: 0, cause, ..

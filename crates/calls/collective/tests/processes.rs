@@ -31,19 +31,41 @@ impl Ranks {
             ranks: ranks.collect(),
             _store: store,
         };
-        for rank in &ranks.ranks {
-            assert_eq!(rank.process.line(), "ready");
-        }
+        ranks.said("ready");
         ranks
+    }
+
+    fn tell(&mut self, what: &str) {
+        for rank in &mut self.ranks {
+            rank.process.send(what);
+        }
+    }
+
+    /// All say the same.
+    fn said(&self, expected: &str) {
+        for rank in &self.ranks {
+            assert_eq!(rank.process.line(), expected, "rank {}", rank.number);
+        }
     }
 
     /// Tells all the same; all of them succeed.
     fn all(&mut self, what: &str) {
-        for rank in &mut self.ranks {
-            rank.process.send(what);
-        }
+        self.tell(what);
+        self.said("ok");
+    }
+
+    /// Kills rank 2 while the others do this: all of them name it.
+    fn kill_while(&mut self, what: &str) {
+        let mut killed = self.ranks.remove(2);
+        self.tell(what);
+        killed.process.kill();
+        self.have_named_the_killed();
+    }
+
+    fn have_named_the_killed(&self) {
         for rank in &self.ranks {
-            assert_eq!(rank.process.line(), "ok", "rank {}: {what}", rank.number);
+            let error = rank.process.line();
+            assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
         }
     }
 }
@@ -74,33 +96,17 @@ fn a_rank_that_is_killed_is_named_by_all_others_at_once() {
     let mut group = Ranks::start(4);
     // After this each has a connection to each.
     group.all("operations");
-    let mut killed = group.ranks.remove(2);
-    for rank in &mut group.ranks {
-        rank.process.send("barrier");
-    }
-    killed.process.kill();
-    for rank in &group.ranks {
-        let error = rank.process.line();
-        assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
-    }
+    group.kill_while("barrier");
 }
 
 #[test]
 fn a_rank_that_is_killed_while_all_read_one_another_is_named_by_all_others() {
     for _ in 0..5 {
         let mut group = Ranks::start(4);
-        for rank in &mut group.ranks {
-            rank.process.send("reduce");
-        }
-        for rank in &group.ranks {
-            assert_eq!(rank.process.line(), "reducing");
-        }
-        let mut killed = group.ranks.remove(2);
-        killed.process.kill();
-        for rank in &group.ranks {
-            let error = rank.process.line();
-            assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
-        }
+        group.tell("reduce");
+        group.said("reducing");
+        group.ranks.remove(2).process.kill();
+        group.have_named_the_killed();
     }
 }
 
@@ -110,15 +116,7 @@ fn a_rank_that_is_killed_is_named_by_those_who_exchange_messages_with_it() {
         let mut group = Ranks::start(4);
         // After this messages have gone between neighbours.
         group.all("operations");
-        let mut killed = group.ranks.remove(2);
-        for rank in &mut group.ranks {
-            rank.process.send(what);
-        }
-        killed.process.kill();
-        for rank in &group.ranks {
-            let error = rank.process.line();
-            assert!(error.contains("rank 2"), "rank {}: {error}", rank.number);
-        }
+        group.kill_while(what);
     }
 }
 

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 
 use rdzv_collective::{GroupOptions, ReduceOp};
-use support::{LONG, options, run_with};
+use support::{LONG, far, not_shared, options, run_with};
 
 /// Number of rings that this process has mapped.
 fn rings() -> usize {
@@ -59,14 +59,6 @@ fn data_of_near_ranks_go_through_shared_memory_unless_that_is_turned_off() {
     let shared = options(LONG);
     assert!(rings_of(&shared).iter().all(|count| *count >= 6));
     assert_eq!(rings(), 0, "rings stay behind");
-    let not_shared = GroupOptions {
-        shared: false,
-        ..options(LONG)
-    };
-    assert_eq!(rings_of(&not_shared), [0, 0, 0]);
-    let far = GroupOptions {
-        local: false,
-        ..options(LONG)
-    };
-    assert_eq!(rings_of(&far), [0, 0, 0]);
+    assert_eq!(rings_of(&not_shared()), [0, 0, 0]);
+    assert_eq!(rings_of(&far()), [0, 0, 0]);
 }

@@ -11,7 +11,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::copy_nonoverlapping;
 
-use crate::error::ShmError;
+use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
 /// Memory of this process that peers can read, and never write.
@@ -27,8 +27,8 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::System`] if the system refuses.
-    pub fn new(length: usize) -> Result<Self, ShmError> {
+    /// [`ShmError::System`](crate::ShmError::System) if the system refuses.
+    pub fn new(length: usize) -> Result<Self> {
         let (file, memory) = sealed::create("rdzv-board", length, Pages::OnDemandWrittenHere)?;
         Ok(Self {
             memory,
@@ -42,8 +42,8 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::System`] if there is none left.
-    pub fn reserve(&mut self) -> Result<(), ShmError> {
+    /// [`ShmError::System`](crate::ShmError::System) if there is none left.
+    pub fn reserve(&mut self) -> Result<()> {
         if !self.reserved {
             sealed::reserve(&self.file, self.memory.length())?;
             self.reserved = true;
@@ -83,8 +83,8 @@ impl PeerBuffer {
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`] if it is not sealed memory of that size.
-    pub fn open(descriptor: &OwnedFd, length: usize) -> Result<Self, ShmError> {
+    /// [`ShmError::Refused`](crate::ShmError::Refused) if it is not sealed memory of that size.
+    pub fn open(descriptor: &OwnedFd, length: usize) -> Result<Self> {
         sealed::open_to_read(descriptor, length).map(Self)
     }
 

@@ -7,14 +7,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, OFlags, fcntl_getfl, fcntl_setfl, readlinkat};
 use rustix::io::{Errno, read, write};
 
-use crate::error::{ShmError, uninterrupted};
+use crate::error::{Result, ShmError, uninterrupted};
 
 /// An eventfd that both processes hold.
 #[derive(Debug)]
 pub(crate) struct Doorbell(OwnedFd);
 
 impl Doorbell {
-    pub(crate) fn new() -> Result<Self, ShmError> {
+    pub(crate) fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Self)
             .map_err(ShmError::system("create a doorbell (eventfd)"))
@@ -22,7 +22,7 @@ impl Doorbell {
 
     /// One that a peer passed. Any other kind of descriptor is refused: writing to it could block, or be
     /// heard by somebody.
-    pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self, ShmError> {
+    pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self> {
         const WHAT: &str = "a doorbell";
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let kind = readlinkat(CWD, path, Vec::new())
@@ -37,14 +37,14 @@ impl Doorbell {
         Ok(Self(descriptor))
     }
 
-    pub(crate) fn duplicate(&self) -> Result<Self, ShmError> {
+    pub(crate) fn duplicate(&self) -> Result<Self> {
         let copy = self.0.try_clone();
         copy.map(Self)
             .map_err(ShmError::system("duplicate a doorbell"))
     }
 
     /// Wakes the side that waits for it.
-    pub(crate) fn signal(&self) -> Result<(), ShmError> {
+    pub(crate) fn signal(&self) -> Result<()> {
         match uninterrupted(|| write(&self.0, &1_u64.to_ne_bytes())) {
             // The counter is full: it is readable all the same.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),

@@ -51,6 +51,9 @@ pub enum ShmError {
     },
 }
 
+/// The result of something that fails as sharing memory does.
+pub type Result<T, E = ShmError> = std::result::Result<T, E>;
+
 impl ShmError {
     /// For `map_err` of a system call.
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {

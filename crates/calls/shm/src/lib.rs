@@ -52,7 +52,7 @@ pub mod spin;
 
 pub use arena::{Arena, Block, Leases, Location, is_leased};
 pub use buffer::{PeerBuffer, SharedBuffer};
-pub use error::ShmError;
+pub use error::{Result, ShmError};
 pub use pair::{Link, Offer};
-pub use pool::{Pool, PoolOptions, PooledBuffer};
+pub use pool::{Pool, PooledBuffer};
 pub use ring::{Consumer, Producer};

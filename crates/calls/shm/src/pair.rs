@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::doorbell::Doorbell;
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::ring::{Consumer, LARGEST, Producer, RingLayout, SMALLEST};
 use crate::sealed::{self, Memory, Pages};
 
@@ -54,23 +54,22 @@ pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
 /// # Errors
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn offer(capacity: usize) -> Result<Offer, ShmError> {
-    Offer::new(capacity, |rings| link(rings, Side::Offerer))
+pub fn offer(capacity: usize) -> Result<Offer> {
+    // The offerer writes into the first ring.
+    Offer::new(capacity, |[outward, inward]| link(outward, inward))
 }
 
 impl<T, const N: usize> Offer<T, N> {
-    const RINGS: usize = N / 2;
-
-    fn new(
+    fn new<const RINGS: usize>(
         capacity: usize,
-        end: impl FnOnce(Vec<Ring>) -> Result<T, ShmError>,
-    ) -> Result<Self, ShmError> {
+        end: impl FnOnce([Ring; RINGS]) -> T,
+    ) -> Result<Self> {
         let capacity = capacity.clamp(SMALLEST, LARGEST).next_power_of_two();
-        let length = Self::RINGS * RingLayout::length(capacity);
+        let length = RINGS * RingLayout::length(capacity);
         let (file, memory) = sealed::create("rdzv-rings", length, Pages::Reserved)?;
         let mut descriptors = vec![file];
         let mut doorbells = Vec::new();
-        for _ in 0..Self::RINGS {
+        for _ in 0..RINGS {
             let (data, space) = (Doorbell::new()?, Doorbell::new()?);
             descriptors.push(data.duplicate()?.into());
             descriptors.push(space.duplicate()?.into());
@@ -78,7 +77,7 @@ impl<T, const N: usize> Offer<T, N> {
         }
         let descriptors = <[OwnedFd; N]>::try_from(descriptors);
         Ok(Self {
-            end: end(laid_out(memory, capacity, doorbells))?,
+            end: end(laid_out(memory, capacity, doorbells)),
             capacity,
             descriptors: descriptors.expect("the memory, and two doorbells for each ring"),
         })
@@ -86,7 +85,7 @@ impl<T, const N: usize> Offer<T, N> {
 
     /// What the peer needs to be told beside the descriptors.
     pub fn message(&self) -> [u8; MESSAGE] {
-        message(self.capacity, Self::RINGS as u8)
+        message(self.capacity, (N / 2) as u8)
     }
 
     /// What has to be passed to the peer, in this order.
@@ -106,8 +105,9 @@ impl<T, const N: usize> Offer<T, N> {
 ///
 /// [`ShmError::Refused`] if it is not what an honest peer of this version passes, and
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link, ShmError> {
-    link(open(message, descriptors, 2)?, Side::Acceptor)
+pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link> {
+    let [inward, outward] = open(message, descriptors)?;
+    Ok(link(outward, inward))
 }
 
 /// How many descriptors make up an offer of one direction.
@@ -121,10 +121,9 @@ pub type OfferOneWay = Offer<Producer, DESCRIPTORS_ONE_WAY>;
 /// # Errors
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
-    Offer::new(capacity, |mut rings| {
-        let ring = rings.pop().expect("one ring was created");
-        Ok(Producer::new(ring.layout, ring.data, ring.space))
+pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay> {
+    Offer::new(capacity, |[ring]| {
+        Producer::new(ring.layout, ring.data, ring.space)
     })
 }
 
@@ -133,12 +132,8 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay, ShmError> {
 /// # Errors
 ///
 /// Those of [`accept`].
-pub fn accept_one_way(
-    message: &[u8; MESSAGE],
-    descriptors: Vec<OwnedFd>,
-) -> Result<Consumer, ShmError> {
-    let mut rings = open(message, descriptors, 1)?;
-    let ring = rings.pop().expect("one ring was opened");
+pub fn accept_one_way(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Consumer> {
+    let [ring] = open(message, descriptors)?;
     Ok(Consumer::new(ring.layout, ring.data, ring.space))
 }
 
@@ -149,9 +144,6 @@ struct Ring {
     space: Doorbell,
 }
 
-/// What an offer is called in errors.
-const WHAT: &str = "an offer of rings";
-
 fn message(capacity: usize, rings: u8) -> [u8; MESSAGE] {
     let mut message = [0; MESSAGE];
     message[..4].copy_from_slice(&MAGIC);
@@ -161,12 +153,11 @@ fn message(capacity: usize, rings: u8) -> [u8; MESSAGE] {
     message
 }
 
-fn open(
+fn open<const RINGS: usize>(
     message: &[u8; MESSAGE],
     descriptors: Vec<OwnedFd>,
-    rings: u8,
-) -> Result<Vec<Ring>, ShmError> {
-    let refused = |found: String| Err(ShmError::refused(WHAT, found));
+) -> Result<[Ring; RINGS]> {
+    let refused = |found: String| Err(ShmError::refused("an offer of rings", found));
     if message[..4] != MAGIC {
         return refused("it begins with other bytes".to_owned());
     }
@@ -176,10 +167,10 @@ fn open(
             "it has version {version}, and this process knows {VERSION}"
         ));
     }
-    let expected = 1 + 2 * usize::from(rings);
-    if message[6] != rings || descriptors.len() != expected {
+    let expected = 1 + 2 * RINGS;
+    if usize::from(message[6]) != RINGS || descriptors.len() != expected {
         return refused(format!(
-            "{} descriptors for {} rings came with it instead of {expected} for {rings}",
+            "{} descriptors for {} rings came with it instead of {expected} for {RINGS}",
             descriptors.len(),
             message[6]
         ));
@@ -198,40 +189,34 @@ fn open(
     while let (Some(data), Some(space)) = (descriptors.next(), descriptors.next()) {
         doorbells.push((Doorbell::from_peer(data)?, Doorbell::from_peer(space)?));
     }
-    let memory = sealed::open(&file, doorbells.len() * RingLayout::length(capacity))?;
+    let memory = sealed::open(&file, RINGS * RingLayout::length(capacity))?;
     Ok(laid_out(memory, capacity, doorbells))
 }
 
 /// The rings one after the other in memory.
-fn laid_out(memory: Memory, capacity: usize, doorbells: Vec<(Doorbell, Doorbell)>) -> Vec<Ring> {
+fn laid_out<const RINGS: usize>(
+    memory: Memory,
+    capacity: usize,
+    doorbells: Vec<(Doorbell, Doorbell)>,
+) -> [Ring; RINGS] {
     let memory = Arc::new(memory);
-    let offsets = (0..).step_by(RingLayout::length(capacity));
-    let ring = |(offset, (data, space))| Ring {
-        layout: RingLayout::new(Arc::clone(&memory), offset, capacity),
-        data,
-        space,
-    };
-    offsets.zip(doorbells).map(ring).collect()
+    let mut doorbells = doorbells.into_iter();
+    std::array::from_fn(|index| {
+        let offset = index * RingLayout::length(capacity);
+        let (data, space) = doorbells.next().expect("each ring has two");
+        Ring {
+            layout: RingLayout::new(Arc::clone(&memory), offset, capacity),
+            data,
+            space,
+        }
+    })
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Offerer,
-    Acceptor,
-}
-
-/// The offerer writes into the first ring.
-fn link(rings: Vec<Ring>, side: Side) -> Result<Link, ShmError> {
-    let [first, second] = <[Ring; 2]>::try_from(rings)
-        .map_err(|rings| ShmError::refused(WHAT, format!("{} rings", rings.len())))?;
-    let (outward, inward) = match side {
-        Side::Offerer => (first, second),
-        Side::Acceptor => (second, first),
-    };
-    Ok(Link {
+fn link(outward: Ring, inward: Ring) -> Link {
+    Link {
         producer: Producer::new(outward.layout, outward.data, outward.space),
         consumer: Consumer::new(inward.layout, inward.data, inward.space),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -242,12 +227,9 @@ mod tests {
 
     use super::*;
 
-    fn passed(offer: &Offer) -> Vec<OwnedFd> {
-        offer
-            .descriptors()
-            .iter()
-            .map(|one| dup(one).unwrap())
-            .collect()
+    fn passed<T, const N: usize>(offer: &Offer<T, N>) -> Vec<OwnedFd> {
+        let all = offer.descriptors();
+        all.iter().map(|one| dup(one).unwrap()).collect()
     }
 
     fn refusal(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> String {
@@ -316,10 +298,6 @@ mod tests {
     #[test]
     fn one_direction_is_half_of_a_link() {
         let offer = offer_one_way(CAPACITY).unwrap();
-        let passed = |offer: &OfferOneWay| -> Vec<OwnedFd> {
-            let all = offer.descriptors();
-            all.iter().map(|one| dup(one).unwrap()).collect()
-        };
         assert!(refusal(&offer.message(), passed(&offer)).contains("instead of 5 for 2"));
         let mut consumer = accept_one_way(&offer.message(), passed(&offer)).unwrap();
         let mut producer = offer.taken();

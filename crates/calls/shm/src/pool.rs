@@ -22,32 +22,27 @@ const SMALLEST: usize = 64 << 10;
 /// From here on large pages are asked for.
 const HUGE: usize = 2 << 20;
 
-/// What may be chosen about a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolOptions {
-    /// The most bytes to keep for later (default 256 MiB). Buffers in use do not count.
-    pub keep: usize,
-    /// Whether buffers above 2 MiB ask for pages of that size (default true).
-    pub huge_pages: bool,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self {
-            keep: 256 << 20,
-            huge_pages: true,
-        }
-    }
-}
+/// The most bytes that a pool keeps for later. Buffers in use do not count.
+const KEEP: usize = 256 << 20;
 
 /// Where buffers come from. Clones are the same pool.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    options: PoolOptions,
+    /// [`KEEP`], except in tests.
+    keep: usize,
     kept: Mutex<Kept>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            keep: KEEP,
+            kept: Mutex::default(),
+        }
+    }
 }
 
 /// What waits for its next use, the one that was used last at the back.
@@ -60,12 +55,6 @@ struct Kept {
 }
 
 impl Pool {
-    /// An empty pool.
-    pub fn new(options: PoolOptions) -> Self {
-        let kept = Mutex::default();
-        Self(Arc::new(Shared { options, kept }))
-    }
-
     /// A buffer of this length. What is in it is left over from earlier uses.
     ///
     /// As with any allocation, the process ends if the system has no memory left.
@@ -133,7 +122,7 @@ impl Shared {
         // The advice only makes it faster: without it pages come one by one. A large page would be
         // all there with its first byte, so that the beginning of memory that grows has small ones.
         let small = if populated < capacity { HUGE } else { 0 };
-        if self.options.huge_pages && capacity > small.max(HUGE - 1) {
+        if capacity > small.max(HUGE - 1) {
             let _ = map.advise_range(Advice::HugePage, small, capacity - small);
         }
         populate(&map, 0, populated);
@@ -143,7 +132,7 @@ impl Shared {
     /// How large to make a buffer, so that others can use it after it; if it will be kept at all.
     fn capacity(&self, length: usize) -> usize {
         let class = class(length);
-        match class > self.options.keep {
+        match class > self.keep {
             true => length.next_multiple_of(HUGE),
             false => class,
         }
@@ -159,7 +148,7 @@ impl Shared {
         }
         kept.bytes += map.len();
         kept.free.push_back(map);
-        while kept.bytes > self.options.keep {
+        while kept.bytes > self.keep {
             let Some(oldest) = kept.free.pop_front() else {
                 break;
             };
@@ -369,21 +358,17 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_was_said_and_the_oldest_goes_first() {
-        let pool = Pool::new(PoolOptions {
+        let pool = Pool(Arc::new(Shared {
             keep: 3 * MEBI,
-            huge_pages: false,
-        });
+            ..Shared::default()
+        }));
         let buffers: Vec<_> = (0..5).map(|_| pool.take(MEBI)).collect();
         let last = buffers[4].as_ref().as_ptr();
         drop(buffers);
         assert_eq!(pool.kept(), 3 * MEBI);
         assert_eq!(pool.take(MEBI).as_ref().as_ptr(), last);
         drop(pool.take(4 * MEBI));
-        assert_eq!(
-            pool.kept(),
-            0,
-            "a buffer larger than the limit pushes all out"
-        );
+        assert_eq!(pool.kept(), 0, "one larger than the limit pushes all out");
         drop(pool.take(MEBI));
         pool.clear();
         assert_eq!(pool.kept(), 0);

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use rdzv_lock::Mutex;
 use rustix::process::{PTracer, geteuid, set_ptracer};
 
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::pass::Peer;
 
 /// The most that the system copies in one call.
@@ -38,7 +38,7 @@ const PAGE: usize = 4096;
 /// # Errors
 ///
 /// [`ShmError::RemoteRead`] if it is not allowed, or the process does not have all of these bytes.
-pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<(), ShmError> {
+pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let threads = if into.len() < 2 * EACH_THREAD {
         1
     } else {
@@ -52,12 +52,7 @@ pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<(), ShmError>
 /// # Errors
 ///
 /// Those of [`read`].
-pub fn read_by(
-    threads: usize,
-    process: u32,
-    address: u64,
-    into: &mut [u8],
-) -> Result<(), ShmError> {
+pub fn read_by(threads: usize, process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let length = into.len();
     let refused = |error: Errno| ShmError::RemoteRead {
         process,
@@ -128,7 +123,7 @@ impl Witness {
     /// # Errors
     ///
     /// [`ShmError::System`] if the system has no random numbers.
-    pub fn new() -> Result<Self, ShmError> {
+    pub fn new() -> Result<Self> {
         let mut nonce = Box::new([0; NONCE]);
         File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut *nonce))

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::doorbell::Doorbell;
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::sealed::Memory;
 use crate::sleeping::{announce, must_wake, rise};
 
@@ -97,7 +97,7 @@ impl RingLayout {
     }
 
     /// How many bytes are in the ring by these positions.
-    fn used(&self, written: u64, read: u64) -> Result<usize, ShmError> {
+    fn used(&self, written: u64, read: u64) -> Result<usize> {
         let used = written.wrapping_sub(read);
         if used > self.capacity as u64 {
             return Err(ShmError::Broken {
@@ -143,7 +143,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
-    pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, ShmError> {
+    pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
         let mut published = before;
@@ -173,7 +173,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
-    pub fn space(&mut self) -> Result<usize, ShmError> {
+    pub fn space(&mut self) -> Result<usize> {
         let read = self.layout.position(READ).load(Ordering::Acquire);
         let used = self.layout.used(self.written, read)?;
         self.read = read;
@@ -223,7 +223,7 @@ impl Producer {
     }
 
     /// Looks for space only if what was last seen is too little.
-    fn space_for(&mut self, wanted: usize) -> Result<usize, ShmError> {
+    fn space_for(&mut self, wanted: usize) -> Result<usize> {
         let space = self.layout.capacity - self.layout.used(self.written, self.read)?;
         if space >= wanted {
             return Ok(space);
@@ -244,7 +244,7 @@ impl Producer {
         }
     }
 
-    fn publish(&self) -> Result<u64, ShmError> {
+    fn publish(&self) -> Result<u64> {
         let written = self.layout.position(WRITTEN);
         written.store(self.written, Ordering::Release);
         if must_wake(self.layout.flag(CONSUMER_SLEEPS)) {
@@ -292,7 +292,7 @@ impl Consumer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
-    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, ShmError> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;
         while done < into.len() {
@@ -317,7 +317,7 @@ impl Consumer {
     /// # Errors
     ///
     /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
-    pub fn available(&mut self) -> Result<usize, ShmError> {
+    pub fn available(&mut self) -> Result<usize> {
         let written = self.layout.position(WRITTEN).load(Ordering::Acquire);
         let used = self.layout.used(written, self.read)?;
         self.written = written;
@@ -378,7 +378,7 @@ impl Consumer {
         }
     }
 
-    fn publish(&self) -> Result<(), ShmError> {
+    fn publish(&self) -> Result<()> {
         let read = self.layout.position(READ);
         read.store(self.read, Ordering::Release);
         let used = self.layout.used(self.written, self.read)?;

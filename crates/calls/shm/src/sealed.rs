@@ -11,7 +11,7 @@ use rustix::fs::{
     ftruncate, memfd_create,
 };
 
-use crate::error::{ShmError, uninterrupted};
+use crate::error::{Result, ShmError, uninterrupted};
 
 /// The size can neither shrink nor grow, and that can never change.
 const FIXED: SealFlags = SealFlags::SHRINK
@@ -46,11 +46,7 @@ pub(crate) enum Pages {
 }
 
 /// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to peers.
-pub(crate) fn create(
-    name: &str,
-    length: usize,
-    pages: Pages,
-) -> Result<(OwnedFd, Memory), ShmError> {
+pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd, Memory)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(ShmError::system("create a file in memory"))?;
     let size = length as u64;
@@ -71,13 +67,13 @@ pub(crate) fn create(
 
 /// Takes all of the memory from the system: one that has none left says so now, and not by ending a
 /// process later.
-pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<(), ShmError> {
+pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<()> {
     uninterrupted(|| fallocate(file, FallocateFlags::empty(), 0, length as u64))
         .map_err(ShmError::system("reserve memory to share"))
 }
 
 /// Memory that a peer passed, mapped for reading and writing.
-pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory, ShmError> {
+pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory> {
     check(file, length)?;
     let map = MmapOptions::new().len(length).map_raw(&file.as_fd());
     let map = map.map_err(ShmError::system("map the peer's memory"))?;
@@ -85,7 +81,7 @@ pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory, ShmError> 
 }
 
 /// Memory that a peer passed, mapped for reading only.
-pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory, ShmError> {
+pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory> {
     check(file, length)?;
     let map = MmapOptions::new()
         .len(length)
@@ -95,7 +91,7 @@ pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory, Sh
 }
 
 /// Whether every access within the length is safe from now on, whatever the peer does.
-fn check(file: &impl AsFd, length: usize) -> Result<(), ShmError> {
+fn check(file: &impl AsFd, length: usize) -> Result<()> {
     const WHAT: &str = "sealed memory";
     if length == 0 {
         return Err(ShmError::refused(WHAT, "it is said to have no bytes"));

@@ -97,22 +97,25 @@ mod tests {
         signals: Word,
     }
 
+    /// Writes up to this position, in a thread of its own.
+    fn write_to(last: u64, world: &Arc<World>) -> thread::JoinHandle<()> {
+        let world = Arc::clone(world);
+        thread::spawn(move || {
+            for position in 1..=last {
+                world.written.store(position, Ordering::Release);
+                if must_wake(&world.flag) {
+                    world.signals.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+        })
+    }
+
     /// Every interleaving, and every value that a weak memory may show: who slept is rung for.
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
             let world = Arc::new(World::default());
-            let producer = {
-                let world = Arc::clone(&world);
-                thread::spawn(move || {
-                    for position in 1..=2 {
-                        world.written.store(position, Ordering::Release);
-                        if must_wake(&world.flag) {
-                            world.signals.fetch_add(1, Ordering::AcqRel);
-                        }
-                    }
-                })
-            };
+            let producer = write_to(2, &world);
             let mut slept = 0;
             let seen = world.written.load(Ordering::Acquire);
             if announce(&world.flag, || {
@@ -136,15 +139,7 @@ mod tests {
     fn who_rises_and_sleeps_again_is_rung_for_again() {
         loom::model(|| {
             let world = Arc::new(World::default());
-            let producer = {
-                let world = Arc::clone(&world);
-                thread::spawn(move || {
-                    world.written.store(1, Ordering::Release);
-                    if must_wake(&world.flag) {
-                        world.signals.fetch_add(1, Ordering::AcqRel);
-                    }
-                })
-            };
+            let producer = write_to(1, &world);
             let empty = |seen| world.written.load(Ordering::Acquire) == seen;
             // A wake-up for nothing, such as that of a signal.
             let _ = announce(&world.flag, || empty(0));

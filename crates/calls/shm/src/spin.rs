@@ -59,10 +59,7 @@ impl SpinBudget {
     /// Spins for at most this long, if waits are expected to end within it; with zero, or on one processor,
     /// never.
     pub fn new(longest: Duration) -> Self {
-        Self::with(
-            if is_alone() { Duration::ZERO } else { longest },
-            Offers::Late,
-        )
+        Self::with(unless_alone(longest), Offers::Late)
     }
 
     /// As [`new`](Self::new), for threads that share processors with those whom they wait for.
@@ -72,10 +69,7 @@ impl SpinBudget {
 
     /// As [`new`](Self::new), for threads that keep their processor from others of their own process meanwhile.
     pub fn holding(longest: Duration) -> Self {
-        Self::with(
-            if is_alone() { Duration::ZERO } else { longest },
-            Offers::Never,
-        )
+        Self::with(unless_alone(longest), Offers::Never)
     }
 
     fn with(longest: Duration, offers: Offers) -> Self {
@@ -211,10 +205,14 @@ impl SpinWait {
     }
 }
 
-/// With one processor the peer cannot go on while we look.
-fn is_alone() -> bool {
+/// This long, or zero with one processor: there the peer cannot go on while we look.
+fn unless_alone(longest: Duration) -> Duration {
     static ALONE: OnceLock<bool> = OnceLock::new();
-    *ALONE.get_or_init(|| available_parallelism().is_ok_and(|processors| processors.get() == 1))
+    let count = || available_parallelism().is_ok_and(|processors| processors.get() == 1);
+    match *ALONE.get_or_init(count) {
+        true => Duration::ZERO,
+        false => longest,
+    }
 }
 
 #[cfg(test)]

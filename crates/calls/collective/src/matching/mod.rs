@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::element::ElementType;
+use crate::call::{self, Call};
 use crate::wire::Envelope;
 
 /// The most bytes of an eager message.
@@ -31,34 +31,16 @@ pub(crate) const EAGER_WINDOW: usize = 256 * 1024;
 /// The most messages of one rank for which no receive is posted.
 pub(crate) const WINDOW: usize = 1024;
 
-/// Names an operation of this rank, a send or a receive.
+/// Names an operation of this rank, a send or a receive: the sequence number of its call.
 pub(crate) type Operation = u64;
 
 /// Something happened.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// This rank sends a message.
-    Send {
-        operation: Operation,
-        to: u32,
-        tag: u32,
-        element: ElementType,
-        elements: u64,
-    },
-    /// This rank receives a message, from any rank without `from`.
-    Receive {
-        operation: Operation,
-        from: Option<u32>,
-        tag: u32,
-        element: ElementType,
-        elements: u64,
-    },
-    /// A message came, with its values if it is eager.
-    Arrived {
-        from: u32,
-        envelope: Envelope,
-        values: Option<Vec<u8>>,
-    },
+    /// This rank sends or receives a message.
+    Called(Call),
+    /// A message came.
+    Arrived(Arrived),
     /// The receiver has matched a message of this rank.
     Matched { by: u32, number: u64 },
     /// Values of an announced message are in the buffer of its receive.
@@ -91,9 +73,10 @@ pub(crate) enum Output {
         from: u32,
         number: u64,
     },
-    /// Put these values in the buffer of the receive.
+    /// The receive has all its values once these are in its buffer.
     Deliver {
         operation: Operation,
+        from: u32,
         values: Vec<u8>,
     },
     /// The receive has all its values.
@@ -141,27 +124,25 @@ struct Peer {
 
 #[derive(Debug)]
 struct Sending {
-    operation: Operation,
+    call: Call,
     tag: u32,
-    element: ElementType,
-    elements: u64,
     /// Bytes, if it went as an eager message.
     eager: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Posted {
-    operation: Operation,
+    call: Call,
     from: Option<u32>,
-    element: ElementType,
-    elements: u64,
 }
 
+/// A message that came.
 #[derive(Debug)]
-struct Arrived {
-    from: u32,
-    envelope: Envelope,
-    values: Option<Vec<u8>>,
+pub(crate) struct Arrived {
+    pub(crate) from: u32,
+    pub(crate) envelope: Envelope,
+    /// The values, if the message is eager.
+    pub(crate) values: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -176,47 +157,18 @@ impl Matching {
     pub(crate) fn handle(&mut self, input: Input) {
         debug_assert!(self.outputs.is_empty(), "outputs were not drained");
         match input {
-            Input::Send {
-                operation,
-                to,
-                tag,
-                element,
-                elements,
-            } => {
-                let sending = Sending {
-                    operation,
-                    tag,
-                    element,
-                    elements,
-                    eager: None,
-                };
-                self.peers.entry(to).or_default().waiting.push_back(sending);
-                self.send_waiting(to);
-            }
-            Input::Receive {
-                operation,
-                from,
-                tag,
-                element,
-                elements,
-            } => {
-                let posted = Posted {
-                    operation,
-                    from,
-                    element,
-                    elements,
-                };
-                self.receive(tag, posted);
-            }
-            Input::Arrived {
-                from,
-                envelope,
-                values,
-            } => self.arrive(Arrived {
-                from,
-                envelope,
-                values,
-            }),
+            Input::Called(call) => match call.operation {
+                call::Operation::Send { to, tag } => {
+                    let eager = None;
+                    let sending = Sending { call, tag, eager };
+                    self.peers.entry(to).or_default().waiting.push_back(sending);
+                    self.send_waiting(to);
+                }
+                call::Operation::Receive { from, tag } => self.receive(tag, Posted { call, from }),
+                // No other operation has messages.
+                _ => {}
+            },
+            Input::Arrived(arrived) => self.arrive(arrived),
             Input::Matched { by, number } => self.matched(by, number),
             Input::Received {
                 from,
@@ -275,8 +227,8 @@ impl Matching {
             peer.sent += 1;
             let envelope = Envelope {
                 tag: sending.tag,
-                element: sending.element,
-                elements: sending.elements,
+                element: sending.call.element,
+                elements: sending.call.elements,
                 number: peer.sent,
             };
             sending.eager = envelope
@@ -284,7 +236,7 @@ impl Matching {
                 .filter(|bytes| *bytes <= EAGER && peer.eager + bytes <= EAGER_WINDOW);
             peer.eager += sending.eager.unwrap_or(0);
             self.outputs.push_back(Output::Post {
-                operation: sending.operation,
+                operation: sending.call.sequence,
                 to,
                 envelope,
                 eager: sending.eager.is_some(),
@@ -304,7 +256,7 @@ impl Matching {
         match sending.eager {
             Some(bytes) => peer.eager -= bytes,
             None => self.outputs.push_back(Output::Stream {
-                operation: sending.operation,
+                operation: sending.call.sequence,
                 to: by,
                 number,
             }),
@@ -313,14 +265,8 @@ impl Matching {
     }
 
     fn receive(&mut self, tag: u32, posted: Posted) {
-        let arrived = self.arrived.entry(tag).or_default();
         let fits = |one: &Arrived| posted.from.is_none_or(|from| from == one.from);
-        let found = arrived.iter().position(fits);
-        let found = found.and_then(|index| arrived.remove(index));
-        if arrived.is_empty() {
-            self.arrived.remove(&tag);
-        }
-        match found {
+        match take_first(&mut self.arrived, tag, fits) {
             Some(arrived) => {
                 let peer = self.peers.entry(arrived.from).or_default();
                 peer.kept -= 1;
@@ -332,11 +278,7 @@ impl Matching {
     }
 
     fn arrive(&mut self, arrived: Arrived) {
-        let Arrived {
-            from,
-            envelope,
-            ref values,
-        } = arrived;
+        let (from, envelope) = (arrived.from, arrived.envelope);
         let peer = self.peers.entry(from).or_default();
         peer.arrived += 1;
         let due = peer.arrived;
@@ -344,18 +286,11 @@ impl Matching {
             let found = format!("message {} where message {due} is due", envelope.number);
             return self.violation(from, found);
         }
-        let bytes = values.as_ref().map_or(0, Vec::len);
+        let bytes = arrived.values.as_ref().map_or(0, Vec::len);
         let tag = envelope.tag;
-        if let Some(posted) = self.posted.get_mut(&tag) {
-            let fits = |one: &Posted| one.from.is_none_or(|rank| rank == from);
-            let found = posted.iter().position(fits);
-            let found = found.and_then(|index| posted.remove(index));
-            if posted.is_empty() {
-                self.posted.remove(&tag);
-            }
-            if let Some(posted) = found {
-                return self.pair(&posted, arrived);
-            }
+        let fits = |one: &Posted| one.from.is_none_or(|rank| rank == from);
+        if let Some(posted) = take_first(&mut self.posted, tag, fits) {
+            return self.pair(&posted, arrived);
         }
         if peer.kept == WINDOW || peer.kept_bytes + bytes > EAGER_WINDOW {
             let found = format!(
@@ -372,13 +307,9 @@ impl Matching {
 
     /// A message and a receive have found one another.
     fn pair(&mut self, posted: &Posted, arrived: Arrived) {
-        let Arrived {
-            from,
-            envelope,
-            values,
-        } = arrived;
-        let operation = posted.operation;
-        if (envelope.element, envelope.elements) != (posted.element, posted.elements) {
+        let (from, envelope) = (arrived.from, arrived.envelope);
+        let (operation, call) = (posted.call.sequence, &posted.call);
+        if (envelope.element, envelope.elements) != (call.element, call.elements) {
             return self.outputs.push_back(Output::Mismatch {
                 operation,
                 from,
@@ -391,12 +322,12 @@ impl Matching {
             from,
             number,
         });
-        match values {
-            Some(values) => {
-                self.outputs
-                    .push_back(Output::Deliver { operation, values });
-                self.outputs.push_back(Output::Done { operation, from });
-            }
+        match arrived.values {
+            Some(values) => self.outputs.push_back(Output::Deliver {
+                operation,
+                from,
+                values,
+            }),
             None => {
                 let incoming = Incoming {
                     operation,
@@ -426,4 +357,19 @@ impl Matching {
     fn violation(&mut self, by: u32, found: String) {
         self.outputs.push_back(Output::Violation { by, found });
     }
+}
+
+/// Takes the first one with a tag that fits.
+fn take_first<T>(
+    lists: &mut BTreeMap<u32, VecDeque<T>>,
+    tag: u32,
+    fits: impl Fn(&T) -> bool,
+) -> Option<T> {
+    let list = lists.get_mut(&tag)?;
+    let found = list.iter().position(fits);
+    let found = found.and_then(|index| list.remove(index));
+    if list.is_empty() {
+        lists.remove(&tag);
+    }
+    found
 }

@@ -3,27 +3,25 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::element::ElementType;
 
 const U8: ElementType = ElementType::U8;
 
-fn send(operation: Operation, to: u32, tag: u32, elements: u64) -> Input {
-    Input::Send {
+fn called(sequence: Operation, operation: call::Operation, elements: u64) -> Input {
+    Input::Called(Call {
         operation,
-        to,
-        tag,
         element: U8,
         elements,
-    }
+        sequence,
+    })
 }
 
-fn receive(operation: Operation, from: Option<u32>, tag: u32, elements: u64) -> Input {
-    Input::Receive {
-        operation,
-        from,
-        tag,
-        element: U8,
-        elements,
-    }
+fn send(sequence: Operation, to: u32, tag: u32, elements: u64) -> Input {
+    called(sequence, call::Operation::Send { to, tag }, elements)
+}
+
+fn receive(sequence: Operation, from: Option<u32>, tag: u32, elements: u64) -> Input {
+    called(sequence, call::Operation::Receive { from, tag }, elements)
 }
 
 fn envelope(tag: u32, elements: u64, number: u64) -> Envelope {
@@ -36,19 +34,19 @@ fn envelope(tag: u32, elements: u64, number: u64) -> Envelope {
 }
 
 fn announced(from: u32, tag: u32, elements: u64, number: u64) -> Input {
-    Input::Arrived {
+    Input::Arrived(Arrived {
         from,
         envelope: envelope(tag, elements, number),
         values: None,
-    }
+    })
 }
 
 fn eager(from: u32, tag: u32, values: Vec<u8>, number: u64) -> Input {
-    Input::Arrived {
+    Input::Arrived(Arrived {
         from,
         envelope: envelope(tag, values.len() as u64, number),
         values: Some(values),
-    }
+    })
 }
 
 impl Matching {
@@ -291,11 +289,11 @@ impl Pair {
                 } => {
                     self.sends.insert((rank, envelope.number), operation);
                     let bytes = envelope.bytes().unwrap();
-                    self.on_the_way[other].push_back(Input::Arrived {
+                    self.on_the_way[other].push_back(Input::Arrived(Arrived {
                         from: rank as u32,
                         envelope,
                         values: eager.then(|| vec![0; bytes]),
-                    });
+                    }));
                 }
                 Output::Match {
                     operation, number, ..

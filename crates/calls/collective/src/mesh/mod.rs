@@ -12,20 +12,21 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdzv_shm::SharedBuffer;
 use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use crate::acceptor::{Acceptor, Member};
 use crate::call::Call;
-use crate::error::CollectiveError;
+use crate::error::Result;
 use crate::inbound::{Inbound, Incoming};
 use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
+use crate::running::Running;
 use crate::shared;
 use crate::socket::{Endpoint, Listener};
-use crate::wire::{Cause, Frame, Hello, VERSION};
+use crate::wire::{Cause, Frame};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
 /// copy and the socket, long enough that system calls do not count.
@@ -39,18 +40,10 @@ pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 /// on the processor of this rank.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// An operation in progress.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Running {
-    pub(crate) call: Call,
-    pub(crate) started: Instant,
-    pub(crate) timeout: Duration,
-}
-
 /// All connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Mesh {
-    member: Member,
+    pub(crate) member: Member,
     endpoints: Vec<Endpoint>,
     acceptor: Acceptor,
     outbound: BTreeMap<u32, Outbound>,
@@ -63,12 +56,15 @@ pub(crate) struct Mesh {
     all_connected: bool,
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
-    longest: usize,
+    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
+    /// so it is for each.
+    pub(crate) longest: usize,
     /// For operations on the caller's thread, and for those beside it.
     spin: [SpinBudget; 2],
     /// Whether the operation runs beside the caller's thread, which computes meanwhile.
     pub(crate) beside: bool,
-    interrupt: Arc<Interrupt>,
+    /// Ends the operation in progress and all later ones, from any thread.
+    pub(crate) interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
 }
 
@@ -127,28 +123,8 @@ impl Mesh {
         &self.spin[usize::from(self.beside)]
     }
 
-    /// Ends the operation in progress and all later ones, from any thread.
-    pub(crate) fn interrupt(&self) -> &Arc<Interrupt> {
-        &self.interrupt
-    }
-
-    pub(crate) fn member(&self) -> &Member {
-        &self.member
-    }
-
-    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
-    /// so it is for each.
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
-    }
-
     /// Sends a message to a peer, or queues what cannot be sent now.
-    pub(crate) fn post(
-        &mut self,
-        running: &Running,
-        peer: u32,
-        payload: &[&[u8]],
-    ) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&mut self, running: &Running, peer: u32, payload: &[&[u8]]) -> Result<()> {
         let outbound = self.dialled(running, peer)?;
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
@@ -165,7 +141,7 @@ impl Mesh {
         running: &Running,
         peer: u32,
         payload: &mut [u8],
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let mut incoming = Incoming::new(payload);
         let mut checked = false;
         let mut waiting: Option<SpinWait> = None;
@@ -195,7 +171,7 @@ impl Mesh {
                 Err(error) => {
                     // The peer says why it leaves before it leaves.
                     self.read_reply(running, peer)?;
-                    return Err(self.lost(running, peer, error.to_string()));
+                    return Err(running.lost(peer, self.address(peer), &error.to_string()));
                 }
             }
             let state = match incoming.has_begun() {
@@ -207,7 +183,7 @@ impl Mesh {
     }
 
     /// Waits until a peer has connected to this rank.
-    fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound, CollectiveError> {
+    fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound> {
         while !self.inbound.contains_key(&peer) {
             self.accept_peers()?;
             if self.inbound.contains_key(&peer) {
@@ -222,20 +198,12 @@ impl Mesh {
                 if self.inbound.contains_key(&peer) {
                     break;
                 }
-                return Err(self.lost(running, peer, reason));
+                return Err(running.lost(peer, self.address(peer), &reason));
             }
             let state = "it has not connected to this rank yet";
             self.wait(running, peer, Some(peer), state)?;
         }
         Ok(self.inbound.get_mut(&peer).expect("it has connected"))
-    }
-
-    /// The other ranks, from the one before this one downwards.
-    pub(crate) fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let Member {
-            rank, world_size, ..
-        } = self.member;
-        (0..rank).rev().chain((rank + 1..world_size).rev())
     }
 
     /// Whether all ranks are on this host.
@@ -244,7 +212,7 @@ impl Mesh {
     }
 
     /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
-    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<(), CollectiveError> {
+    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<()> {
         let mut waiting: Option<SpinWait> = None;
         loop {
             let mut outbound = self.outbound.iter();
@@ -258,7 +226,7 @@ impl Mesh {
                 let reason = reason.to_owned();
                 // The peer says why it leaves before it leaves.
                 self.read_reply(running, peer)?;
-                return Err(self.lost(running, peer, reason));
+                return Err(running.lost(peer, self.address(peer), &reason));
             }
             let wait = *waiting.get_or_insert_with(|| self.spin().begin());
             if !self.spin_for(wait, None) {
@@ -285,34 +253,18 @@ impl Mesh {
         }
     }
 
-    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound, CollectiveError> {
+    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound> {
         let entry = match self.outbound.entry(peer) {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let place = &self.endpoints[peer as usize];
-        let hello = Hello {
-            version: VERSION,
-            from: self.member.rank,
-            to: peer,
-            world_size: self.member.world_size,
-            group: self.member.group,
-            offers_memory: false,
-        };
-        match Outbound::dial(place, hello, self.buffer.as_ref()) {
-            Ok(outbound) => Ok(entry.insert(outbound)),
-            Err(source) => Err(CollectiveError::System {
-                what: format!(
-                    "{}: make a socket for rank {peer} at {}",
-                    running.call, place.address
-                ),
-                source,
-            }),
-        }
+        let (place, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, peer, place, buffer, &running.call)?;
+        Ok(entry.insert(outbound))
     }
 
     /// Adds the peers that have connected.
-    fn accept_peers(&mut self) -> Result<(), CollectiveError> {
+    fn accept_peers(&mut self) -> Result<()> {
         let accepted = self
             .acceptor
             .accept_peers(|peer| self.inbound.contains_key(&peer))?;

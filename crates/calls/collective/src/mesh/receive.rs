@@ -2,39 +2,23 @@
 
 use std::net::SocketAddr;
 
-use super::{Mesh, Running};
-use crate::error::CollectiveError;
+use super::Mesh;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::Incoming;
-use crate::wire::{Cause, Frame};
+use crate::running::Running;
+use crate::wire::{Cause, Frame, Sent};
 
 impl Mesh {
     /// Hears what a peer says on the connection that was dialled to it.
-    pub(super) fn read_reply(
-        &mut self,
-        running: &Running,
-        peer: u32,
-    ) -> Result<(), CollectiveError> {
-        let (call, address) = (running.call, self.address(peer));
+    pub(super) fn read_reply(&mut self, running: &Running, peer: u32) -> Result<()> {
+        let address = self.address(peer);
         let Some(outbound) = self.outbound.get_mut(&peer) else {
             return Ok(());
         };
         match outbound.read_reply() {
-            Ok(None | Some(Frame::Accept { .. })) => Ok(()),
-            Ok(Some(Frame::Abort { suspect, cause })) => Err(CollectiveError::Aborted {
-                call,
-                peer,
-                address,
-                suspect,
-                cause,
-            }),
-            Ok(Some(Frame::Refuse(refusal))) => Err(CollectiveError::Refused {
-                call,
-                peer,
-                address,
-                refusal,
-            }),
-            Ok(Some(frame)) => Err(self.not_a_rank(running, peer, format!("{frame:?}"))),
-            Err(bytes) => Err(self.not_a_rank(running, peer, bytes.escape_ascii().to_string())),
+            None => Ok(()),
+            Some(Ok(Frame::Refuse(refusal))) => Err(running.refused(peer, address, refusal)),
+            Some(sent) => Err(running.unexpected(peer, address, sent)),
         }
     }
 
@@ -44,7 +28,7 @@ impl Mesh {
         running: &Running,
         peer: u32,
         incoming: &Incoming<'_>,
-    ) -> Result<bool, CollectiveError> {
+    ) -> Result<bool> {
         let Some(inbound) = self.inbound.get_mut(&peer) else {
             return Ok(true);
         };
@@ -58,16 +42,15 @@ impl Mesh {
         }
         match said {
             Ok(None) => Ok(true),
-            Ok(Some(bytes)) => {
-                let frame = Frame::decode(&bytes).ok_or(bytes);
-                self.check(running, peer, frame, incoming)?;
+            Ok(Some(sent)) => {
+                self.check(running, peer, sent, incoming)?;
                 let found = "data beside the ring that it offered".to_owned();
-                Err(self.not_a_rank(running, peer, found))
+                Err(running.not_a_rank(peer, self.address(peer), found))
             }
             Err(error) => {
                 // The peer says why it leaves before it leaves.
                 self.read_reply(running, peer)?;
-                Err(self.lost(running, peer, error.to_string()))
+                Err(running.lost(peer, self.address(peer), &error.to_string()))
             }
         }
     }
@@ -77,14 +60,14 @@ impl Mesh {
         &mut self,
         running: &Running,
         peer: u32,
-        frame: Result<Frame, impl AsRef<[u8]>>,
+        sent: Sent,
         incoming: &Incoming<'_>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let (ours, address) = (running.call, self.address(peer));
-        if let Ok(Frame::Data { call, .. }) = frame {
+        if let Ok(Frame::Data { call, .. }) = sent {
             self.last_calls.insert(peer, call);
         }
-        match frame {
+        match sent {
             Ok(Frame::Data { call, payload }) if call == ours && incoming.expects(payload) => {
                 Ok(())
             }
@@ -94,18 +77,7 @@ impl Mesh {
                 peer,
                 address,
             }),
-            Ok(Frame::Abort { suspect, cause }) => Err(CollectiveError::Aborted {
-                call: ours,
-                peer,
-                address,
-                suspect,
-                cause,
-            }),
-            Ok(frame) => Err(self.not_a_rank(running, peer, format!("{frame:?}"))),
-            Err(bytes) => {
-                let found = bytes.as_ref().escape_ascii().to_string();
-                Err(self.not_a_rank(running, peer, found))
-            }
+            sent => Err(running.unexpected(peer, address, sent)),
         }
     }
 
@@ -124,57 +96,14 @@ impl Mesh {
                 cause: Cause::TimedOut,
                 ..
             } if suspect == self.member.rank && peer != awaited => {
-                self.timed_out(running, awaited, state)
+                running.timed_out(awaited, self.address(awaited), state)
             }
             other => other,
         }
     }
 
     /// Where a peer can be reached by everybody, for errors.
-    fn address(&self, peer: u32) -> SocketAddr {
+    pub(super) fn address(&self, peer: u32) -> SocketAddr {
         self.endpoints[peer as usize].address
-    }
-
-    pub(super) fn timed_out(
-        &self,
-        running: &Running,
-        peer: u32,
-        state: &'static str,
-    ) -> CollectiveError {
-        CollectiveError::Timeout {
-            call: running.call,
-            peer,
-            address: self.address(peer),
-            state,
-            elapsed: running.started.elapsed(),
-        }
-    }
-
-    /// The error of an operation that another thread ended.
-    pub(crate) fn interrupted(&self, running: &Running) -> CollectiveError {
-        CollectiveError::Interrupted {
-            call: running.call,
-            rank: self.member.rank,
-            elapsed: running.started.elapsed(),
-        }
-    }
-
-    pub(super) fn lost(&self, running: &Running, peer: u32, reason: String) -> CollectiveError {
-        CollectiveError::Lost {
-            call: running.call,
-            peer,
-            address: self.address(peer),
-            reason: reason.into(),
-            elapsed: running.started.elapsed(),
-        }
-    }
-
-    fn not_a_rank(&self, running: &Running, peer: u32, found: String) -> CollectiveError {
-        CollectiveError::NotARank {
-            call: running.call,
-            peer,
-            address: self.address(peer),
-            found,
-        }
     }
 }

@@ -2,24 +2,25 @@
 
 use std::io;
 
-use super::{Mesh, Running};
-use crate::error::CollectiveError;
+use super::Mesh;
+use crate::error::{CollectiveError, Result};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
+use crate::running::Running;
 
 impl Mesh {
     /// Waits until every other rank and this one have connected to one another, and know how what they
     /// send one another is carried. Only the first time takes any.
-    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<(), CollectiveError> {
+    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<()> {
         if self.all_connected {
             return Ok(());
         }
         // First all are dialled, so that each waits for the slowest only, and not for one after the
         // other.
-        for peer in self.others() {
+        for peer in self.member.others() {
             self.dialled(running, peer)?.send();
         }
-        for peer in self.others() {
+        for peer in self.member.others() {
             self.connected(running, peer)?;
             while !self.outbound[&peer].is_accepted() {
                 self.read_reply(running, peer)?;
@@ -28,8 +29,7 @@ impl Mesh {
                     break;
                 }
                 if let Some(reason) = outbound.ended() {
-                    let reason = reason.to_owned();
-                    return Err(self.lost(running, peer, reason));
+                    return Err(running.lost(peer, self.address(peer), reason));
                 }
                 self.wait(running, peer, None, "it has not answered this rank yet")?;
             }
@@ -39,7 +39,7 @@ impl Mesh {
     }
 
     /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
-    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize, CollectiveError> {
+    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize> {
         if let Some(buffer) = &mut self.buffer {
             buffer.reserve().map_err(|error| CollectiveError::System {
                 what: format!("{}: take memory to share", running.call),

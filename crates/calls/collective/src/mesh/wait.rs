@@ -4,23 +4,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rdzv_shm::spin::SpinWait;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 
-use super::{Mesh, Running};
-use crate::error::CollectiveError;
-
-/// A descriptor that is polled.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    Interrupt,
-    Acceptor,
-    Outbound(u32),
-    /// The ring to a peer has space.
-    Space(u32),
-    Inbound,
-    /// The ring of a peer has data.
-    Data(u32),
-}
+use super::Mesh;
+use crate::error::{CollectiveError, Result};
+use crate::polling::{Polling, Source};
+use crate::running::Running;
 
 impl Mesh {
     /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
@@ -51,10 +40,10 @@ impl Mesh {
         awaited: u32,
         from: Option<u32>,
         state: &'static str,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         let left = running.timeout.saturating_sub(running.started.elapsed());
         if left.is_zero() {
-            return Err(self.timed_out(running, awaited, state));
+            return Err(running.timed_out(awaited, self.address(awaited), state));
         }
         let slice = self.watch.as_ref().map_or(left, |watch| watch.slice(left));
         let mut arrivals = false;
@@ -62,13 +51,13 @@ impl Mesh {
         if let Some(watch) = &mut self.watch
             && watch.ends()
         {
-            return Err(self.interrupted(running));
+            return Err(running.interrupted(self.member.rank));
         }
         for source in happened {
             match source {
-                Source::Interrupt => return Err(self.interrupted(running)),
+                Source::Interrupt => return Err(running.interrupted(self.member.rank)),
                 Source::Acceptor => arrivals = true,
-                Source::Inbound => {}
+                Source::Inbound(_) | Source::Commands => {}
                 Source::Data(peer) => {
                     if let Some(inbound) = self.inbound.get_mut(&peer) {
                         inbound.awake();
@@ -95,7 +84,7 @@ impl Mesh {
         Ok(())
     }
 
-    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>, CollectiveError> {
+    fn poll(&mut self, from: Option<u32>, left: Duration) -> Result<Vec<Source>> {
         let mut left = left;
         for (&peer, outbound) in &mut self.outbound {
             if !outbound.prepare_to_sleep() {
@@ -109,49 +98,23 @@ impl Mesh {
             // There are data already. Others have their turn all the same.
             left = Duration::ZERO;
         }
-        let mut sources = Vec::new();
-        let mut descriptors = Vec::new();
-        let mut watch = |source, descriptor, flags| {
-            sources.push(source);
-            descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
-        };
-        watch(Source::Interrupt, self.interrupt.as_fd(), PollFlags::IN);
-        for descriptor in self.acceptor.descriptors() {
-            watch(Source::Acceptor, descriptor, PollFlags::IN);
-        }
+        let mut polling = Polling::default();
+        let interrupt = self.interrupt.as_fd();
+        polling.add(Source::Interrupt, interrupt, PollFlags::IN);
+        polling.add_acceptor(&self.acceptor);
         for (&peer, outbound) in &self.outbound {
-            if outbound.ended().is_none()
-                && let Some(socket) = outbound.socket()
-            {
-                let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, outbound.waits_for_socket());
-                watch(Source::Outbound(peer), socket.as_fd(), flags);
-            }
-            if let Some(doorbell) = outbound.doorbell() {
-                watch(Source::Space(peer), doorbell, PollFlags::IN);
-            }
+            polling.add_outbound(peer, outbound);
         }
         if let Some(peer) = from
             && let Some(inbound) = self.inbound.get(&peer)
         {
-            watch(Source::Inbound, inbound.socket().as_fd(), PollFlags::IN);
+            let socket = inbound.socket.as_fd();
+            polling.add(Source::Inbound(peer), socket, PollFlags::IN);
             if let Some(doorbell) = inbound.doorbell() {
-                watch(Source::Data(peer), doorbell, PollFlags::IN);
+                polling.add(Source::Data(peer), doorbell, PollFlags::IN);
             }
         }
-        rdzv_event::poll(&mut descriptors, Some(left)).map_err(|source| {
-            CollectiveError::System {
-                what: "wait for the other ranks".to_owned(),
-                source,
-            }
-        })?;
-        let ready = |(source, descriptor): (Source, PollFd<'_>)| {
-            (!descriptor.revents().is_empty()).then_some(source)
-        };
-        Ok(sources
-            .into_iter()
-            .zip(descriptors)
-            .filter_map(ready)
-            .collect())
+        let failed = |error| CollectiveError::system("wait for the other ranks", error);
+        polling.wait(Some(left)).map_err(failed)
     }
 }

@@ -1,10 +1,10 @@
 //! The connection of a peer that messages come from.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::inbound::Inbound;
 use crate::matching;
-use crate::wire::{Envelope, FRAME, Frame};
+use crate::wire::{Envelope, FRAME, Frame, Sent};
 
 /// The most bytes of answers that a peer may leave unread; beyond it nothing is read of the peer.
 const UNREAD: usize = 64 * 1024;
@@ -49,9 +49,7 @@ pub(super) enum Reading {
     Nothing,
     /// Values, of this many bytes.
     Values(usize),
-    Frame(Frame),
-    /// No frame.
-    Wrong([u8; FRAME]),
+    Frame(Sent),
 }
 
 impl Arriving {
@@ -76,7 +74,7 @@ impl Arriving {
                 buffer.map_or(&mut [][..], |buffer| &mut buffer[*offset..*end])
             }
         };
-        let now = match self.inbound.read_some(target) {
+        let now = match self.inbound.read_some(&mut [IoSliceMut::new(target)]) {
             Ok(0) => return self.read_beside(),
             Ok(now) => now,
             Err(error) => return Err(self.closed(error)),
@@ -90,8 +88,7 @@ impl Arriving {
                     return Ok(Reading::Values(0));
                 }
                 self.read = 0;
-                let frame = Frame::decode(&self.head);
-                return Ok(frame.map_or(Reading::Wrong(self.head), Reading::Frame));
+                return Ok(Reading::Frame(Frame::read(self.head)));
             }
         }
         Ok(Reading::Values(now))
@@ -106,9 +103,7 @@ impl Arriving {
         }
         match said {
             Ok(None) => Ok(Reading::Nothing),
-            Ok(Some(bytes)) => {
-                Ok(Frame::decode(&bytes).map_or(Reading::Wrong(bytes), Reading::Frame))
-            }
+            Ok(Some(frame)) => Ok(Reading::Frame(frame)),
             Err(error) => Err(self.closed(error)),
         }
     }
@@ -139,10 +134,9 @@ impl Arriving {
     pub(super) fn send_answers(&mut self) {
         while self.has_answers() {
             let rest = IoSlice::new(&self.answers[self.answered..]);
-            match self.inbound.socket().write(&[rest]) {
+            match self.inbound.socket.write(&[rest]) {
+                Ok(0) => return,
                 Ok(written) => self.answered += written,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => break,
             }
         }

@@ -33,8 +33,9 @@ use crate::acceptor::Member;
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::ElementType;
-use crate::error::CollectiveError;
+use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
+use crate::running::Running;
 use crate::socket::{Endpoint, Listener};
 use crate::wire::Frame;
 use crate::work::{Work, work};
@@ -121,7 +122,6 @@ pub(crate) struct Setup {
 }
 
 /// An order of another thread to the driver. It ends when nobody can tell it anything.
-#[derive(Debug)]
 enum Command {
     Begin(Transfer),
     /// The group was broken by another operation.
@@ -161,12 +161,7 @@ impl PointToPoint {
     /// [`CollectiveError::Argument`] if there is no such rank or it is this one, [`CollectiveError::Broken`] or
     /// [`CollectiveError::Interrupted`] if the group has ended, [`CollectiveError::System`] if there can be no thread.
     /// Other errors are those of the work.
-    pub fn send<B: SendBuffer>(
-        &self,
-        buffer: B,
-        to: u32,
-        tag: u32,
-    ) -> Result<Work<B>, CollectiveError> {
+    pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());
         let (completer, work) = work();
@@ -187,7 +182,7 @@ impl PointToPoint {
         mut buffer: B,
         from: Option<u32>,
         tag: u32,
-    ) -> Result<Work<Received<B>>, CollectiveError> {
+    ) -> Result<Work<Received<B>>> {
         match from {
             Some(from) => self.check_other("receive from", from)?,
             None if self.inner.member.world_size == 1 => {
@@ -211,7 +206,7 @@ impl PointToPoint {
         bytes: usize,
         peer: Option<u32>,
         values: Box<dyn Values>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<()> {
         if let Some(broken) = self.inner.broken.get() {
             return Err(broken.error());
         }
@@ -223,10 +218,13 @@ impl PointToPoint {
             elements: (bytes / element.size()) as u64,
             sequence: state.sequence,
         };
-        let transfer = Transfer {
+        let running = Running {
             call,
             started: Instant::now(),
             timeout: self.timeout,
+        };
+        let transfer = Transfer {
+            running,
             values,
             peer,
             progress: Progress::Unmatched,
@@ -235,22 +233,14 @@ impl PointToPoint {
         self.inner.tell(&mut state, Command::Begin(transfer))
     }
 
-    fn check_other(&self, what: &str, rank: u32) -> Result<(), CollectiveError> {
-        let Member {
-            rank: own,
-            world_size,
-            ..
-        } = self.inner.member;
-        let wrong = if rank >= world_size {
-            format!("the group has ranks 0 to {}", world_size - 1)
-        } else if rank == own {
-            "that is this rank".to_owned()
-        } else {
+    fn check_other(&self, what: &str, rank: u32) -> Result<()> {
+        let member = &self.inner.member;
+        member.check_rank(what, rank)?;
+        if rank != member.rank {
             return Ok(());
-        };
-        Err(CollectiveError::Argument(format!(
-            "{what} rank {rank}: {wrong}"
-        )))
+        }
+        let wrong = format!("{what} rank {rank}: that is this rank");
+        Err(CollectiveError::Argument(wrong))
     }
 
     /// The group was broken: ends all operations and tells the peers.
@@ -293,20 +283,16 @@ impl fmt::Debug for PointToPoint {
 
 impl Inner {
     /// Gives the driver a command. It starts with the first one, which it has before anything else happens.
-    fn tell(&self, state: &mut State, command: Command) -> Result<(), CollectiveError> {
+    fn tell(&self, state: &mut State, command: Command) -> Result<()> {
         if let Stage::Running { commands, .. } = &state.stage {
             commands.send(command);
             return Ok(());
         }
         let Stage::Idle(setup) = std::mem::replace(&mut state.stage, Stage::Ended) else {
-            return Err(CollectiveError::Broken {
-                first: LEFT.to_owned(),
-            });
+            return Err(CollectiveError::broken(LEFT));
         };
-        let starting = |source| CollectiveError::System {
-            what: "start the thread of a process group that moves messages".to_owned(),
-            source,
-        };
+        let what = "start the thread of a process group that moves messages";
+        let starting = |error| CollectiveError::system(what, error);
         let (commands, mailbox) = mailbox().map_err(starting)?;
         commands.send(command);
         let (interrupt, broken) = (Arc::clone(&self.interrupt), Arc::clone(&self.broken));

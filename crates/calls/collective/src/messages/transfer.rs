@@ -1,13 +1,12 @@
 //! The buffers of messages, and the operations that have them.
 
-use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::call::Call;
 use crate::element::{Element, ElementType};
-use crate::error::CollectiveError;
+use crate::error::Result;
+use crate::running::Running;
 use crate::work::Completer;
 
 /// Values that a message carries: a `Vec` of elements, or memory of another owner. The operation has it until it
@@ -61,9 +60,7 @@ pub struct Received<B> {
 
 /// A send or a receive that has not ended.
 pub(super) struct Transfer {
-    pub(super) call: Call,
-    pub(super) started: Instant,
-    pub(super) timeout: Duration,
+    pub(super) running: Running,
     pub(super) values: Box<dyn Values>,
     /// The rank at the other end, once it is known.
     pub(super) peer: Option<u32>,
@@ -81,23 +78,24 @@ pub(super) enum Progress {
 
 impl Transfer {
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.started.checked_add(self.timeout)
-    }
-}
-
-impl fmt::Debug for Transfer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Transfer");
-        shown.field("call", &self.call).finish_non_exhaustive()
+        self.running.started.checked_add(self.running.timeout)
     }
 }
 
 /// The buffer of an operation with the end of its work.
 pub(super) trait Values: Send {
-    fn bytes(&self) -> &[u8];
-    fn bytes_mut(&mut self) -> &mut [u8];
+    /// Nothing if it is received into.
+    fn bytes(&self) -> &[u8] {
+        &[]
+    }
+
+    /// Nothing if it is sent from.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
     /// Ends the work; with the rank at the other end if it succeeded.
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>);
+    fn end(self: Box<Self>, outcome: Result<u32>);
 }
 
 pub(super) struct Sending<B> {
@@ -115,28 +113,18 @@ impl<B: SendBuffer> Values for Sending<B> {
         self.buffer.bytes()
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // Nothing is received into it.
-        &mut []
-    }
-
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+    fn end(self: Box<Self>, outcome: Result<u32>) {
         let Self { buffer, completer } = *self;
         completer.complete(outcome.map(|_| buffer));
     }
 }
 
 impl<B: ReceiveBuffer> Values for Receiving<B> {
-    fn bytes(&self) -> &[u8] {
-        // Nothing is sent from it.
-        &[]
-    }
-
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.buffer.bytes_mut()
     }
 
-    fn end(self: Box<Self>, outcome: Result<u32, CollectiveError>) {
+    fn end(self: Box<Self>, outcome: Result<u32>) {
         let Self { buffer, completer } = *self;
         completer.complete(outcome.map(|from| Received { buffer, from }));
     }

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,18 +118,15 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_with_its_address() {
-    let (done, wait) = mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let given_up = Barrier::new(3);
     let errors = run(3, SHORT, |mut group| {
         if group.rank() == 1 {
             // Stays a member, but does not take part until the others have given up.
-            let _ = wait.lock().unwrap().recv_timeout(LONG);
+            given_up.wait();
             return None;
         }
         let error = group.all_reduce(&mut [0_i32], ReduceOp::Max).unwrap_err();
-        if group.rank() == 0 {
-            let _ = done.send(());
-        }
+        given_up.wait();
         let again = group.barrier().unwrap_err();
         Some((error, again))
     });
@@ -163,31 +160,25 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
 
 #[test]
 fn different_calls_fail_on_both_sides() {
-    let errors = run(2, LONG, |mut group| {
-        group.barrier().unwrap();
-        if group.rank() == 0 {
-            group.all_reduce(&mut [0.0_f32; 10], ReduceOp::Sum)
-        } else {
-            group.all_reduce(&mut [0.0_f32; 11], ReduceOp::Sum)
+    // The longer ones are in shared buffers.
+    for lens in [[10, 11], [10_000, 10_001]] {
+        let errors = run(2, LONG, |mut group| {
+            group.barrier().unwrap();
+            let mut values = vec![0.0_f32; lens[group.rank() as usize]];
+            let error = group.all_reduce(&mut values, ReduceOp::Sum).unwrap_err();
+            error.to_string()
+        });
+        let calls = lens.map(|len| format!("all_reduce({len} x f32, sum) as operation 2"));
+        // One side may hear from the other that it gave up before it sees the call itself.
+        let full = |own: usize| {
+            errors[own].starts_with(&format!("{}: rank {} at ", calls[own], 1 - own))
+                && errors[own].contains(&format!("called {}", calls[1 - own]))
+        };
+        assert!(full(0) || full(1), "{errors:#?}");
+        for (own, error) in errors.iter().enumerate() {
+            let is_named = full(own) || error.contains("made a different call");
+            assert!(is_named, "{error}");
         }
-        .unwrap_err()
-        .to_string()
-    });
-    let calls = [
-        "all_reduce(10 x f32, sum) as operation 2",
-        "all_reduce(11 x f32, sum) as operation 2",
-    ];
-    // One side may hear from the other that it gave up before it sees the call itself.
-    let full = |own: usize| {
-        errors[own].starts_with(&format!("{}: rank {} at ", calls[own], 1 - own))
-            && errors[own].contains(&format!("called {}", calls[1 - own]))
-    };
-    assert!(full(0) || full(1), "{errors:#?}");
-    for (own, error) in errors.iter().enumerate() {
-        assert!(
-            full(own) || error.contains("made a different call"),
-            "{error}"
-        );
     }
 }
 
@@ -296,26 +287,15 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
 
 #[test]
 fn a_monitored_barrier_names_everybody_who_did_not_come() {
-    let (done, wait) = mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let given_up = Barrier::new(5);
     let errors = run(5, LONG, |mut group| {
         group.all_reduce(&mut [1_i32], ReduceOp::Sum).unwrap();
         group.monitored_barrier(LONG).unwrap();
-        match group.rank() {
-            // Stay members, but do not come until the others have given up.
-            1 | 3 => {
-                let _ = wait.lock().unwrap().recv_timeout(LONG);
-                None
-            }
-            rank => {
-                let error = group.monitored_barrier(SHORT).unwrap_err();
-                if rank == 0 {
-                    done.send(()).unwrap();
-                    done.send(()).unwrap();
-                }
-                Some(error)
-            }
-        }
+        // The others stay members, but do not come until these have given up.
+        let comes = matches!(group.rank(), 0 | 2 | 4);
+        let error = comes.then(|| group.monitored_barrier(SHORT).unwrap_err());
+        given_up.wait();
+        error
     });
     let text = errors[0].as_ref().unwrap().to_string();
     assert!(text.contains("still without ranks 1, 3 of 5"), "{text}");

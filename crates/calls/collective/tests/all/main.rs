@@ -4,7 +4,6 @@ mod failures;
 mod hostile;
 mod messages;
 mod moving;
-mod operators;
 mod queue;
 mod results;
 #[path = "../support/mod.rs"]

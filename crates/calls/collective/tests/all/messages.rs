@@ -6,7 +6,7 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, options, run, run_with};
+use crate::support::{LONG, far, not_shared, options, run, run_with};
 use rdzv_collective::{
     Cause, CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup, ReduceOp,
 };
@@ -22,16 +22,7 @@ fn values(seed: u32, len: usize) -> Vec<u32> {
 
 /// On one host with shared memory, without it, and over TCP.
 fn transports() -> [GroupOptions; 3] {
-    let shared = options(LONG);
-    let local = GroupOptions {
-        shared: false,
-        ..options(LONG)
-    };
-    let tcp = GroupOptions {
-        local: false,
-        ..options(LONG)
-    };
-    [shared, local, tcp]
+    [options(LONG), not_shared(), far()]
 }
 
 fn received(messages: &PointToPoint, len: usize, from: Option<u32>, tag: u32) -> (u32, Vec<u32>) {

@@ -1,7 +1,9 @@
 //! Results of the operations, for many sizes of worlds and buffers.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use crate::support::{LONG, run};
-use rdzv_collective::{Element, ProcessGroup, ReduceOp, bf16, f16};
+use rdzv_collective::{Bool, CollectiveError, Element, ProcessGroup, ReduceOp, bf16, f16};
 
 /// Nothing, one, odd, at and above the change of algorithm, and more than one message.
 const SIZES: [usize; 7] = [0, 1, 3, 1001, 4096, 4097, 70_001];
@@ -68,95 +70,6 @@ fn broadcast_copies_from_every_root() {
             }
         }
     }
-}
-
-#[test]
-fn every_reduction_and_type() {
-    fn check<T: Element + PartialEq>(make: impl Fn(u32) -> T + Sync, expected: [T; 5]) {
-        for len in [5, 9000] {
-            let results = run(3, LONG, |mut group| {
-                [
-                    ReduceOp::Sum,
-                    ReduceOp::Average,
-                    ReduceOp::Min,
-                    ReduceOp::Max,
-                    ReduceOp::Product,
-                ]
-                .map(|reduce| {
-                    let mut values = vec![make(group.rank()); len];
-                    group.all_reduce(&mut values, reduce).unwrap();
-                    values
-                })
-            });
-            for result in results {
-                for (values, expected) in result.iter().zip(expected) {
-                    assert_eq!(values.len(), len);
-                    assert!(
-                        values.iter().all(|value| *value == expected),
-                        "{expected:?}"
-                    );
-                }
-            }
-        }
-    }
-    check(|rank| rank as u8 + 1, [6, 2, 1, 3, 6]);
-    check(|rank| 1 - rank as i8, [0, 0, -1, 1, 0]);
-    let product = 301_u16.wrapping_mul(601);
-    check(|rank| 300 * rank as u16 + 1, [903, 301, 1, 601, product]);
-    let product = (-300_i16).wrapping_mul(-301).wrapping_mul(-302);
-    check(|rank| -300 - rank as i16, [-903, -301, -302, -300, product]);
-    let million = 1_000_000_u32;
-    let product = million.wrapping_mul(2 * million).wrapping_mul(3 * million);
-    check(
-        |rank| million * (rank + 1),
-        [6 * million, 2 * million, million, 3 * million, product],
-    );
-    check(|rank| 10 - 7 * rank as i32, [9, 3, -4, 10, -120]);
-    let high = 1_u64 << 62;
-    let product = high.wrapping_mul(high + 1).wrapping_mul(high + 2);
-    check(
-        |rank| high + u64::from(rank),
-        [high * 3 + 3, high + 1, high, high + 2, product],
-    );
-    check(
-        |rank| (1 << 40) * i64::from(rank),
-        [3 << 40, 1 << 40, 0, 2 << 40, 0],
-    );
-    check(|rank| rank as f32 - 0.5, [1.5, 0.5, -0.5, 1.5, -0.375]);
-    let huge = 2_f64.powi(300);
-    check(
-        |rank| f64::from(rank) * huge,
-        [3.0 * huge, huge, 0.0, 2.0 * huge, 0.0],
-    );
-    let half = f16::from_f32;
-    check(
-        |rank| half(rank as f32 - 0.5),
-        [1.5, 0.5, -0.5, 1.5, -0.375].map(half),
-    );
-    let brain = bf16::from_f32;
-    check(
-        |rank| brain(rank as f32 - 0.5),
-        [1.5, 0.5, -0.5, 1.5, -0.375].map(brain),
-    );
-}
-
-#[test]
-fn bits_are_combined_in_integers_only() {
-    let results = run(3, LONG, |mut group| {
-        let refused = group
-            .all_reduce(&mut [1.0_f32], ReduceOp::BitOr)
-            .unwrap_err();
-        assert!(
-            refused.to_string().contains("f32 has no such operator"),
-            "{refused}"
-        );
-        [ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor].map(|reduce| {
-            let mut values = [0b1000 | 1_u16 << group.rank()];
-            group.all_reduce(&mut values, reduce).unwrap();
-            values[0]
-        })
-    });
-    assert_eq!(results, [[0b1000, 0b1111, 0b1111]; 3]);
 }
 
 #[test]
@@ -228,5 +141,125 @@ fn operations_of_different_kinds_follow_one_another() {
                 group.barrier().unwrap();
             }
         }
+    });
+}
+
+// Every element type with every operator, against a reference in plain numbers.
+
+const OPERATORS: [ReduceOp; 9] = [
+    ReduceOp::Sum,
+    ReduceOp::Average,
+    ReduceOp::Product,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::BitAnd,
+    ReduceOp::BitOr,
+    ReduceOp::BitXor,
+    ReduceOp::PremulSum(0.5),
+];
+
+/// A few elements, and enough for the way of large buffers.
+const LENGTHS: [usize; 2] = [13, 40_003];
+
+/// The value of a rank at an index. Sums, products and quotients are exact in every type of float.
+fn small(rank: u32, index: usize, below: usize) -> i64 {
+    ((rank as usize * 7 + index * 3 + index / 11) % below) as i64
+}
+
+fn reference(op: ReduceOp, values: &[i64]) -> f64 {
+    let all = values.iter().copied();
+    let combined = match op {
+        ReduceOp::Sum | ReduceOp::Average | ReduceOp::PremulSum(_) => all.sum(),
+        ReduceOp::Product => all.product(),
+        ReduceOp::Min => all.min().unwrap(),
+        ReduceOp::Max => all.max().unwrap(),
+        ReduceOp::BitAnd => all.fold(-1, |left, right| left & right),
+        ReduceOp::BitOr => all.fold(0, |left, right| left | right),
+        ReduceOp::BitXor => all.fold(0, |left, right| left ^ right),
+    };
+    match op {
+        ReduceOp::Average => combined as f64 / values.len() as f64,
+        ReduceOp::PremulSum(factor) => combined as f64 * factor,
+        _ => combined as f64,
+    }
+}
+
+fn check<T: Element + PartialEq>(group: &mut ProcessGroup, below: usize, of: impl Fn(f64) -> T) {
+    let (rank, world_size) = (group.rank(), group.world_size());
+    for op in OPERATORS {
+        for len in LENGTHS {
+            let mut values: Vec<T> = (0..len)
+                .map(|index| of(small(rank, index, below) as f64))
+                .collect();
+            let result = group.all_reduce(&mut values, op);
+            if !T::TYPE.allows(op) {
+                let error = result.unwrap_err();
+                let refused = format!("{} has no such operator", T::TYPE);
+                assert!(matches!(error, CollectiveError::Argument(_)), "{error}");
+                assert!(error.to_string().contains(&refused), "{error}");
+                continue;
+            }
+            result.unwrap();
+            for (index, found) in values.iter().enumerate() {
+                let all: Vec<i64> = (0..world_size)
+                    .map(|rank| small(rank, index, below))
+                    .collect();
+                let expected = of(reference(op, &all));
+                assert!(
+                    *found == expected,
+                    "{op} of {all:?} as {}: {found:?}",
+                    T::TYPE
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reduction_and_type() {
+    for world_size in [2, 4] {
+        run(world_size, LONG, |mut group| {
+            check(&mut group, 5, |value| value as i64 as u8);
+            check(&mut group, 5, |value| value as i64 as i8);
+            check(&mut group, 5, |value| value as i64 as u16);
+            check(&mut group, 5, |value| value as i64 as i16);
+            check(&mut group, 5, |value| value as i64 as u32);
+            check(&mut group, 5, |value| value as i64 as i32);
+            check(&mut group, 5, |value| value as i64 as u64);
+            check(&mut group, 5, |value| value as i64);
+            check(&mut group, 5, f16::from_f64);
+            check(&mut group, 5, bf16::from_f64);
+            check(&mut group, 5, |value| value as f32);
+            check(&mut group, 5, |value| value);
+            check(&mut group, 2, |value| Bool::from(value != 0.0));
+        });
+    }
+}
+
+#[test]
+fn ranks_may_scale_by_different_factors_and_get_the_same_bits() {
+    let results = run(3, LONG, |mut group| {
+        let factor = f64::from(group.rank()) + 0.1;
+        let mut values = vec![0.3_f32; 20_000];
+        group
+            .all_reduce(&mut values, ReduceOp::PremulSum(factor))
+            .unwrap();
+        values
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    });
+    assert!(results.iter().all(|bits| *bits == results[0]));
+    let sum = f32::from_bits(results[0][0]);
+    assert!((sum - 0.3 * 3.3).abs() < 1e-5, "{sum}");
+}
+
+#[test]
+fn other_operations_carry_truth_values() {
+    run(2, LONG, |mut group| {
+        let own = [Bool::from(group.rank() == 1); 3];
+        let mut all = [Bool::default(); 6];
+        group.all_gather(&own, &mut all).unwrap();
+        assert_eq!(all.map(bool::from), [false, false, false, true, true, true]);
     });
 }

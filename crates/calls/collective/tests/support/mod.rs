@@ -53,15 +53,40 @@ pub(crate) fn run_with<R: Send>(
     options: &GroupOptions,
     worker: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
+    run_each(world_size, |_| options.clone(), worker)
+}
+
+/// The same with options for each rank.
+pub(crate) fn run_each<R: Send>(
+    world_size: u32,
+    options: impl Fn(u32) -> GroupOptions,
+    worker: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
     let store = store();
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..world_size)
             .map(|rank| {
-                let (store, worker) = (&store, &worker);
-                let join = move || ProcessGroup::with_options(store, rank, world_size, options);
+                let (store, worker, options) = (&store, &worker, options(rank));
+                let join = move || ProcessGroup::with_options(store, rank, world_size, &options);
                 scope.spawn(move || worker(join().unwrap()))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
+}
+
+/// Options with which values of ranks on one host go through Unix sockets.
+pub(crate) fn not_shared() -> GroupOptions {
+    GroupOptions {
+        shared: false,
+        ..options(LONG)
+    }
+}
+
+/// Options with which all values go through TCP.
+pub(crate) fn far() -> GroupOptions {
+    GroupOptions {
+        local: false,
+        ..options(LONG)
+    }
 }

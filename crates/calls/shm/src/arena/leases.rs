@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::peer::PeerArena;
 use super::{Arena, Location, Shared};
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::pass;
 
 /// The most arenas that are passed to one peer; bytes of others are sent in another way.
@@ -125,7 +125,7 @@ impl Leases {
         &self,
         location: Location,
         on_release: impl FnOnce() + Send + 'static,
-    ) -> Result<Bytes, ShmError> {
+    ) -> Result<Bytes> {
         let mut theirs = self.theirs.lock();
         if !theirs.arenas.contains_key(&location.arena) {
             // It was passed before the words about it were sent.

@@ -37,7 +37,7 @@ pub use self::block::Block;
 use self::blocks::Blocks;
 pub use self::leases::Leases;
 pub use self::peer::is_leased;
-use crate::error::ShmError;
+use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
 /// Memory of this process that can be leased. Clones are the same arena.
@@ -84,8 +84,8 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`ShmError::System`] if the system refuses.
-    pub fn new(capacity: usize) -> Result<Self, ShmError> {
+    /// [`ShmError::System`](crate::ShmError::System) if the system refuses.
+    pub fn new(capacity: usize) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let blocks = Blocks::new(capacity);
         let pages = Pages::OnDemandWrittenHere;
@@ -98,7 +98,8 @@ impl Arena {
             passed: Mutex::default(),
             orphaned: Mutex::default(),
         });
-        register(&shared);
+        let registered = Arc::downgrade(&shared);
+        ARENAS.write().insert(shared.start(), registered);
         Ok(Self(shared))
     }
 
@@ -190,7 +191,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        unregister(self.start());
+        ARENAS.write().remove(&self.start());
         let passed = self.passed.get_mut();
         for leases in passed.drain(..).filter_map(|leases| leases.upgrade()) {
             leases.forget(self.id);
@@ -201,16 +202,6 @@ impl Drop for Shared {
 /// The arenas of this process, by the address of the first byte: bytes are recognised wherever they come
 /// from.
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
-
-fn register(shared: &Arc<Shared>) {
-    let mut arenas = ARENAS.write();
-    arenas.insert(shared.start(), Arc::downgrade(shared));
-}
-
-fn unregister(start: usize) {
-    let mut arenas = ARENAS.write();
-    arenas.remove(&start);
-}
 
 /// The arena in which this address is.
 fn find(address: usize) -> Option<Arc<Shared>> {

@@ -5,7 +5,6 @@
 )]
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use bytes::Bytes;
 use rdzv_lock::RwLock;
 
 use super::Location;
-use crate::error::ShmError;
+use crate::error::{Result, ShmError};
 use crate::sealed::{self, Memory};
 
 /// The arena of a peer, for reading.
@@ -69,7 +68,7 @@ impl PeerArena {
         capacity: usize,
         descriptor: &OwnedFd,
         liveness: Option<Arc<OwnedFd>>,
-    ) -> Result<Self, ShmError> {
+    ) -> Result<Self> {
         let mapped = Mapped {
             memory: sealed::open_to_read(descriptor, capacity)?,
             _liveness: liveness,
@@ -92,7 +91,7 @@ impl PeerArena {
         &self,
         location: Location,
         on_release: impl FnOnce() + Send + 'static,
-    ) -> Result<Bytes, ShmError> {
+    ) -> Result<Bytes> {
         let mut lease = Lease {
             mapped: Arc::clone(&self.mapped),
             offset: 0,
@@ -142,11 +141,5 @@ impl Drop for Lease {
         if let Some(on_release) = self.on_release.take() {
             on_release();
         }
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Lease({} bytes at {})", self.length, self.offset)
     }
 }

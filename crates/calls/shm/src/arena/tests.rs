@@ -5,13 +5,14 @@ use rustix::io::dup;
 
 use super::peer::PeerArena;
 use super::*;
+use crate::error::ShmError;
 
 fn opened(arena: &Arena) -> PeerArena {
     let descriptor = dup(arena.descriptor()).unwrap();
     PeerArena::open(arena.id(), arena.capacity(), &descriptor, None).unwrap()
 }
 
-fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {
+pub(super) fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {
     let mut block = arena.allocate(bytes.len()).unwrap();
     block.as_mut().copy_from_slice(bytes);
     block.freeze()
@@ -78,37 +79,23 @@ fn a_lease_is_released_once_by_the_last_clone_on_whichever_thread() {
 fn a_place_outside_of_the_arena_is_refused_and_released() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
-    let good = Location {
-        arena: arena.id(),
-        offset: 8000,
-        length: 192,
+    let location = |arena, offset, length| Location {
+        arena,
+        offset,
+        length,
         generation: 1,
     };
-    assert_eq!(theirs.slice(good, || {}).unwrap().len(), 192);
-    let all = [
-        Location {
-            length: 193,
-            ..good
-        },
-        Location {
-            offset: u64::MAX,
-            ..good
-        },
-        Location {
-            length: u64::MAX,
-            ..good
-        },
-        Location {
-            offset: 8193,
-            length: 0,
-            ..good
-        },
-        Location {
-            arena: good.arena + 1,
-            ..good
-        },
-    ];
-    for bad in all {
+    let id = arena.id();
+    let good = theirs.slice(location(id, 8000, 192), || {});
+    assert_eq!(good.unwrap().len(), 192);
+    for (arena, offset, length) in [
+        (id, 8000, 193),
+        (id, u64::MAX, 192),
+        (id, 8000, u64::MAX),
+        (id, 8193, 0),
+        (id + 1, 8000, 192),
+    ] {
+        let bad = location(arena, offset, length);
         let (released, received) = mpsc::channel();
         let error = theirs.slice(bad, move || released.send(()).unwrap());
         assert!(matches!(error, Err(ShmError::Refused { .. })), "{bad:?}");
@@ -128,9 +115,6 @@ fn bytes_are_recognised_wherever_they_come_from() {
     assert_eq!(Arena::of(&others.slice(8191..)).unwrap().id(), other.id());
     let id = arena.id();
     drop(arena);
-    assert_eq!(
-        Arena::of(&bytes).unwrap().id(),
-        id,
-        "bytes keep their arena"
-    );
+    let kept = Arena::of(&bytes).unwrap();
+    assert_eq!(kept.id(), id, "bytes keep their arena");
 }

@@ -1,15 +1,14 @@
 //! Failures of operations, the end of the group with them, and leaving it.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags};
 
 use super::{Driver, LEFT, matching};
 use crate::broken::Break;
-use crate::call::{Call, Operation};
+use crate::call::Operation;
 use crate::error::CollectiveError;
 use crate::messages::transfer::{Progress, Transfer};
+use crate::polling::Polling;
+use crate::running::Running;
 use crate::wire::{Cause, Frame, Refusal};
 
 /// The longest time that a rank that leaves waits for peers that have yet to take what it has sent.
@@ -37,11 +36,8 @@ impl Driver {
         self.deadlines.clear();
         for (operation, transfer) in std::mem::take(&mut self.transfers) {
             let error = failed.remove(&operation);
-            transfer
-                .values
-                .end(Err(error.unwrap_or_else(|| CollectiveError::Broken {
-                    first: because.clone(),
-                })));
+            let error = error.unwrap_or_else(|| CollectiveError::broken(&because));
+            transfer.values.end(Err(error));
         }
     }
 
@@ -65,10 +61,12 @@ impl Driver {
     fn failing(
         &self,
         applies: impl Fn(&Transfer) -> bool,
-        error: impl Fn(&Transfer) -> CollectiveError,
+        error: impl Fn(&Running) -> CollectiveError,
     ) -> Failed {
         let failing = self.transfers.iter().filter(|(_, one)| applies(one));
-        failing.map(|(&number, one)| (number, error(one))).collect()
+        failing
+            .map(|(&number, one)| (number, error(&one.running)))
+            .collect()
     }
 
     /// A rank is gone: ends the operations that wait for it. If it `died`, also those that wait for any rank.
@@ -77,19 +75,13 @@ impl Driver {
         self.peer(rank).has_died |= died;
         let peer = self.peer(rank);
         let (takes, sends) = (peer.takes_nothing.is_none(), peer.sends_nothing.is_none());
-        let waits = |one: &Transfer| match (one.call.operation, one.peer) {
+        let waits = |one: &Transfer| match (one.running.call.operation, one.peer) {
             (Operation::Send { .. }, Some(to)) => to == rank && !takes,
             (_, Some(from)) => from == rank && !sends,
             (_, None) => died || all_gone,
         };
         let address = self.address(rank);
-        let failed = self.failing(waits, |one| CollectiveError::Lost {
-            call: one.call,
-            peer: rank,
-            address,
-            reason: reason.into(),
-            elapsed: one.started.elapsed(),
-        });
+        let failed = self.failing(waits, |one| one.lost(rank, address, reason));
         if !failed.is_empty() {
             self.fail(failed, None);
         }
@@ -98,14 +90,8 @@ impl Driver {
     /// A peer has given up.
     pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: Cause) {
         let address = self.address(rank);
-        let error = |call| CollectiveError::Aborted {
-            call,
-            peer: rank,
-            address,
-            suspect,
-            cause,
-        };
-        self.end_all(error, &|| Break {
+        let error = |one: &Running| one.aborted(rank, address, suspect, cause);
+        self.end_all(error, || Break {
             first: format!("rank {rank} at {address} gave up, because rank {suspect} {cause}"),
             suspect,
             cause,
@@ -115,13 +101,8 @@ impl Driver {
     /// A peer does not want this rank.
     pub(super) fn end_refused(&mut self, rank: u32, refusal: Refusal) {
         let address = self.address(rank);
-        let error = |call| CollectiveError::Refused {
-            call,
-            peer: rank,
-            address,
-            refusal,
-        };
-        self.end_all(error, &|| Break {
+        let error = |one: &Running| one.refused(rank, address, refusal);
+        self.end_all(error, || Break {
             first: format!("rank {rank} at {address} refused this rank: {refusal}"),
             suspect: rank,
             cause: Cause::Refused,
@@ -132,13 +113,8 @@ impl Driver {
     pub(super) fn end_not_a_rank(&mut self, rank: u32, found: &str) {
         let address = self.address(rank);
         tracing::warn!(rank, %address, found, "a connection does not speak as a rank would");
-        let error = |call| CollectiveError::NotARank {
-            call,
-            peer: rank,
-            address,
-            found: found.to_owned(),
-        };
-        self.end_all(error, &|| Break {
+        let error = |one: &Running| one.not_a_rank(rank, address, found.to_owned());
+        self.end_all(error, || Break {
             first: format!("what is at {address} does not speak as rank {rank} would ({found})"),
             suspect: rank,
             cause: Cause::Other,
@@ -146,8 +122,12 @@ impl Driver {
     }
 
     /// Ends all operations with errors of one kind. If there are none, the later ones learn why.
-    fn end_all(&mut self, error: impl Fn(Call) -> CollectiveError, idle: &dyn Fn() -> Break) {
-        let failed = self.failing(|_| true, |one| error(one.call));
+    fn end_all(
+        &mut self,
+        error: impl Fn(&Running) -> CollectiveError,
+        idle: impl FnOnce() -> Break,
+    ) {
+        let failed = self.failing(|_| true, error);
         if failed.is_empty() {
             self.broken.get_or_init(idle);
         }
@@ -157,14 +137,7 @@ impl Driver {
     /// Another thread has ended all operations. Without any, the next one says so.
     pub(super) fn end_interrupted(&mut self) {
         let rank = self.member.rank;
-        let failed = self.failing(
-            |_| true,
-            |one| CollectiveError::Interrupted {
-                call: one.call,
-                rank,
-                elapsed: one.started.elapsed(),
-            },
-        );
+        let failed = self.failing(|_| true, |one| one.interrupted(rank));
         if failed.is_empty() {
             let cause = Cause::Interrupted;
             self.tell_peers(&Frame::Abort {
@@ -182,22 +155,24 @@ impl Driver {
             return;
         }
         let is_late = |one: &Transfer| one.deadline().is_some_and(|deadline| deadline <= now);
-        let failed = self.failing(is_late, |one| self.timed_out(one));
+        let late = self.transfers.iter().filter(|(_, one)| is_late(one));
+        let failed = late.map(|(&number, one)| (number, self.timed_out(one)));
+        let failed = failed.collect();
         self.fail(failed, None);
     }
 
     fn timed_out(&self, transfer: &Transfer) -> CollectiveError {
-        let (call, elapsed) = (transfer.call, transfer.started.elapsed());
+        let running = &transfer.running;
         let Some(rank) = transfer.peer else {
             return CollectiveError::NoSender {
-                call,
+                call: running.call,
                 gone: self.gone(),
-                elapsed,
+                elapsed: running.started.elapsed(),
             };
         };
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
-        let state = match (call.operation, transfer.progress) {
+        let state = match (running.call.operation, transfer.progress) {
             (_, Progress::Unmatched) if !is_there => {
                 "it has not answered yet; it has sent and received nothing so far"
             }
@@ -208,21 +183,13 @@ impl Driver {
             (_, Progress::Unmatched) => "connected; it has sent no message with this tag",
             (_, Progress::Matched) => "connected; part of the values has come",
         };
-        CollectiveError::Timeout {
-            call,
-            peer: rank,
-            address: self.address(rank),
-            state,
-            elapsed,
-        }
+        running.timed_out(rank, self.address(rank), state)
     }
 
     /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in order.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
-            transfer.values.end(Err(CollectiveError::Broken {
-                first: LEFT.to_owned(),
-            }));
+            transfer.values.end(Err(CollectiveError::broken(LEFT)));
         }
         if self.has_ended {
             return;
@@ -248,6 +215,7 @@ impl Driver {
     /// Sends what is left to the peers, and waits for the answers that are on their way: a connection that is
     /// closed with an unread answer would take back what it has sent. False: there is nothing left to do.
     fn linger(&mut self, until: Instant) -> bool {
+        // Whether each peer that is waited for lets this rank sleep.
         let mut waiting = Vec::new();
         for (&rank, peer) in &mut self.peers {
             let Some(leaving) = &mut peer.leaving else {
@@ -256,7 +224,7 @@ impl Driver {
             let outbound = &mut leaving.outbound;
             outbound.send();
             let mut has_ended = false;
-            while !has_ended && let Ok(Some(frame)) = outbound.read_reply() {
+            while !has_ended && let Some(Ok(frame)) = outbound.read_reply() {
                 match frame {
                     Frame::Matched { number } => {
                         self.matching
@@ -278,28 +246,21 @@ impl Driver {
             if is_sent && let Some(socket) = outbound.socket() {
                 socket.finish();
             }
-            waiting.push((rank, outbound.prepare_to_sleep()));
+            waiting.push(outbound.prepare_to_sleep());
         }
         let left = until.saturating_duration_since(Instant::now());
         if waiting.is_empty() || left.is_zero() {
             return false;
         }
-        let sleeps = waiting.iter().all(|(_, sleeps)| *sleeps);
-        let mut descriptors = Vec::new();
-        for leaving in self.peers.values().filter_map(|peer| peer.leaving.as_ref()) {
-            let outbound = &leaving.outbound;
-            if let Some(socket) = outbound.socket() {
-                let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, outbound.waits_for_socket());
-                descriptors.push(PollFd::from_borrowed_fd(socket.as_fd(), flags));
-            }
-            if let Some(doorbell) = outbound.doorbell() {
-                descriptors.push(PollFd::from_borrowed_fd(doorbell, PollFlags::IN));
+        let sleeps = waiting.into_iter().all(|sleeps| sleeps);
+        let mut polling = Polling::default();
+        for (&rank, peer) in &self.peers {
+            if let Some(leaving) = &peer.leaving {
+                polling.add_outbound(rank, &leaving.outbound);
             }
         }
         let left = if sleeps { left } else { Duration::ZERO };
-        let polled = rdzv_event::poll(&mut descriptors, Some(left));
-        drop(descriptors);
+        let polled = polling.wait(Some(left));
         for peer in self.peers.values_mut() {
             if let Some(leaving) = &mut peer.leaving {
                 leaving.outbound.awake();

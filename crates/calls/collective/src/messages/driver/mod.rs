@@ -41,7 +41,6 @@ impl Setup {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Driver {
     member: Member,
     endpoints: Vec<Endpoint>,
@@ -80,14 +79,9 @@ struct Peer {
 impl Peer {
     /// Whether values go to it or come from it through shared memory.
     fn has_ring(&self) -> bool {
-        let goes = self
-            .leaving
-            .as_ref()
-            .is_some_and(|one| one.outbound.shares_buffer());
-        goes || self
-            .arriving
-            .as_ref()
-            .is_some_and(|one| one.inbound.doorbell().is_some())
+        let (leaving, arriving) = (self.leaving.as_ref(), self.arriving.as_ref());
+        leaving.is_some_and(|one| one.outbound.shares_buffer())
+            || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
     /// Whether values can go on through its ring; for looking again and again.
@@ -110,15 +104,11 @@ impl Driver {
         interrupt: Arc<Interrupt>,
         broken: Arc<OnceLock<Break>>,
     ) -> Self {
-        let Setup {
-            listener,
-            endpoints,
-            share,
-        } = setup;
-        let buffer = (share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
+        let endpoints = setup.endpoints;
+        let buffer = (setup.share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
         let (buffer, spin) = (buffer.flatten(), spin_budget(&endpoints));
         Self {
-            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
             member,
             endpoints,
             buffer,
@@ -164,7 +154,7 @@ impl Driver {
         if let Some(broken) = self.broken.get() {
             return transfer.values.end(Err(broken.error()));
         }
-        let (call, peer) = (transfer.call, transfer.peer);
+        let (call, peer) = (transfer.running.call, transfer.peer);
         let operation = call.sequence;
         if let Some(deadline) = transfer.deadline() {
             self.deadlines.insert((deadline, operation));
@@ -173,8 +163,9 @@ impl Driver {
         if self.interrupt.is_raised() {
             return self.end_interrupted();
         }
-        for other in self.others() {
-            if peer.is_none_or(|peer| peer == other)
+        for other in 0..self.member.world_size {
+            if other != self.member.rank
+                && peer.is_none_or(|peer| peer == other)
                 && let Err(error) = self.dial(other, &call)
             {
                 return self.fail(vec![(operation, error)], None);
@@ -183,32 +174,15 @@ impl Driver {
         if self.has_ended {
             return;
         }
-        let (element, elements) = (call.element, call.elements);
-        match call.operation {
-            Operation::Send { to, tag } => {
-                if let Some(reason) = self.peer(to).takes_nothing.clone() {
-                    return self.lose(to, &reason, false);
-                }
-                self.handle(Input::Send {
-                    operation,
-                    to,
-                    tag,
-                    element,
-                    elements,
-                });
-                self.send_to(to);
+        if let Operation::Send { to, .. } = call.operation {
+            if let Some(reason) = self.peer(to).takes_nothing.clone() {
+                return self.lose(to, &reason, false);
             }
-            Operation::Receive { from, tag } => {
-                self.handle(Input::Receive {
-                    operation,
-                    from,
-                    tag,
-                    element,
-                    elements,
-                });
-                self.check_senders(operation);
-            }
-            _ => {}
+            self.handle(Input::Called(call));
+            self.send_to(to);
+        } else {
+            self.handle(Input::Called(call));
+            self.check_senders(operation);
         }
     }
 
@@ -291,10 +265,15 @@ impl Driver {
                     arriving.send_answers();
                 }
             }
-            Output::Deliver { operation, values } => {
+            Output::Deliver {
+                operation,
+                from,
+                values,
+            } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
                     transfer.values.bytes_mut().copy_from_slice(&values);
                 }
+                self.end(operation, from);
             }
             Output::Done { operation, from } => self.end(operation, from),
             Output::Mismatch {
@@ -306,7 +285,7 @@ impl Driver {
                     return;
                 };
                 let error = CollectiveError::MessageSize {
-                    call: transfer.call,
+                    call: transfer.running.call,
                     rank: self.member.rank,
                     peer: from,
                     address: self.address(from),
@@ -332,13 +311,6 @@ impl Driver {
 
     fn peer(&mut self, rank: u32) -> &mut Peer {
         self.peers.entry(rank).or_default()
-    }
-
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let Member {
-            rank, world_size, ..
-        } = self.member;
-        (0..world_size).filter(move |other| *other != rank)
     }
 
     /// The ranks that send nothing more.

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use super::Driver;
 use crate::call::Call;
-use crate::error::CollectiveError;
-use crate::matching::{EAGER, Input};
+use crate::error::Result;
+use crate::matching::{Arrived, EAGER, Input};
 use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
 use crate::messages::arriving::{Arriving, Body, Reading};
 use crate::messages::leaving::Leaving;
 use crate::outbound::Outbound;
-use crate::wire::{Frame, Hello, VERSION};
+use crate::running::shown;
+use crate::wire::{Envelope, Frame, Sent};
 
 /// Bytes of a connection that are read before others have their turn.
 const TURN: usize = 1024 * 1024;
@@ -20,25 +21,13 @@ const READS: usize = 256;
 
 impl Driver {
     /// Connects to a peer, for messages to it or to see whether it is there.
-    pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<(), CollectiveError> {
+    pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<()> {
         let peer = self.peers.entry(rank).or_default();
         if peer.leaving.is_some() || peer.takes_nothing.is_some() {
             return Ok(());
         }
-        let place = &self.endpoints[rank as usize];
-        let hello = Hello {
-            version: VERSION,
-            from: self.member.rank,
-            to: rank,
-            world_size: self.member.world_size,
-            group: self.member.group,
-            offers_memory: false,
-        };
-        let outbound = Outbound::dial(place, hello, self.buffer.as_ref());
-        let outbound = outbound.map_err(|source| CollectiveError::System {
-            what: format!("{call}: make a socket for rank {rank} at {}", place.address),
-            source,
-        })?;
+        let (place, buffer) = (&self.endpoints[rank as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, rank, place, buffer, call)?;
         peer.leaving = Some(Leaving::new(outbound));
         // The hello of a socket is only queued.
         self.send_to(rank);
@@ -97,23 +86,19 @@ impl Driver {
             && let Some(leaving) = &mut self.peer(rank).leaving
         {
             match leaving.outbound.read_reply() {
-                Ok(None) => break,
-                Ok(Some(Frame::Accept { .. })) => {}
-                Ok(Some(Frame::Matched { number })) => {
+                None => break,
+                Some(Ok(Frame::Matched { number })) => {
                     // What the peer has matched it has.
                     self.end_sent(rank);
                     self.handle(Input::Matched { by: rank, number });
                     self.send_to(rank);
                 }
-                Ok(Some(Frame::Leave)) => leaving.left = true,
-                Ok(Some(Frame::Abort { suspect, cause })) => {
+                Some(Ok(Frame::Leave)) => leaving.left = true,
+                Some(Ok(Frame::Abort { suspect, cause })) => {
                     return self.end_aborted(rank, suspect, cause);
                 }
-                Ok(Some(Frame::Refuse(refusal))) => return self.end_refused(rank, refusal),
-                Ok(Some(frame)) => return self.end_not_a_rank(rank, &format!("{frame:?}")),
-                Err(bytes) => {
-                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
-                }
+                Some(Ok(Frame::Refuse(refusal))) => return self.end_refused(rank, refusal),
+                Some(sent) => return self.end_not_a_rank(rank, &shown(sent)),
             }
         }
         // An accept frame may have been among the answers.
@@ -173,10 +158,7 @@ impl Driver {
                     bytes += read;
                     self.take_values(rank);
                 }
-                Ok(Reading::Frame(frame)) => self.take_frame(rank, frame),
-                Ok(Reading::Wrong(bytes)) => {
-                    return self.end_not_a_rank(rank, &bytes.escape_ascii().to_string());
-                }
+                Ok(Reading::Frame(sent)) => self.take_frame(rank, sent),
                 Err(error) => return self.end_arriving(rank, &error.to_string(), true),
             }
         }
@@ -194,66 +176,55 @@ impl Driver {
         }
     }
 
-    fn take_frame(&mut self, rank: u32, frame: Frame) {
-        match frame {
-            Frame::Message {
+    fn take_frame(&mut self, rank: u32, sent: Sent) {
+        match sent {
+            Ok(Frame::Message {
                 envelope,
                 eager: false,
-            } => self.handle(Input::Arrived {
-                from: rank,
-                envelope,
-                values: None,
-            }),
-            Frame::Message { envelope, .. } => match envelope.bytes() {
+            }) => self.arrive(rank, envelope, None),
+            Ok(Frame::Message { envelope, .. }) => match envelope.bytes() {
                 Some(bytes) if bytes <= EAGER => {
-                    let values = vec![0; bytes];
-                    self.set_body(
-                        rank,
-                        Body::Eager {
-                            envelope,
-                            values,
-                            read: 0,
-                        },
-                    );
-                    self.take_values(rank);
-                }
-                _ => {
-                    let Some(bytes) = envelope.bytes() else {
-                        return self.end_not_a_rank(rank, &format!("{envelope:?}"));
+                    let body = Body::Eager {
+                        envelope,
+                        values: vec![0; bytes],
+                        read: 0,
                     };
+                    self.expect(rank, body);
+                }
+                Some(bytes) => {
                     let found = format!("an eager message of {bytes} bytes; {EAGER} are the most");
                     self.end_not_a_rank(rank, &found);
                 }
+                None => self.end_not_a_rank(rank, &format!("{envelope:?}")),
             },
-            Frame::Piece { number, payload } => {
+            Ok(Frame::Piece { number, payload }) => {
                 let payload = payload as usize;
                 match self.matching.room(rank, number, payload) {
                     Ok((operation, offset)) => {
-                        self.set_body(
-                            rank,
-                            Body::Piece {
-                                operation,
-                                number,
-                                offset,
-                                end: offset + payload,
-                                payload,
-                            },
-                        );
-                        self.take_values(rank);
+                        let body = Body::Piece {
+                            operation,
+                            number,
+                            offset,
+                            end: offset + payload,
+                            payload,
+                        };
+                        self.expect(rank, body);
                     }
                     Err(found) => self.end_not_a_rank(rank, &found),
                 }
             }
-            Frame::Abort { suspect, cause } => self.end_aborted(rank, suspect, cause),
-            Frame::Leave => self.end_arriving(rank, LEFT_IN_ORDER, false),
-            frame => self.end_not_a_rank(rank, &format!("{frame:?}")),
+            Ok(Frame::Abort { suspect, cause }) => self.end_aborted(rank, suspect, cause),
+            Ok(Frame::Leave) => self.end_arriving(rank, LEFT_IN_ORDER, false),
+            sent => self.end_not_a_rank(rank, &shown(sent)),
         }
     }
 
-    fn set_body(&mut self, rank: u32, body: Body) {
+    /// Values follow, perhaps none.
+    fn expect(&mut self, rank: u32, body: Body) {
         if let Some(arriving) = &mut self.peer(rank).arriving {
             arriving.body = body;
         }
+        self.take_values(rank);
     }
 
     /// Tells the machine of values once all of a frame are there.
@@ -261,31 +232,33 @@ impl Driver {
         let Some(arriving) = &mut self.peer(rank).arriving else {
             return;
         };
-        let is_complete = match &arriving.body {
-            Body::Frame => false,
-            Body::Eager { values, read, .. } => *read == values.len(),
-            Body::Piece { offset, end, .. } => offset == end,
-        };
-        if !is_complete {
-            return;
-        }
         match std::mem::replace(&mut arriving.body, Body::Frame) {
-            Body::Frame => {}
             Body::Eager {
-                envelope, values, ..
-            } => self.handle(Input::Arrived {
-                from: rank,
                 envelope,
-                values: Some(values),
-            }),
+                values,
+                read,
+            } if read == values.len() => self.arrive(rank, envelope, Some(values)),
             Body::Piece {
-                number, payload, ..
-            } => self.handle(Input::Received {
+                number,
+                offset,
+                end,
+                payload,
+                ..
+            } if offset == end => self.handle(Input::Received {
                 from: rank,
                 number,
                 bytes: payload,
             }),
+            unfinished => arriving.body = unfinished,
         }
+    }
+
+    fn arrive(&mut self, from: u32, envelope: Envelope, values: Option<Vec<u8>>) {
+        self.handle(Input::Arrived(Arrived {
+            from,
+            envelope,
+            values,
+        }));
     }
 }
 

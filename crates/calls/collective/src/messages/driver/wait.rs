@@ -4,31 +4,15 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 
 use super::{Driver, Peer, Progress, Transfer};
 use crate::error::CollectiveError;
-use crate::messages::leaving::Leaving;
+use crate::polling::{Polling, Source};
 
 /// Number of waits awake after which everything is polled once: commands and interruption come with the next turn
 /// anyway, peers that come or go only so.
 const AWAKE_TURNS: u32 = 8;
-
-/// A descriptor that is polled.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    Commands,
-    Interrupt,
-    Acceptor,
-    /// The socket that was dialled to a peer.
-    Leaving(u32),
-    /// The ring to a peer has space.
-    Space(u32),
-    /// The socket that was accepted from a peer.
-    Arriving(u32),
-    /// The ring of a peer has data.
-    Data(u32),
-}
 
 impl Driver {
     /// Waits until something happens, and deals with everything but commands.
@@ -40,11 +24,8 @@ impl Driver {
         self.awake_turns = 0;
         let sources = match self.poll() {
             Ok(sources) => sources,
-            Err(source) => {
-                let error = CollectiveError::System {
-                    what: "wait for messages of other ranks".to_owned(),
-                    source,
-                };
+            Err(error) => {
+                let error = CollectiveError::system("wait for messages of other ranks", error);
                 return self.fail(Vec::new(), Some(error));
             }
         };
@@ -59,7 +40,7 @@ impl Driver {
                 Source::Commands => {}
                 Source::Interrupt => self.end_interrupted(),
                 Source::Acceptor => self.accept_peers(),
-                Source::Leaving(rank) => {
+                Source::Outbound(rank) => {
                     self.send_to(rank);
                     self.read_answers(rank);
                 }
@@ -69,7 +50,7 @@ impl Driver {
                     }
                     self.send_to(rank);
                 }
-                Source::Arriving(rank) => {
+                Source::Inbound(rank) => {
                     if let Some(arriving) = &mut self.peer(rank).arriving {
                         arriving.send_answers();
                     }
@@ -151,56 +132,30 @@ impl Driver {
         if !ready.is_empty() {
             left = Some(Duration::ZERO);
         }
-        let mut sources = Vec::new();
-        let mut descriptors = Vec::new();
-        let mut watch = |source, descriptor, flags| {
-            sources.push(source);
-            descriptors.push(PollFd::from_borrowed_fd(descriptor, flags));
-        };
-        watch(Source::Commands, self.commands.as_fd(), PollFlags::IN);
+        let mut polling = Polling::default();
+        polling.add(Source::Commands, self.commands.as_fd(), PollFlags::IN);
         if !self.has_ended {
-            watch(Source::Interrupt, self.interrupt.as_fd(), PollFlags::IN);
-            for descriptor in self.acceptor.descriptors() {
-                watch(Source::Acceptor, descriptor, PollFlags::IN);
-            }
+            let interrupt = self.interrupt.as_fd();
+            polling.add(Source::Interrupt, interrupt, PollFlags::IN);
+            polling.add_acceptor(&self.acceptor);
         }
         for (&rank, peer) in self.peers.iter().filter(|_| !self.has_ended) {
             if let Some(leaving) = &peer.leaving {
-                watch_leaving(rank, leaving, &mut watch);
+                polling.add_outbound(rank, &leaving.outbound);
             }
             if let Some(arriving) = &peer.arriving {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::IN, arriving.is_read());
                 flags.set(PollFlags::OUT, arriving.has_answers());
-                let socket = arriving.inbound.socket().as_fd();
-                watch(Source::Arriving(rank), socket, flags);
+                let socket = arriving.inbound.socket.as_fd();
+                polling.add(Source::Inbound(rank), socket, flags);
                 if let Some(doorbell) = arriving.inbound.doorbell().filter(|_| arriving.is_read()) {
-                    watch(Source::Data(rank), doorbell, PollFlags::IN);
+                    polling.add(Source::Data(rank), doorbell, PollFlags::IN);
                 }
             }
         }
-        rdzv_event::poll(&mut descriptors, left)?;
-        let happened = |(source, descriptor): (Source, PollFd<'_>)| {
-            (!descriptor.revents().is_empty()).then_some(source)
-        };
-        let polled = sources.into_iter().zip(descriptors).filter_map(happened);
-        Ok(polled.chain(ready).collect())
-    }
-}
-
-/// Watches what the connection to a peer waits for.
-fn watch_leaving<'a>(
-    rank: u32,
-    leaving: &'a Leaving,
-    watch: &mut impl FnMut(Source, std::os::fd::BorrowedFd<'a>, PollFlags),
-) {
-    let outbound = &leaving.outbound;
-    if let Some(socket) = outbound.socket().filter(|_| outbound.ended().is_none()) {
-        let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, outbound.waits_for_socket());
-        watch(Source::Leaving(rank), socket.as_fd(), flags);
-    }
-    if let Some(doorbell) = outbound.doorbell() {
-        watch(Source::Space(rank), doorbell, PollFlags::IN);
+        let mut sources = polling.wait(left)?;
+        sources.extend(ready);
+        Ok(sources)
     }
 }

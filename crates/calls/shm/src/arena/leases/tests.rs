@@ -1,14 +1,8 @@
 use std::os::unix::net::UnixStream;
-
 use std::sync::mpsc;
 
+use super::super::tests::filled;
 use super::*;
-
-fn filled(arena: &Arena, bytes: &[u8]) -> Bytes {
-    let mut block = arena.allocate(bytes.len()).unwrap();
-    block.as_mut().copy_from_slice(bytes);
-    block.freeze()
-}
 
 fn pair() -> (Arc<Leases>, Arc<Leases>) {
     let (one, other) = UnixStream::pair().unwrap();
@@ -17,6 +11,14 @@ fn pair() -> (Arc<Leases>, Arc<Leases>) {
         Leases::new(stream.into())
     };
     (end(one), end(other))
+}
+
+/// Both ends, and a small arena of the first with these bytes.
+fn pair_with(bytes: &[u8]) -> (Arc<Leases>, Arc<Leases>, Arena, Bytes) {
+    let (owner, peer) = pair();
+    let arena = Arena::new(8192).unwrap();
+    let bytes = filled(&arena, bytes);
+    (owner, peer, arena, bytes)
 }
 
 #[test]
@@ -37,10 +39,8 @@ fn bytes_are_leased_and_released() {
     assert!(arena.free() < arena.capacity(), "it is leased once more");
     assert!(owner.released(first.arena, first.generation));
     assert_eq!(arena.free(), arena.capacity());
-    assert!(
-        !owner.released(first.arena, first.generation),
-        "all are back"
-    );
+    let again = owner.released(first.arena, first.generation);
+    assert!(!again, "all are back");
     assert!(!owner.released(first.arena + 1, 0), "it was never passed");
 }
 
@@ -73,9 +73,7 @@ fn each_arena_is_passed_once_in_each_direction() {
 
 #[test]
 fn leases_outlive_the_connection_until_the_peer_lets_go() {
-    let (owner, peer) = pair();
-    let arena = Arena::new(8192).unwrap();
-    let bytes = filled(&arena, b"in use");
+    let (owner, peer, arena, bytes) = pair_with(b"in use");
     let leased = peer.open(owner.grant(&bytes).unwrap(), || {}).unwrap();
     drop((bytes, owner));
     assert!(peer.has_ended());
@@ -89,9 +87,7 @@ fn leases_outlive_the_connection_until_the_peer_lets_go() {
 
 #[test]
 fn leases_to_a_peer_that_has_ended_are_over() {
-    let (owner, peer) = pair();
-    let arena = Arena::new(8192).unwrap();
-    let bytes = filled(&arena, b"lost");
+    let (owner, peer, arena, bytes) = pair_with(b"lost");
     let _ = owner.grant(&bytes).unwrap();
     let _ = owner.grant(&bytes).unwrap();
     drop(bytes);
@@ -105,9 +101,7 @@ fn leases_to_a_peer_that_has_ended_are_over() {
 
 #[test]
 fn after_the_end_nothing_is_leased_and_what_is_leased_stays() {
-    let (owner, peer) = pair();
-    let arena = Arena::new(8192).unwrap();
-    let bytes = filled(&arena, b"in use");
+    let (owner, peer, arena, bytes) = pair_with(b"in use");
     let leased = peer.open(owner.grant(&bytes).unwrap(), || {}).unwrap();
     let location = owner.grant(&bytes).unwrap();
     owner.end();
@@ -121,9 +115,7 @@ fn after_the_end_nothing_is_leased_and_what_is_leased_stays() {
 
 #[test]
 fn what_is_leased_outlives_its_arena() {
-    let (owner, peer) = pair();
-    let arena = Arena::new(8192).unwrap();
-    let bytes = filled(&arena, b"still here");
+    let (owner, peer, arena, bytes) = pair_with(b"still here");
     let location = owner.grant(&bytes).unwrap();
     let leased = peer.open(location, || {}).unwrap();
     drop((bytes, arena));
@@ -139,9 +131,7 @@ fn what_is_leased_outlives_its_arena() {
 
 #[test]
 fn what_is_leased_is_found_although_its_owner_has_dropped_it() {
-    let (owner, peer) = pair();
-    let arena = Arena::new(8192).unwrap();
-    let bytes = filled(&arena, b"on its way");
+    let (owner, peer, arena, bytes) = pair_with(b"on its way");
     let location = owner.grant(&bytes).unwrap();
     drop((bytes, arena));
     let leased = peer.open(location, || {}).unwrap();

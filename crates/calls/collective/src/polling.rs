@@ -1,0 +1,71 @@
+//! The descriptors that a thread of a rank polls, each with its source.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::acceptor::Acceptor;
+use crate::outbound::Outbound;
+
+/// A descriptor that is polled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    /// The orders of other threads.
+    Commands,
+    Interrupt,
+    Acceptor,
+    /// The socket that was dialled to a peer.
+    Outbound(u32),
+    /// The ring to a peer has space.
+    Space(u32),
+    /// The socket that was accepted from a peer.
+    Inbound(u32),
+    /// The ring of a peer has data.
+    Data(u32),
+}
+
+/// Descriptors to poll.
+#[derive(Debug, Default)]
+pub(crate) struct Polling<'a> {
+    sources: Vec<Source>,
+    descriptors: Vec<PollFd<'a>>,
+}
+
+impl<'a> Polling<'a> {
+    pub(crate) fn add(&mut self, source: Source, descriptor: BorrowedFd<'a>, flags: PollFlags) {
+        self.sources.push(source);
+        let descriptor = PollFd::from_borrowed_fd(descriptor, flags);
+        self.descriptors.push(descriptor);
+    }
+
+    /// Adds the listener, and the connections that have not said who they are.
+    pub(crate) fn add_acceptor(&mut self, acceptor: &'a Acceptor) {
+        for descriptor in acceptor.descriptors() {
+            self.add(Source::Acceptor, descriptor, PollFlags::IN);
+        }
+    }
+
+    /// Adds what the connection to a peer waits for.
+    pub(crate) fn add_outbound(&mut self, peer: u32, outbound: &'a Outbound) {
+        if let Some(socket) = outbound.socket().filter(|_| outbound.ended().is_none()) {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, outbound.waits_for_socket());
+            self.add(Source::Outbound(peer), socket.as_fd(), flags);
+        }
+        if let Some(doorbell) = outbound.doorbell() {
+            self.add(Source::Space(peer), doorbell, PollFlags::IN);
+        }
+    }
+
+    /// Waits until one of them is ready, for at most this long. Returns the ready ones.
+    pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
+        rdzv_event::poll(&mut self.descriptors, limit)?;
+        let ready = |(source, descriptor): (Source, PollFd<'_>)| {
+            (!descriptor.revents().is_empty()).then_some(source)
+        };
+        let polled = self.sources.into_iter().zip(self.descriptors);
+        Ok(polled.filter_map(ready).collect())
+    }
+}

@@ -1,0 +1,112 @@
+//! An operation in progress, and the errors that end it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::call::Call;
+use crate::error::CollectiveError;
+use crate::wire::{Cause, Frame, Refusal, Sent};
+
+/// An operation in progress.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) call: Call,
+    pub(crate) started: Instant,
+    pub(crate) timeout: Duration,
+}
+
+impl Running {
+    pub(crate) fn timed_out(
+        &self,
+        peer: u32,
+        address: SocketAddr,
+        state: &'static str,
+    ) -> CollectiveError {
+        CollectiveError::Timeout {
+            call: self.call,
+            peer,
+            address,
+            state,
+            elapsed: self.started.elapsed(),
+        }
+    }
+
+    /// The error of an operation that another thread ended.
+    pub(crate) fn interrupted(&self, rank: u32) -> CollectiveError {
+        CollectiveError::Interrupted {
+            call: self.call,
+            rank,
+            elapsed: self.started.elapsed(),
+        }
+    }
+
+    pub(crate) fn lost(&self, peer: u32, address: SocketAddr, reason: &str) -> CollectiveError {
+        CollectiveError::Lost {
+            call: self.call,
+            peer,
+            address,
+            reason: reason.into(),
+            elapsed: self.started.elapsed(),
+        }
+    }
+
+    pub(crate) fn aborted(
+        &self,
+        peer: u32,
+        address: SocketAddr,
+        suspect: u32,
+        cause: Cause,
+    ) -> CollectiveError {
+        CollectiveError::Aborted {
+            call: self.call,
+            peer,
+            address,
+            suspect,
+            cause,
+        }
+    }
+
+    pub(crate) fn refused(
+        &self,
+        peer: u32,
+        address: SocketAddr,
+        refusal: Refusal,
+    ) -> CollectiveError {
+        CollectiveError::Refused {
+            call: self.call,
+            peer,
+            address,
+            refusal,
+        }
+    }
+
+    pub(crate) fn not_a_rank(
+        &self,
+        peer: u32,
+        address: SocketAddr,
+        found: String,
+    ) -> CollectiveError {
+        CollectiveError::NotARank {
+            call: self.call,
+            peer,
+            address,
+            found,
+        }
+    }
+
+    /// The error of an operation that waits for another frame than this one.
+    pub(crate) fn unexpected(&self, peer: u32, address: SocketAddr, sent: Sent) -> CollectiveError {
+        match sent {
+            Ok(Frame::Abort { suspect, cause }) => self.aborted(peer, address, suspect, cause),
+            sent => self.not_a_rank(peer, address, shown(sent)),
+        }
+    }
+}
+
+/// A frame, or the bytes that are none, as an error shows them.
+pub(crate) fn shown(sent: Sent) -> String {
+    match sent {
+        Ok(frame) => format!("{frame:?}"),
+        Err(bytes) => bytes.escape_ascii().to_string(),
+    }
+}
