@@ -210,7 +210,7 @@ impl RpcAgentBuilder {
         };
         // Others may call as soon as it listens, and functions call on.
         let agent = RpcAgent::start(setup, self.methods, listener, |core| {
-            core.see(&group.view())
+            core.see(&group.view());
         })?;
         let core = Arc::downgrade(agent.core());
         group.on_change(move |change| {
