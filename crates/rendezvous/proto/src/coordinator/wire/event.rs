@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::WireError;
 use super::fields::{Fields, text};
+use crate::field::write;
 use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
@@ -192,60 +193,36 @@ impl Event {
                 world_size,
                 assignment,
             } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend_from_slice(&rank.to_le_bytes());
-                out.extend_from_slice(&world_size.to_le_bytes());
+                write(out, &[round, rank, world_size]);
                 if let Some(assignment) = *assignment {
                     let (base, world, base_role, role_world) = assignment.into();
-                    for number in [base, world, base_role, role_world] {
-                        out.extend_from_slice(&number.to_le_bytes());
-                    }
+                    write(out, &[&base, &world, &base_role, &role_world]);
                 }
             }
-            Self::Master { round, addr, port } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                text(out, addr);
-                out.extend_from_slice(&port.to_le_bytes());
-            }
+            Self::Master { round, addr, port } => write(out, &[round, addr, port]),
             Self::Membership {
                 round,
                 waiting,
                 reason,
-            } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend_from_slice(&waiting.to_le_bytes());
-                text(out, reason);
-            }
-            Self::PeerFailed { node, reason } => {
-                text(out, node);
-                text(out, reason);
-            }
+            } => write(out, &[round, waiting, reason]),
+            Self::PeerFailed { node, reason } => write(out, &[node, reason]),
             Self::Refused(refusal) => refusal.write(out),
-            Self::Status { closed, waiting } => {
-                out.push(u8::from(*closed));
-                out.extend_from_slice(&waiting.to_le_bytes());
-            }
+            Self::Status { closed, waiting } => write(out, &[closed, waiting]),
             Self::Alive(Some(arrived)) => {
-                out.extend_from_slice(&arrived.nodes.to_le_bytes());
-                out.push(u8::from(arrived.is_spare));
                 let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
-                out.push(named.len() as u8);
-                for host in named {
-                    text(out, host);
-                }
+                let count = named.len() as u8;
+                write(out, &[&arrived.nodes, &arrived.is_spare, &count]);
+                named.iter().for_each(|host| text(out, host));
             }
             Self::Attached(authority) => {
-                let timeout = u64::try_from(authority.timeout.as_millis()).unwrap_or(u64::MAX);
-                out.extend_from_slice(&authority.cluster.to_le_bytes());
-                out.extend_from_slice(&authority.epoch.to_le_bytes());
-                out.extend_from_slice(&timeout.to_le_bytes());
+                write(
+                    out,
+                    &[&authority.cluster, &authority.epoch, &authority.timeout],
+                );
+                let takes_voters = u8::from(authority.takes_voters) * TAKES_VOTERS;
+                let in_process = u8::from(authority.in_process) * IN_PROCESS;
                 // Agents of before do not look for it.
-                let flags = [
-                    (authority.takes_voters, TAKES_VOTERS),
-                    (authority.in_process, IN_PROCESS),
-                ];
-                let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
-                match flags.map(|(_, flag)| flag).sum() {
+                match takes_voters + in_process {
                     0 => {}
                     flags => out.push(flags),
                 }
@@ -256,22 +233,14 @@ impl Event {
                 invites,
             } => {
                 let addresses = &addresses[..addresses.len().min(usize::from(u8::MAX))];
-                out.push(u8::from(*invites));
-                out.push(*voters);
-                out.push(addresses.len() as u8);
+                write(out, &[invites, voters, &(addresses.len() as u8)]);
                 addresses.iter().for_each(|address| text(out, address));
             }
-            Self::Recoverable { round, host } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend(host.iter().flat_map(|rank| rank.to_le_bytes()));
-            }
+            Self::Recoverable { round, host } => write(out, &[round, host]),
             Self::AllSucceeded { round: number } | Self::Backed { number } => {
-                out.extend_from_slice(&number.to_le_bytes());
+                write(out, &[number]);
             }
-            Self::Fence { round, acts } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.push(u8::from(*acts));
-            }
+            Self::Fence { round, acts } => write(out, &[round, acts]),
             Self::Undecided { address } => text(out, address),
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
@@ -397,13 +366,9 @@ impl Refusal {
         out.push(why);
         text(out, sentence);
         if let Self::JoinTimeout { elapsed, joined } = self {
-            let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            out.extend_from_slice(&elapsed.to_le_bytes());
-            let count = joined.len().min(usize::from(u16::MAX));
-            out.extend_from_slice(&(count as u16).to_le_bytes());
-            for node in &joined[..count] {
-                text(out, node);
-            }
+            let joined = &joined[..joined.len().min(usize::from(u16::MAX))];
+            write(out, &[elapsed, &(joined.len() as u16)]);
+            joined.iter().for_each(|node| text(out, node));
         }
     }
 
@@ -416,10 +381,8 @@ impl Refusal {
             2 => {
                 let elapsed = Duration::from_millis(fields.u64("the elapsed time")?);
                 let count = fields.u16("the joined nodes")?;
-                let mut joined = Vec::new();
-                for _ in 0..count {
-                    joined.push(fields.sentence("a joined node")?);
-                }
+                let mut node = || fields.sentence("a joined node");
+                let joined = (0..count).map(|_| node()).collect::<Result<_, _>>()?;
                 Self::JoinTimeout { elapsed, joined }
             }
             3 => Self::Unusable(sentence),

@@ -3,6 +3,7 @@
 use rdzv_core::escape::{escape, is_plain};
 
 use super::WireError;
+use crate::field::{Field, write};
 
 /// Longest text. A longer one is cut off at a character when it is written, and refused when it is
 /// read.
@@ -69,9 +70,16 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes a text; a longer one than is accepted anywhere ends early.
+/// A text; a longer one than is accepted anywhere ends early.
+impl Field for String {
+    fn write(&self, out: &mut Vec<u8>) {
+        text(out, self);
+    }
+}
+
+/// Writes a text.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     let kept = &text[..text.floor_char_boundary(MAX_TEXT)];
-    out.extend_from_slice(&(kept.len() as u16).to_le_bytes());
+    write(out, &[&(kept.len() as u16)]);
     out.extend_from_slice(kept.as_bytes());
 }

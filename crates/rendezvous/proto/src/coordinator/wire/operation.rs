@@ -6,6 +6,7 @@ use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
+use crate::field::write;
 use crate::{FencePolicy, NodeDesc, Settings, silence};
 
 /// An agent that reattaches and has been in no round, holds one, or has left it; or that leaves the run.
@@ -224,21 +225,17 @@ impl Operation {
             Self::Leave | Self::Heartbeat | Self::Detach => {}
             Self::Close { run } | Self::Status { run } => text(out, run),
             Self::Failed { reason } => text(out, reason),
-            Self::Master { round, addr, port } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                text(out, addr);
-                out.extend_from_slice(&port.to_le_bytes());
-            }
+            Self::Master { round, addr, port } => write(out, &[round, addr, port]),
             Self::Reattach(reattach) => reattach.write(out),
-            Self::Candidate { willing } => out.push(u8::from(*willing)),
-            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::Candidate { willing } => write(out, &[willing]),
+            Self::Succeeded { round } => write(out, &[round]),
             Self::Lease { number, standing } => {
-                out.extend_from_slice(&number.to_le_bytes());
-                match standing {
-                    Standing::Asks => {}
-                    Standing::Holds => out.push(1),
-                    Standing::Lifted => out.push(2),
-                }
+                let standing = match standing {
+                    Standing::Asks => None,
+                    Standing::Holds => Some(1_u8),
+                    Standing::Lifted => Some(2),
+                };
+                write(out, &[number, &standing]);
             }
         }
     }
@@ -287,9 +284,8 @@ impl Operation {
 
 impl Reattach {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.last.cluster.to_le_bytes());
-        out.extend_from_slice(&self.last.epoch.to_le_bytes());
-        text(out, &self.last.address);
+        let last = &self.last;
+        write(out, &[&last.cluster, &last.epoch, &last.address]);
         let (standing, round) = match (&self.holds, &self.left) {
             _ if self.leaves => (LEAVES, None),
             (Some(held), _) => (HOLDS, Some(held)),
@@ -330,14 +326,10 @@ impl Reattach {
 
 impl HeldRound {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.round.to_le_bytes());
-        out.extend_from_slice(&self.rank.to_le_bytes());
-        out.extend_from_slice(&self.size.to_le_bytes());
-        out.extend_from_slice(&self.host.unwrap_or(NOBODY).to_le_bytes());
-        out.push(u8::from(self.succeeded));
-        let (addr, port) = self.master.as_ref().map_or(("", 0), |(a, p)| (&**a, *p));
-        text(out, addr);
-        out.extend_from_slice(&port.to_le_bytes());
+        let host = self.host.unwrap_or(NOBODY);
+        write(out, &[&self.round, &self.rank, &self.size, &host]);
+        let (addr, port) = self.master.clone().unwrap_or_default();
+        write(out, &[&self.succeeded, &addr, &port]);
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -370,31 +362,25 @@ impl Join {
             replaces,
             from,
         } = self;
-        let milliseconds = |duration: Duration| {
-            u64::try_from(duration.as_millis())
-                .unwrap_or(u64::MAX)
-                .to_le_bytes()
-        };
-        out.push(VERSION);
-        out.extend_from_slice(&instance.to_le_bytes());
-        text(out, run);
-        text(out, &node.addr);
-        out.extend_from_slice(&node.pid.to_le_bytes());
-        out.extend_from_slice(&node.local_id.to_le_bytes());
-        out.extend_from_slice(&settings.min_nodes.to_le_bytes());
-        out.extend_from_slice(&settings.max_nodes.to_le_bytes());
-        out.extend_from_slice(&milliseconds(settings.join_timeout));
-        out.extend_from_slice(&milliseconds(settings.last_call_timeout));
-        out.extend_from_slice(&milliseconds(settings.keep_alive_interval));
-        out.extend_from_slice(&settings.keep_alive_max_attempt.to_le_bytes());
-        text(out, role);
-        out.extend_from_slice(&local_world_size.to_le_bytes());
+        let (pid, local_id) = (node.pid.cast_unsigned(), node.local_id.cast_unsigned());
+        write(out, &[&VERSION, instance, run, &node.addr, &pid, &local_id]);
+        write(out, &[&settings.min_nodes, &settings.max_nodes]);
+        write(out, &[&settings.join_timeout, &settings.last_call_timeout]);
+        write(
+            out,
+            &[
+                &settings.keep_alive_interval,
+                &settings.keep_alive_max_attempt,
+            ],
+        );
+        write(out, &[role, local_world_size]);
         if let Some(program) = program {
-            text(out, &program.name);
-            out.extend_from_slice(&program.fingerprint.to_le_bytes());
-            out.push(u8::from(program.has_run_id));
+            write(
+                out,
+                &[&program.name, &program.fingerprint, &program.has_run_id],
+            );
             if let Some(attempt) = attempt {
-                out.extend_from_slice(&attempt.to_le_bytes());
+                write(out, &[attempt]);
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
                 let is_said = settings.fence != FencePolicy::Unsaid;
                 let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
@@ -402,15 +388,12 @@ impl Join {
                 if !replaces.is_empty() || has_more {
                     out.push(replaces.len() as u8);
                 }
-                for instance in replaces {
-                    out.extend_from_slice(&instance.to_le_bytes());
-                }
+                replaces.iter().for_each(|instance| write(out, &[instance]));
                 if has_more {
                     let timeout = settings.node_timeout.as_millis();
                     let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
                     // The time of a fence that agents of earlier versions always had.
-                    out.extend_from_slice(&0_u32.to_le_bytes());
-                    out.extend_from_slice(&timeout.to_le_bytes());
+                    write(out, &[&0_u32, &timeout]);
                 }
                 if from.is_some() || is_said {
                     text(out, from.as_deref().unwrap_or_default());
