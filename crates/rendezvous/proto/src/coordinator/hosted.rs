@@ -1,6 +1,5 @@
 //! A run that is coordinated here: its rounds, and the sessions of its agents.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::runs::{Context, Effect, Run};
@@ -20,8 +19,8 @@ pub(super) struct Hosted {
     pub(super) authority: Option<Authority>,
     /// The instance of the agent in this process.
     agent: Option<u64>,
-    /// When it wants to be called, as registered.
-    pub(super) alarm: Option<Mono>,
+    /// The connection whose session has begun.
+    pub(super) begun: Option<ConnId>,
     /// Connections whose session has ended.
     pub(super) ended: Vec<ConnId>,
 }
@@ -212,6 +211,7 @@ impl Hosted {
         let in_process = self.is_in_process(join);
         let node = &join.node;
         let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
+        self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);
             let why = "its agent came back over another connection";
@@ -269,19 +269,5 @@ impl Hosted {
     pub(super) fn deadline(&self) -> Option<Mono> {
         let deadlines = [self.sessions.deadline(), self.run.deadline()];
         deadlines.into_iter().flatten().min()
-    }
-
-    /// It wants to be called at this time next.
-    pub(super) fn set_alarm(&mut self, alarms: &mut BTreeSet<(Mono, String)>, alarm: Option<Mono>) {
-        if alarm == self.alarm {
-            return;
-        }
-        if let Some(at) = self.alarm {
-            alarms.remove(&(at, self.run.id().to_owned()));
-        }
-        self.alarm = alarm;
-        if let Some(at) = alarm {
-            alarms.insert((at, self.run.id().to_owned()));
-        }
     }
 }

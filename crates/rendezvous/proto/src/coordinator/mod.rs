@@ -32,10 +32,12 @@
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
 //! | `gate.rs` | outputs that wait until the record is kept |
 //! | `note.rs` | what the next coordinator knows if this one is killed |
+//! | `deadlines.rs` | deadlines by key, and the next of them |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
 mod backing;
+mod deadlines;
 mod end;
 pub mod gate;
 mod hosted;
@@ -50,6 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::backing::Backing;
+use self::deadlines::Deadlines;
 use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
@@ -190,7 +193,7 @@ pub struct Coordinator {
     /// Operations about runs whose key has not been read yet.
     pending: Vec<(ConnId, String, Operation)>,
     /// When each run wants to be called.
-    alarms: BTreeSet<(Mono, String)>,
+    alarms: Deadlines<String>,
     /// Which coordinator this is, if another one follows when it dies.
     authority: Option<Authority>,
     origin: Origin,
@@ -285,8 +288,8 @@ impl Machine for Coordinator {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let alarm = self.alarms.first().map(|(at, _)| *at);
-        [alarm, self.left.deadline()].into_iter().flatten().min()
+        let deadlines = [self.alarms.next(), self.left.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 }
 
@@ -408,8 +411,9 @@ impl Coordinator {
         let limits = hosted.limits();
         hosted.sessions.heard(now, from, &limits);
         // Nobody is woken to find that it was heard of.
-        let alarm = hosted.alarm.and_then(|_| hosted.deadline());
-        hosted.set_alarm(&mut self.alarms, alarm);
+        if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
+            self.alarms.set(run, alarm);
+        }
         Some(hosted)
     }
 
@@ -497,28 +501,16 @@ impl Coordinator {
         }
         match operation {
             Operation::Join(join) => {
-                let mut joined = false;
-                self.with(now, &id, |hosted, out| {
-                    hosted.join(now, from, join, out);
-                    joined = hosted.sessions.node(from).is_some();
-                });
-                if joined {
-                    self.joined.insert(from, id);
-                }
+                self.with(now, &id, |hosted, out| hosted.join(now, from, join, out));
             }
             Operation::Reattach(reattach) => {
-                let mut joined = false;
                 let before = match reattach.leaves {
                     true => Before::Ours,
                     false => self.before(&reattach),
                 };
                 self.with(now, &id, |hosted, out| {
                     hosted.reattach(now, from, *reattach, before, out);
-                    joined = hosted.sessions.node(from).is_some();
                 });
-                if joined {
-                    self.joined.insert(from, id);
-                }
             }
             Operation::Close { .. } => self.with(now, &id, |hosted, out| {
                 hosted.apply(out, |run, out| run.close(out));
@@ -659,14 +651,8 @@ impl Coordinator {
     }
 
     fn tick(&mut self, now: Now) {
-        while let Some((at, _)) = self.alarms.first()
-            && *at <= now.mono
-        {
-            let (at, id) = self.alarms.pop_first().expect("it was just there");
-            self.with(now, &id, |hosted, out| {
-                hosted.alarm = None;
-                hosted.tick(now, at, out);
-            });
+        while let Some((at, id)) = self.alarms.take_due(now.mono) {
+            self.with(now, &id, |hosted, out| hosted.tick(now, at, out));
         }
         self.remove_left(now);
     }
@@ -733,6 +719,9 @@ impl Coordinator {
             return;
         };
         call(hosted, &mut self.outbox);
+        if let Some(connection) = hosted.begun.take() {
+            self.joined.insert(connection, id.to_owned());
+        }
         for connection in hosted.ended.drain(..) {
             self.joined.remove(&connection);
         }
@@ -740,8 +729,12 @@ impl Coordinator {
         if idle && !hosted.run.is_recovering() {
             hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
         }
-        let alarm = hosted.deadline().filter(|_| !idle);
-        hosted.set_alarm(&mut self.alarms, alarm);
+        match hosted.deadline().filter(|_| !idle) {
+            Some(alarm) => self.alarms.set(id, alarm),
+            None => {
+                self.alarms.remove(id);
+            }
+        }
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
                 // What people have said is about those who were missing when this coordinator

@@ -19,6 +19,7 @@
 //! and members of the other one are notified that their round is over. Nor do voters wait, whose
 //! record is replicated.
 
+use super::round::Round;
 use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
@@ -87,7 +88,7 @@ impl Run {
 
     /// The coordinator of a cluster has certainly ended.
     pub(in crate::coordinator) fn decide(&mut self, now: Now, cluster: u64) {
-        if let Some(recovery) = self.round.recovery_mut() {
+        if let Round::Recovering(_, recovery) = &mut self.round {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
             if recovery.elsewhere.take_if(ended).is_some() {
                 let search = &mut recovery.search;

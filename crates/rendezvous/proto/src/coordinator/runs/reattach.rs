@@ -141,12 +141,6 @@ impl Run {
         if self.round.is_ended() {
             // It has never received the round, which does not hold any more: it waits for the next
             // one.
-            if let Some(agent) = self.agents.get_mut(node) {
-                agent.phase = Phase::Joining {
-                    since: now.mono,
-                    ends: None,
-                };
-            }
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
         }
@@ -208,11 +202,7 @@ impl Run {
             Round::Silent(..) => "nothing was heard of any of its nodes",
             _ => "the others went on while this node had no connection",
         };
-        let event = Event::Membership {
-            round,
-            waiting: self.nodes.waiting.len() as u32,
-            reason: reason.to_owned(),
-        };
+        let event = self.membership(round, reason);
         out.push(Effect::Notify(node.clone(), event));
     }
 

@@ -1,5 +1,6 @@
 //! The record of a run, from which the next coordinator recovers it, and the numbers of its rounds.
 
+use super::round::Round;
 use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::note::RunNote;
@@ -64,7 +65,7 @@ impl Run {
     /// The number of a round is never used twice, also where there is no record of it.
     pub(super) fn skip_numbers(&mut self, known: u64) {
         let next = known.min(HIGHEST) + 1;
-        if let Some(forming) = self.round.forming_mut() {
+        if let Round::Forming(forming) = &mut self.round {
             if forming.number <= known {
                 forming.number = forming.number.max(next);
             }

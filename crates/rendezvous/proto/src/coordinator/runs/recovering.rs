@@ -68,8 +68,7 @@ const MOST: u32 = 1 << 20;
 impl Run {
     /// Begins with the record that the coordinator before has left.
     pub(in crate::coordinator) fn recover(&mut self, now: Now, record: RunNote) {
-        let is_held = !record.closed && record.members.iter().any(|member| *member != 0);
-        let is_closed = record.closed;
+        let is_held = record.is_held();
         self.record = record;
         let number = self.record.round;
         self.torchrun.outdate();
@@ -77,7 +76,7 @@ impl Run {
             return self.recover_silent(now);
         }
         if !is_held {
-            self.round = if is_closed {
+            self.round = if self.record.closed {
                 Round::Closed(Closed {
                     number: number + 1,
                     was_formed: false,
@@ -96,13 +95,11 @@ impl Run {
             None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
-        let members = self.record.members.iter().enumerate();
-        let members = members.map(|(rank, instance)| (rank as u32, *instance));
         let search = Search {
             began: now.mono,
             at: window_ends.min(now.mono + reminder::FIRST),
             say_at: now.mono + reminder::FIRST,
-            missing: members.filter(|(_, instance)| *instance != 0).collect(),
+            missing: self.record.expected(),
             over: Vec::new(),
             is_confirmed: self.context.origin.recover,
         };
@@ -127,12 +124,8 @@ impl Run {
             Mono::ZERO
         };
         let members = u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let timeout = self
-            .context
-            .origin
-            .node_timeout
-            .unwrap_or(silence::NODE_TIMEOUT);
-        let lease = fence::lease(timeout, members);
+        let timeout = self.context.origin.node_timeout;
+        let lease = fence::lease(timeout.unwrap_or(silence::NODE_TIMEOUT), members);
         let lost_after = fence::lost_after(lease, self.context.origin.rules);
         let silent = heard + lost_after.max(self.fence());
         // Where it took long to elect one, they come as soon as they find it.
@@ -246,7 +239,7 @@ impl Run {
         let agent = self.agents.get(node);
         let instance = agent.map_or(0, |agent| agent.join.instance);
         if let Some(rank) = rank
-            && let Some(recovery) = self.round.recovery_mut()
+            && let Round::Recovering(_, recovery) = &mut self.round
             && !recovery.is_recorded()
         {
             recovery.search.missing.insert(rank, instance);
@@ -440,12 +433,8 @@ impl Run {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former.extend(participants.iter().cloned());
         let is_ended = self.round.is_ended();
-        let mut formed = match self.round.take() {
-            Round::Silent(formed, _) | Round::Recovering(formed, _) => formed,
-            other => {
-                self.round = other;
-                return;
-            }
+        let Some(mut formed) = self.round.take_formed() else {
+            return;
         };
         formed.awaited = participants.into_iter().collect();
         formed.programs = self.programs_of(&formed.awaited);
@@ -454,13 +443,9 @@ impl Run {
         } else {
             Round::Held(formed)
         };
-        let nodes: Vec<NodeDesc> = self.agents.keys().cloned().collect();
-        for node in nodes
-            .iter()
-            .filter(|node| self.is_joining(node))
-            .collect::<Vec<_>>()
-        {
-            self.admit(now, node);
+        let joining = self.agents.keys().filter(|node| self.is_joining(node));
+        for node in joining.cloned().collect::<Vec<_>>() {
+            self.admit(now, &node);
         }
         let is_whole = reason.is_none();
         if let Some(reason) = reason {

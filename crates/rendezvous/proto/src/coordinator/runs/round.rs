@@ -233,22 +233,8 @@ impl Round {
         }
     }
 
-    pub(super) fn forming_mut(&mut self) -> Option<&mut Forming> {
-        match self {
-            Self::Forming(forming) => Some(forming),
-            _ => None,
-        }
-    }
-
     /// The recovery under way.
     pub(super) fn recovery(&self) -> Option<&Recovery> {
-        match self {
-            Self::Recovering(_, recovery) => Some(recovery),
-            _ => None,
-        }
-    }
-
-    pub(super) fn recovery_mut(&mut self) -> Option<&mut Recovery> {
         match self {
             Self::Recovering(_, recovery) => Some(recovery),
             _ => None,
@@ -281,8 +267,8 @@ impl Round {
         }
     }
 
-    /// Takes the round out; the caller puts the next state in its place.
-    pub(super) fn take(&mut self) -> Self {
-        std::mem::take(self)
+    /// Takes the formed round out; the caller then sets the next state.
+    pub(super) fn take_formed(&mut self) -> Option<Formed> {
+        self.formed_mut().map(std::mem::take)
     }
 }

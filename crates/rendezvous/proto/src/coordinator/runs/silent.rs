@@ -132,15 +132,8 @@ impl Run {
     /// Waits until one of the participants sends a message.
     pub(super) fn await_word(&mut self, now: Now) {
         let is_confirmed = self.is_confirmed();
-        let formed = match self.round.take() {
-            Round::Held(formed)
-            | Round::Over(formed)
-            | Round::Silent(formed, _)
-            | Round::Recovering(formed, _) => formed,
-            other => {
-                self.round = other;
-                return;
-            }
+        let Some(formed) = self.round.take_formed() else {
+            return;
         };
         let silent = formed.silent.iter();
         let search = Search {
@@ -166,11 +159,8 @@ impl Run {
 
     /// Begins with a record that says it.
     pub(super) fn recover_silent(&mut self, now: Now) {
-        let members = (0..).zip(&self.record.members);
-        let missing = members.filter(|(_, instance)| **instance != 0);
-        let missing = missing.map(|(rank, instance)| (rank, *instance)).collect();
         let mut formed = Formed::new(self.record.round);
-        formed.keep_silent(&missing);
+        formed.keep_silent(&self.record.expected());
         self.round = Round::Over(formed);
         self.await_word(now);
     }

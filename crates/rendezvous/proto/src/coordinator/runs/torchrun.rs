@@ -269,13 +269,13 @@ impl Run {
             self.begin_round(now, number);
             // A node that is here already is not awaited.
             let participants = &self.nodes.participants;
-            if let Some(forming) = self.round.forming_mut() {
+            if let Round::Forming(forming) = &mut self.round {
                 forming
                     .awaited
                     .retain(|node| !participants.contains_key(node));
             }
         }
-        if let Some(forming) = self.round.forming_mut()
+        if let Round::Forming(forming) = &mut self.round
             && forming.last_call.map(|last_call| last_call.deadline) != deadline
         {
             forming.last_call = last_call;
@@ -315,7 +315,7 @@ impl Run {
             // One of ours was taken out by its launcher, which has seen its end.
             self.record.torn |= has_left;
             formed.awaited.retain(|node| !nodes.waiting.contains(node));
-        } else if let Some(forming) = self.round.forming_mut() {
+        } else if let Round::Forming(forming) = &mut self.round {
             let is_here = |node: &NodeDesc| {
                 nodes.participants.contains_key(node) || nodes.waiting.contains(node)
             };
