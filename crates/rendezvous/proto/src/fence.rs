@@ -89,7 +89,7 @@ pub enum Output {
 }
 
 /// The machine that stops the workers of a node at the end of its lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Fence {
     rules: Rules<Rule>,
     /// The time for which workers may stand still.
@@ -112,13 +112,7 @@ impl Fence {
         Self {
             rules,
             kill_after,
-            round: None,
-            left: None,
-            until: None,
-            stopped: None,
-            since: Mono::ZERO,
-            is_over: false,
-            outbox: Outbox::default(),
+            ..Self::default()
         }
     }
 

@@ -102,20 +102,15 @@ impl Note {
 
     /// The bytes of a slot.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
-        let Authority {
-            cluster,
-            epoch,
-            timeout,
-            takes_voters,
-            in_process: _,
-        } = self.authority;
+        let authority = &self.authority;
         let mut content = Vec::new();
         let flags = slot::flags(&[
             (self.is_partial, PARTIAL),
-            (takes_voters, TAKES_VOTERS),
+            (authority.takes_voters, TAKES_VOTERS),
             (self.votes, VOTES),
         ]);
-        write(&mut content, &[&cluster, &epoch, &timeout, &flags]);
+        write(&mut content, &[&authority.cluster, &authority.epoch]);
+        write(&mut content, &[&authority.timeout, &flags]);
         write(&mut content, &[&self.applied.0, &self.applied.1]);
         write_name(&self.address, &mut content);
         let voters = &self.voters[..self.voters.len().min(usize::from(u8::MAX))];

@@ -15,11 +15,11 @@ const FIRST: Duration = Duration::from_millis(1500);
 #[derive(Debug, Default)]
 pub(super) struct Attachment {
     /// The highest authority that was accepted.
-    authority: Option<Authority>,
+    pub(super) authority: Option<Authority>,
     /// The numeric address at which the coordinator is reached; empty if nobody has said it.
     pub(super) address: String,
     /// The last round that can be recovered, and the rank of the participant that hosts the coordinator.
-    recoverable: Option<(u64, Option<u32>)>,
+    pub(super) recoverable: Option<(u64, Option<u32>)>,
     /// The last round that this agent was in, if that can be recovered.
     pub(super) last: Option<HeldRound>,
     /// The round whose workers' store this agent, with rank 0, has announced, and its host and port.
@@ -29,7 +29,7 @@ pub(super) struct Attachment {
     /// Why this agent has failed for good.
     pub(super) failed: Option<String>,
     /// Time without a coordinator when people were told of that last.
-    told_after: Option<Duration>,
+    pub(super) told_after: Option<Duration>,
 }
 
 impl Attachment {
@@ -43,15 +43,6 @@ impl Attachment {
     pub(super) fn is_recoverable(&self, round: u64) -> bool {
         let announced = self.recoverable.map(|(round, _)| round);
         self.timeout().is_some() && announced == Some(round)
-    }
-
-    pub(super) fn recoverable(&mut self, round: u64, host: Option<u32>) {
-        self.recoverable = Some((round, host));
-    }
-
-    /// The highest authority that was accepted.
-    pub(super) fn authority(&self) -> Option<Authority> {
-        self.authority
     }
 
     /// The coordinator that was obeyed last.
@@ -73,15 +64,6 @@ impl Attachment {
                 authority.epoch, ours.epoch
             )
         })
-    }
-
-    pub(super) fn accept(&mut self, authority: Authority) {
-        self.authority = Some(authority);
-    }
-
-    /// A connection is there.
-    pub(super) fn connected(&mut self) {
-        self.told_after = None;
     }
 
     /// Whether people are to be told that there has been no coordinator for so long.

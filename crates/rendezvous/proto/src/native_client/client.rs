@@ -231,18 +231,7 @@ impl NativeClient {
         Self {
             rules: Rules::default(),
             heartbeat_at: now.mono + settings.keep_alive_interval,
-            join: Join {
-                instance,
-                run: run.to_owned(),
-                node,
-                settings,
-                role: String::new(),
-                local_world_size: 0,
-                program: None,
-                attempt: None,
-                replaces: Vec::new(),
-                from: None,
-            },
+            join: Join::new(instance, run, node, settings),
             phase: Phase::Idle,
             link: Link::Up,
             reader: EventReader::default(),
@@ -323,7 +312,7 @@ impl NativeClient {
 
     /// The coordinator that it obeys, if that is one that another one follows.
     pub fn authority(&self) -> Option<Authority> {
-        self.attachment.authority()
+        self.attachment.authority
     }
 
     /// Whether its coordinator takes no broken connection for a loss. Others know no [`Operation::Detach`].
@@ -458,7 +447,7 @@ impl NativeClient {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive(arrived) => self.alive(now, arrived),
             Event::Attached(authority) => {
-                self.attachment.accept(authority);
+                self.attachment.authority = Some(authority);
                 self.coordinator = authority;
                 if self.is_attached() {
                     let limit = silence::unacknowledged(self.join.settings.node_timeout);
@@ -502,7 +491,9 @@ impl NativeClient {
                 self.end_lease();
             }
             _ if self.leaving > 0 => {}
-            Event::Recoverable { round, host } => self.attachment.recoverable(round, host),
+            Event::Recoverable { round, host } => {
+                self.attachment.recoverable = Some((round, host));
+            }
             Event::AllSucceeded { round } => {
                 if matches!(&self.phase, Phase::Member { joined } if joined.round == round) {
                     self.outbox.push(Output::AllSucceeded(round));
@@ -615,7 +606,7 @@ impl NativeClient {
     /// Its workers are then started with a lease.
     fn begin_lease(&mut self, now: Mono, round: u64, agents: u32) {
         let Some(lease) = &mut self.lease else { return };
-        if lease.is_announced(round) {
+        if lease.fenced == Some(round) {
             lease.begin(now, round, agents);
             self.renew_lease(now);
         } else {
@@ -626,7 +617,7 @@ impl NativeClient {
     /// The coordinator turns the fence of a round on or off.
     fn fence(&mut self, now: Mono, round: u64, acts: bool) {
         let Some(lease) = &mut self.lease else { return };
-        lease.announced(round, acts);
+        lease.fenced = acts.then_some(round);
         let (Phase::Formed { joined, .. } | Phase::Member { joined }) = &self.phase else {
             return;
         };
@@ -648,7 +639,7 @@ impl NativeClient {
             && let Some((number, standing)) = lease.question(now, self.coordinator.in_process)
         {
             // The next question comes before the next heartbeat, which it stands for.
-            self.heartbeat_at = self.heartbeat_at.max(lease.due().unwrap_or_default());
+            self.heartbeat_at = self.heartbeat_at.max(lease.due.unwrap_or_default());
             self.say(&Operation::Lease { number, standing });
         }
     }
@@ -696,7 +687,7 @@ impl NativeClient {
         self.heard = now;
         self.quiet.heard(now);
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
-        self.attachment.connected();
+        self.attachment.told_after = None;
         if let Some(lease) = &mut self.lease {
             lease.reconnected(now);
         }

@@ -47,14 +47,8 @@ struct Stored {
     bytes: Vec<u8>,
     /// Time at which this coordinator wrote it; `None` if an agent of torchrun did.
     refreshed: Option<Mono>,
-    origin: Origin,
-}
-
-/// The first writer of the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Ours,
-    Torchrun,
+    /// `true` if a coordinator was the first writer of the key.
+    is_ours: bool,
 }
 
 impl TorchrunForm {
@@ -140,11 +134,7 @@ impl Run {
         self.torchrun.value = Value::Current(Stored {
             bytes: value.to_vec(),
             refreshed: None,
-            origin: if is_ours {
-                Origin::Ours
-            } else {
-                Origin::Torchrun
-            },
+            is_ours,
         });
     }
 
@@ -192,14 +182,14 @@ impl Run {
         self.torchrun.value = Value::Current(Stored {
             bytes,
             refreshed: Some(now.mono),
-            origin: Origin::Ours,
+            is_ours: true,
         });
     }
 
     /// The value under torchrun's key, if it was stored here.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
         let stored = self.torchrun.stored()?;
-        (stored.origin == Origin::Ours).then_some(&stored.bytes)
+        stored.is_ours.then_some(&stored.bytes)
     }
 
     /// The last agent of ours has left.
@@ -221,7 +211,7 @@ impl Run {
             return;
         }
         let refreshed = stored.and_then(|stored| stored.refreshed);
-        let origin = stored.map_or(Origin::Torchrun, |stored| stored.origin);
+        let is_ours = stored.is_some_and(|stored| stored.is_ours);
         if self.is_recovering() {
             // Nothing is decided before the last round is known.
             return self.torchrun.outdate();
@@ -231,7 +221,7 @@ impl Run {
                 self.torchrun.value = Value::Current(Stored {
                     bytes: value.to_vec(),
                     refreshed,
-                    origin,
+                    is_ours,
                 });
                 self.take_over(now, state, out);
             }

@@ -254,18 +254,11 @@ impl Event {
                 round: fields.u64("the round")?,
                 rank: fields.u32("the rank")?,
                 world_size: fields.u32("the world size")?,
-                assignment: match fields.0 {
-                    [] => None,
-                    _ => {
-                        let mut number = || fields.u32("the assignment");
-                        Some(Assignment::from((
-                            number()?,
-                            number()?,
-                            number()?,
-                            number()?,
-                        )))
-                    }
-                },
+                assignment: fields.rest(|fields| {
+                    let mut number = || fields.u32("the assignment");
+                    let numbers = (number()?, number()?, number()?, number()?);
+                    Ok(Assignment::from(numbers))
+                })?,
             },
             2 => Self::Master {
                 round: fields.u64("the round")?,
@@ -285,22 +278,20 @@ impl Event {
             5 => Self::Closed,
             6 => Self::Refused(Refusal::read(&mut fields)?),
             7 => Self::Left,
-            8 => Self::Alive(match fields.0 {
-                [] => None,
-                _ => Some(Arrived {
-                    nodes: fields.u32("the number of nodes that have come")?,
-                    is_spare: fields.u8("whether the agent is in reserve")? != 0,
-                    named: {
-                        let count = fields.u8("the hosts that have come")?;
-                        let mut host = || fields.sentence("a host that has come");
-                        let mut named =
-                            (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-                        // A peer may name more; a line for people has no room for them.
-                        named.truncate(MOST_NAMED);
-                        named
-                    },
-                }),
-            }),
+            8 => Self::Alive(fields.rest(|fields| {
+                let nodes = fields.u32("the number of nodes that have come")?;
+                let is_spare = fields.u8("whether the agent is in reserve")? != 0;
+                let count = fields.u8("the hosts that have come")?;
+                let mut host = || fields.sentence("a host that has come");
+                let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+                // A peer may name more; a line for people has no room for them.
+                named.truncate(MOST_NAMED);
+                Ok(Arrived {
+                    nodes,
+                    named,
+                    is_spare,
+                })
+            })?),
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
@@ -320,10 +311,7 @@ impl Event {
             }
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,
-                host: match fields.0 {
-                    [] => None,
-                    _ => Some(fields.u32("the host")?),
-                },
+                host: fields.rest(|fields| fields.u32("the host"))?,
             },
             12 => Self::AllSucceeded {
                 round: fields.u64("the round")?,

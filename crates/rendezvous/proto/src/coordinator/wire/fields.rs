@@ -42,6 +42,17 @@ impl<'a> Fields<'a> {
         self.array(what).map(i64::from_le_bytes)
     }
 
+    /// A part that earlier versions do not send; `None` if the fields have ended.
+    pub(super) fn rest<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Option<T>, WireError> {
+        match self.0 {
+            [] => Ok(None),
+            _ => read(self).map(Some),
+        }
+    }
+
     pub(super) fn text(&mut self, what: &'static str) -> Result<&'a str, WireError> {
         let length = usize::from(self.u16(what)?);
         if length > MAX_TEXT {

@@ -349,37 +349,37 @@ impl HeldRound {
 }
 
 impl Join {
-    fn write(&self, out: &mut Vec<u8>) {
-        let Self {
+    /// The join of an agent that starts no workers, with no more than each version sends.
+    pub fn new(instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
+        Self {
             instance,
-            run,
+            run: run.to_owned(),
             node,
             settings,
-            role,
-            local_world_size,
-            program,
-            attempt,
-            replaces,
-            from,
-        } = self;
+            role: String::new(),
+            local_world_size: 0,
+            program: None,
+            attempt: None,
+            replaces: Vec::new(),
+            from: None,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let (node, settings) = (&self.node, &self.settings);
+        let (replaces, from) = (&self.replaces, &self.from);
+        write(out, &[&VERSION, &self.instance, &self.run, &node.addr]);
         let (pid, local_id) = (node.pid.cast_unsigned(), node.local_id.cast_unsigned());
-        write(out, &[&VERSION, instance, run, &node.addr, &pid, &local_id]);
+        write(out, &[&pid, &local_id]);
         write(out, &[&settings.min_nodes, &settings.max_nodes]);
         write(out, &[&settings.join_timeout, &settings.last_call_timeout]);
-        write(
-            out,
-            &[
-                &settings.keep_alive_interval,
-                &settings.keep_alive_max_attempt,
-            ],
-        );
-        write(out, &[role, local_world_size]);
-        if let Some(program) = program {
-            write(
-                out,
-                &[&program.name, &program.fingerprint, &program.has_run_id],
-            );
-            if let Some(attempt) = attempt {
+        write(out, &[&settings.keep_alive_interval]);
+        write(out, &[&settings.keep_alive_max_attempt]);
+        write(out, &[&self.role, &self.local_world_size]);
+        if let Some(program) = &self.program {
+            write(out, &[&program.name, &program.fingerprint]);
+            write(out, &[&program.has_run_id]);
+            if let Some(attempt) = &self.attempt {
                 write(out, &[attempt]);
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
                 let is_said = settings.fence != FencePolicy::Unsaid;
@@ -413,7 +413,7 @@ impl Join {
             return Err(WireError::Version(version));
         }
         let instance = fields.u64("the instance")?;
-        let run = fields.text("the run id")?.to_owned();
+        let run = fields.text("the run id")?;
         let node = NodeDesc {
             addr: fields.host("the node's address")?,
             pid: fields.i64("the node's process id")?,
@@ -429,46 +429,30 @@ impl Join {
             ..Settings::new(min_nodes, max_nodes)
         };
         let mut join = Self {
-            instance,
-            run,
-            node,
-            settings,
             role: fields.text("the role")?.to_owned(),
             local_world_size: fields.u32("the local world size")?,
-            program: match fields.0 {
-                [] => None,
-                _ => Some(Program {
+            program: fields.rest(|fields| {
+                Ok(Program {
                     name: fields.sentence("the program")?,
                     fingerprint: fields.u64("the program")?,
                     has_run_id: fields.u8("the program")? != 0,
-                }),
-            },
-            attempt: match fields.0 {
-                [] => None,
-                _ => Some(fields.u32("the number of the join")?),
-            },
-            replaces: match fields.0 {
-                [] => Vec::new(),
-                _ => (0..fields.u8("the agents that it replaces")?)
-                    .map(|_| fields.u64("the agents that it replaces"))
-                    .collect::<Result<_, _>>()?,
-            },
-            from: None,
+                })
+            })?,
+            attempt: fields.rest(|fields| fields.u32("the number of the join"))?,
+            ..Self::new(instance, run, node, settings)
         };
-        let milliseconds = |number| Duration::from_millis(u64::from(number));
-        if !fields.0.is_empty() {
-            let fence = milliseconds(fields.u32("the fence")?);
-            if !fence.is_zero() {
-                join.settings.node_timeout = fence;
-            }
+        let replaced = fields.rest(|fields| fields.u8("the agents that it replaces"))?;
+        for _ in 0..replaced.unwrap_or(0) {
+            let instance = fields.u64("the agents that it replaces")?;
+            join.replaces.push(instance);
         }
-        if !fields.0.is_empty() {
-            join.settings.node_timeout = milliseconds(fields.u32("the node timeout")?);
+        let fence = fields.rest(|fields| fields.u32("the fence"))?;
+        let timeout = fields.rest(|fields| fields.u32("the node timeout"))?;
+        if let Some(timeout) = timeout.or(fence.filter(|fence| *fence != 0)) {
+            join.settings.node_timeout = Duration::from_millis(timeout.into());
         }
-        if !fields.0.is_empty() {
-            let from = fields.host("the address of the agent")?;
-            join.from = (!from.is_empty()).then_some(from);
-        }
+        let from = fields.rest(|fields| fields.host("the address of the agent"))?;
+        join.from = from.filter(|from| !from.is_empty());
         join.settings.fence = match fields.0 {
             [OFF, ..] => FencePolicy::Off,
             [AUTO, ..] => FencePolicy::Auto,
