@@ -453,11 +453,10 @@ impl Coordinator {
 
     fn confirmed(&mut self, token: u64, leads: bool) {
         for (from, number) in self.backing.answered(token) {
-            let Some(hosted) = self.hosted(from).filter(|_| leads) else {
-                continue;
-            };
-            let node = hosted.sessions.node(from);
-            if let Some(node) = node.filter(|node| hosted.run.keeps(node)) {
+            if let Some(hosted) = self.hosted(from).filter(|_| leads)
+                && let Some(node) = hosted.sessions.node(from)
+                && hosted.run.keeps(&node)
+            {
                 hosted.run.grant(&node);
                 let backed = Event::Backed { number };
                 self.outbox.push(Output::Send(from, backed));
@@ -475,16 +474,13 @@ impl Coordinator {
     /// Whether a join can be taken in, whatever its run says to it; if not, its agent is told.
     fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
         if let Some(why) = runs::unusable(join) {
-            let refusal = Refusal::Unusable(why);
-            self.outbox
-                .push(Output::Send(from, Event::Refused(refusal)));
+            let refused = Event::Refused(Refusal::Unusable(why));
+            self.outbox.push(Output::Send(from, refused));
             return false;
         }
         if self.joined.get(&from).is_some_and(|run| *run != join.run) {
-            self.outbox.push(Output::Close(
-                from,
-                "it joined a second run on one connection".to_owned(),
-            ));
+            let why = "it joined a second run on one connection";
+            self.outbox.push(Output::Close(from, why.to_owned()));
             return false;
         }
         true
@@ -602,15 +598,9 @@ impl Coordinator {
                 hosted.run.recover(now, note);
             }
             self.runs.insert(id.clone(), hosted);
-            // All of them before the run may be forgotten again.
-            let mut asked = waiting.into_iter().peekable();
-            while let Some((from, id, operation)) = asked.next() {
-                if !self.runs.contains_key(&id) {
-                    // Forgotten again in between: everything is under the key, which is read anew.
-                    self.about(now, from, id, operation);
-                    self.pending.extend(asked);
-                    return;
-                }
+            // If the run is forgotten again in between, the others wait until its key is read
+            // again.
+            for (from, id, operation) in waiting {
                 self.about(now, from, id, operation);
             }
             return;
@@ -668,9 +658,8 @@ impl Coordinator {
             ..authority
         };
         for (connection, run) in &self.joined {
-            let hosted = self.runs.get(run);
-            let node = hosted.and_then(|hosted| hosted.sessions.node(*connection));
-            if let (Some(hosted), Some(node)) = (hosted, node)
+            if let Some(hosted) = self.runs.get(run)
+                && let Some(node) = hosted.sessions.node(*connection)
                 && hosted.run.may_reattach(&node)
                 && !hosted.run.is_undecided()
             {

@@ -44,14 +44,6 @@ struct Session {
     end: End,
 }
 
-/// An agent that has not come back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gone {
-    pub(super) node: NodeDesc,
-    /// Its process has certainly ended, and its workers with it.
-    pub(super) has_ended: bool,
-}
-
 /// When a session is looked at, and for what.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -202,14 +194,13 @@ impl Sessions {
         self.ended.remove(node);
     }
 
-    /// The agents that have not come back in time.
-    pub(super) fn expire_detached(&mut self, now: Now) -> Vec<Gone> {
-        let mut late = Vec::new();
-        while let Some((_, node)) = self.returns.take_due(now.mono) {
-            let has_ended = self.ended.remove(&node);
-            late.push(Gone { node, has_ended });
-        }
-        late
+    /// Takes an agent that has not come back in time.
+    ///
+    /// `true` if its process has certainly ended, and its workers with it.
+    pub(super) fn take_gone(&mut self, now: Now) -> Option<(NodeDesc, bool)> {
+        let (_, node) = self.returns.take_due(now.mono)?;
+        let has_ended = self.ended.remove(&node);
+        Some((node, has_ended))
     }
 
     /// Ends the session of an agent, and returns its connection.

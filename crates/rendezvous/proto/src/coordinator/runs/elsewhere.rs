@@ -42,9 +42,7 @@ impl Run {
     pub(in crate::coordinator) fn may_be_of(&self, last: &LastCoordinator) -> bool {
         match self.elsewhere() {
             Some(known) => known.cluster == last.cluster,
-            None => {
-                self.knows_no_round() && self.context.origin.rules.has(Rule::OthersMayCoordinate)
-            }
+            None => self.knows_no_round() && self.origin.rules.has(Rule::OthersMayCoordinate),
         }
     }
 

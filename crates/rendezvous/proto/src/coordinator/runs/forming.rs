@@ -220,7 +220,7 @@ impl Run {
             programs: self.programs_of(&self.former),
             ..Formed::new(number)
         });
-        if self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
+        if self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
         let infos = self.infos();
@@ -249,7 +249,7 @@ impl Run {
             };
             out.push(Effect::Notify(node.clone(), event));
         }
-        if !self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
+        if !self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
         self.seek_master(now);

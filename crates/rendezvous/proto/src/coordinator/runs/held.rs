@@ -112,7 +112,7 @@ impl Run {
         // An agent that reattaches sends it again.
         if let Some(formed) = self.round.formed_mut()
             && !formed.failed.insert(failed.clone())
-            && self.context.began.is_some()
+            && self.began.is_some()
         {
             return;
         }

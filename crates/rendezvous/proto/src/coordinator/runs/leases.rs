@@ -72,7 +72,7 @@ impl Run {
         if self.record.lease.is_zero() {
             Duration::ZERO
         } else {
-            fence::lost_after(self.record.lease, self.context.origin.rules)
+            fence::lost_after(self.record.lease, self.origin.rules)
         }
     }
 
@@ -80,7 +80,7 @@ impl Run {
     ///
     /// Zero if it is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
-        let rules = self.context.origin.rules;
+        let rules = self.origin.rules;
         match self.phase(node) {
             Some(Phase::Member { lease })
                 if lease != AgentLease::None && rules.has(Rule::LeasesAreAwaited) =>

@@ -88,7 +88,11 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
-    context: Context,
+    /// Time at which the coordinator began.
+    ///
+    /// `None` if no other one follows it, so that nothing is left to the next one.
+    began: Option<Mono>,
+    origin: Origin,
     /// The settings of the run, and the agent that sent them.
     ///
     /// The first of ours, and again the first after there has been none in between.
@@ -108,16 +112,6 @@ pub(super) struct Run {
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,
-}
-
-/// Knowledge of the coordinator that does not change.
-#[derive(Debug, Default)]
-pub(super) struct Context {
-    /// Time at which the coordinator began.
-    ///
-    /// `None` if no other one follows it, so that nothing is left to the next one.
-    pub(super) began: Option<Mono>,
-    pub(super) origin: Origin,
 }
 
 /// The nodes of a run.
@@ -231,11 +225,12 @@ fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
 }
 
 impl Run {
-    pub(super) fn new(id: &str, context: Context, voters: u32) -> Self {
-        let older_ends = context.began.map(|began| began + recovering::UNNOTED);
+    pub(super) fn new(id: &str, began: Option<Mono>, origin: Origin, voters: u32) -> Self {
+        let older_ends = began.map(|began| began + recovering::UNNOTED);
         Self {
             id: id.to_owned(),
-            context,
+            began,
+            origin,
             voters,
             round: Round::Forming(Forming {
                 older_ends,
@@ -271,7 +266,7 @@ impl Run {
     /// If no agent in contact knows the number of the last round, the next one has a number that
     /// none of them has given out.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
-        if !self.context.origin.rules.has(Rule::NumbersJump) {
+        if !self.origin.rules.has(Rule::NumbersJump) {
             return;
         }
         let least = u64::from(epoch) << ROUNDS_OF_EPOCH;
@@ -305,6 +300,11 @@ impl Run {
     /// `true` if no agent of ours is left, so that the coordinator can notify none.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
+    }
+
+    /// `true` if this is the agent in the process of the coordinator.
+    pub(super) fn is_in_process(&self, join: &Join) -> bool {
+        self.origin.agent == Some(join.instance)
     }
 
     pub(super) fn id(&self) -> &str {
@@ -469,7 +469,7 @@ impl Run {
         let last = std::mem::replace(&mut self.round, Round::Closed(closed));
         let programs = last.formed().map_or(&[][..], |formed| &formed.programs[..]);
         self.torchrun.outdate();
-        self.record.closed = self.context.origin.rules.has(Rule::EndIsRecorded);
+        self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
         out.push(Effect::Note(self.record.clone()));
         for (node, agent) in &mut self.agents {

@@ -15,7 +15,7 @@ pub(super) const HIGHEST: u64 = 1 << 48;
 impl Run {
     /// `true` if a coordinator that is started again can recover the last round.
     pub(super) fn is_recoverable(&self) -> bool {
-        self.context.began.is_some() && !self.record.members.is_empty()
+        self.began.is_some() && !self.record.members.is_empty()
     }
 
     /// Records a round that is about to be announced.
@@ -54,7 +54,7 @@ impl Run {
 
     /// The rank of the participant in whose process this coordinator is.
     pub(super) fn host_rank(&self) -> Option<u32> {
-        let host = self.context.origin.host().filter(|host| *host != 0)?;
+        let host = self.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();
         let rank = members.position(|member| *member == host)?;
         u32::try_from(rank).ok()
@@ -107,7 +107,7 @@ impl Run {
         let is_known = self.round.announced().is_some() || self.is_closed() || last.is_some();
         is_known.then(|| RunNote {
             round: self.record.round.max(last.unwrap_or(0)),
-            closed: self.is_closed() && self.context.origin.rules.has(Rule::EndIsRecorded),
+            closed: self.is_closed() && self.origin.rules.has(Rule::EndIsRecorded),
             ..RunNote::default()
         })
     }

@@ -91,7 +91,7 @@ impl Run {
             return;
         }
         let each = WINDOW_EACH * u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let window_ends = match self.context.origin.electors_heard {
+        let window_ends = match self.origin.electors_heard {
             None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
@@ -101,7 +101,7 @@ impl Run {
             say_at: now.mono + reminder::FIRST,
             missing: self.record.expected(),
             over: Vec::new(),
-            is_confirmed: self.context.origin.recover,
+            is_confirmed: self.origin.recover,
         };
         let recovery = Recovery {
             search,
@@ -118,15 +118,15 @@ impl Run {
     /// The last coordinator was heard from then: the agents have looked for another one since, and
     /// the workers of one that is cut off are suspended.
     fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
-        let heard = if self.context.origin.rules.has(Rule::ElectorsCount) {
+        let heard = if self.origin.rules.has(Rule::ElectorsCount) {
             heard
         } else {
             Mono::ZERO
         };
         let members = u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let timeout = self.context.origin.node_timeout;
+        let timeout = self.origin.node_timeout;
         let lease = fence::lease(timeout.unwrap_or(silence::NODE_TIMEOUT), members);
-        let lost_after = fence::lost_after(lease, self.context.origin.rules);
+        let lost_after = fence::lost_after(lease, self.origin.rules);
         let silent = heard + lost_after.max(self.fence());
         // Where it took long to elect one, they come as soon as they find it.
         silent.max(now + lease / 2)
@@ -187,7 +187,7 @@ impl Run {
             say_at: now.mono + reminder::FIRST,
             missing: (0..known.size).map(|rank| (rank, 0)).collect(),
             over: Vec::new(),
-            is_confirmed: self.context.origin.recover,
+            is_confirmed: self.origin.recover,
         };
         let recovery = Recovery {
             search,
@@ -347,7 +347,7 @@ impl Run {
 
     /// Time at which missing participants are lost; `None` if they will not be.
     fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
-        let rules = &self.context.origin.rules;
+        let rules = &self.origin.rules;
         let search = &recovery.search;
         let Some(ends) = recovery.window_ends else {
             return if rules.has(Rule::MissingAreAwaited) {
@@ -362,8 +362,7 @@ impl Run {
         // Of voters, a majority has elected this coordinator: missing participants are cut off, or
         // have ended. If all are missing, their workers are suspended only where they have a fence.
         let is_fenced = !self.record.lease.is_zero();
-        let is_elected =
-            self.context.origin.electors_heard.is_some() && (missing < size || is_fenced);
+        let is_elected = self.origin.electors_heard.is_some() && (missing < size || is_fenced);
         let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
         are_lost.then_some(if rules.has(Rule::WindowIsKept) {
             ends

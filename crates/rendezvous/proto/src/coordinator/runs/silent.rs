@@ -61,7 +61,7 @@ impl Run {
         self.is_recoverable()
             && !is_torn
             && self.record.lease.is_zero()
-            && self.context.origin.rules.has(Rule::SilenceIsNoEnd)
+            && self.origin.rules.has(Rule::SilenceIsNoEnd)
     }
 
     /// A participant leaves the round, and its workers have ended.
@@ -154,7 +154,7 @@ impl Run {
     /// That holds for rounds of earlier coordinators.
     pub(super) fn is_confirmed(&self) -> bool {
         let is_ours = self.round.formed().is_some_and(|formed| formed.is_ours);
-        self.context.origin.recover && !is_ours
+        self.origin.recover && !is_ours
     }
 
     /// Begins with a record that says it.

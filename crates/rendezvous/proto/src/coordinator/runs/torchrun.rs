@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::round::{Closed, Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
-use crate::coordinator::wire::Event;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -289,7 +288,7 @@ impl Run {
         // out.
         let mut left = old.participants.keys().filter(|node| {
             let is_out = !nodes.participants.contains_key(*node);
-            is_out && (self.context.began.is_some() || !is_ours(node))
+            is_out && (self.began.is_some() || !is_ours(node))
         });
         let left = left.next();
         let reason = match (left, came) {
@@ -327,26 +326,18 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
+        let reason = "the others hold this node for lost; check that the clocks of all hosts agree";
+        let event = self.membership(round, reason);
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
             match agent.phase {
-                Phase::Joining { .. } => {
-                    if !self.nodes.has(node) {
-                        homeless.push(node.clone());
-                    }
-                }
+                Phase::Joining { .. } if self.nodes.has(node) => {}
+                Phase::Joining { .. } => homeless.push(node.clone()),
                 Phase::Member { .. } if holds && self.nodes.participants.contains_key(node) => {}
                 Phase::Member { .. } => {
                     agent.phase = Phase::Dropped;
                     if was_held {
-                        let reason = "the others hold this node for lost; check that the clocks \
-                                      of all hosts agree";
-                        let event = Event::Membership {
-                            round,
-                            waiting: self.nodes.waiting.len() as u32,
-                            reason: reason.to_owned(),
-                        };
-                        out.push(Effect::Notify(node.clone(), event));
+                        out.push(Effect::Notify(node.clone(), event.clone()));
                     }
                 }
                 Phase::Dropped => {}
