@@ -323,9 +323,9 @@ impl Coordinator {
     /// what it was sent; `None` if a broken connection would be the loss of the agent.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
-        let settings = hosted.run.settings();
-        self.authority?;
-        Some(silence::unacknowledged(settings.node_timeout))
+        let node_timeout = hosted.run.settings().node_timeout;
+        self.authority
+            .map(|_| silence::unacknowledged(node_timeout))
     }
 
     /// Which coordinator this is, if another one follows when it dies.
@@ -500,10 +500,7 @@ impl Coordinator {
                 self.with(now, &id, |hosted, out| hosted.join(now, from, join, out));
             }
             Operation::Reattach(reattach) => {
-                let before = match reattach.leaves {
-                    true => Before::Ours,
-                    false => self.before(&reattach),
-                };
+                let before = self.before(&reattach);
                 self.with(now, &id, |hosted, out| {
                     hosted.reattach(now, from, *reattach, before, out);
                 });
@@ -521,6 +518,9 @@ impl Coordinator {
 
     /// The fate of the coordinator that an agent obeyed last, as far as it is known.
     fn before(&mut self, reattach: &Reattach) -> Before {
+        if reattach.leaves {
+            return Before::Ours;
+        }
         if self.takes_over(reattach) {
             return Before::HasEnded;
         }

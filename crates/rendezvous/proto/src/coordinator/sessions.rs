@@ -178,7 +178,7 @@ impl Sessions {
     /// The agent of a connection says that it hangs up.
     pub(super) fn says_end(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
-            session.end.say();
+            session.end.is_said = true;
         }
     }
 

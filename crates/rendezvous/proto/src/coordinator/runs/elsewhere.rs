@@ -98,17 +98,14 @@ impl Run {
 
     /// Logs that the run is undecided, here and where the members are.
     pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
-        let Some(recovering) = self.recovering(now) else {
-            return;
-        };
-        let Some(address) = recovering.elsewhere.clone() else {
+        let (Some(last), Some(recovering)) = (self.elsewhere(), self.recovering(now)) else {
             return;
         };
         out.push(Effect::Recovering(recovering));
         for node in self.nodes.participants.keys() {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.join.from.is_some()) {
-                let address = address.clone();
+                let address = last.address.clone();
                 out.push(Effect::Notify(node.clone(), Event::Undecided { address }));
             }
         }

@@ -54,7 +54,7 @@ impl Run {
         match &self.round {
             Round::Forming(_) => self.report_soon(now),
             Round::Held(_) | Round::Over(_) => self.step_in(now, out),
-            Round::Silent(..) | Round::Recovering(..) | Round::Closed(_) => {}
+            Round::Silent(..) | Round::Recovering(..) | Round::Closed { .. } => {}
         }
     }
 
@@ -89,10 +89,7 @@ impl Run {
 
     /// Nodes that have joined the round that forms, or may yet come back to it.
     pub(super) fn taken(&self) -> usize {
-        let awaited = self
-            .round
-            .forming()
-            .map_or(0, |forming| forming.awaited.len());
+        let awaited = self.round.forming().map_or(0, |it| it.awaited.len());
         self.nodes.participants.len() + awaited
     }
 
@@ -100,15 +97,11 @@ impl Run {
     ///
     /// Former participants first.
     fn promote(&mut self, now: Now) {
-        if !self.nodes.waiting.is_empty() {
-            let waiting: Vec<NodeDesc> = self.nodes.waiting.iter().cloned().collect();
-            let (former, new): (Vec<_>, Vec<_>) = waiting
-                .into_iter()
-                .filter(|node| self.is_joining(node))
-                .partition(|node| self.former.contains(node));
-            for node in former.iter().chain(&new) {
-                self.admit(now, node);
-            }
+        let waiting = self.nodes.waiting.iter().cloned();
+        let joining = waiting.filter(|node| self.is_joining(node));
+        let (former, new): (Vec<_>, Vec<_>) = joining.partition(|node| self.former.contains(node));
+        for node in former.iter().chain(&new) {
+            self.admit(now, node);
         }
         while self.taken() < self.settings.max_nodes as usize {
             let mut surplus = self.nodes.surplus.iter();

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use self::leases::AgentLease;
 use self::master::Stored;
-use self::round::{Closed, Forming, Round};
+use self::round::{Forming, Round};
 use self::torchrun::TorchrunForm;
 use super::Origin;
 use super::deadlines::Deadlines;
@@ -462,11 +462,11 @@ impl Run {
         if self.is_closed() {
             return;
         }
-        let closed = Closed {
+        let closed = Round::Closed {
             number: self.round.number(),
             was_formed: self.round.is_formed(),
         };
-        let last = std::mem::replace(&mut self.round, Round::Closed(closed));
+        let last = std::mem::replace(&mut self.round, closed);
         let programs = last.formed().map_or(&[][..], |formed| &formed.programs[..]);
         self.torchrun.outdate();
         self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);

@@ -23,8 +23,7 @@ impl Run {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
             let agent = self.agents.get(node);
-            let agent = agent.filter(|agent| agent.attempt().is_some());
-            let Some(agent) = agent else {
+            let Some(agent) = agent.filter(|agent| agent.attempt().is_some()) else {
                 members.clear();
                 break;
             };

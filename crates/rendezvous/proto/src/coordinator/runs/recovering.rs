@@ -32,7 +32,7 @@
 use std::time::Duration;
 
 use super::record::HIGHEST;
-use super::round::{Closed, Formed, Forming, Recovery, Round, Search};
+use super::round::{Formed, Forming, Recovery, Round, Search};
 use super::{Effect, Phase, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{HeldRound, LastCoordinator};
@@ -77,10 +77,10 @@ impl Run {
         }
         if !is_held {
             self.round = if self.record.closed {
-                Round::Closed(Closed {
+                Round::Closed {
                     number: number + 1,
                     was_formed: false,
-                })
+                }
             } else {
                 Round::Forming(Forming {
                     number: number + 1,
@@ -100,15 +100,13 @@ impl Run {
             at: window_ends.min(now.mono + reminder::FIRST),
             say_at: now.mono + reminder::FIRST,
             missing: self.record.expected(),
-            over: Vec::new(),
             is_confirmed: self.origin.recover,
+            ..Search::default()
         };
         let recovery = Recovery {
             search,
             window_ends: Some(window_ends),
-            is_ended: false,
-            elsewhere: None,
-            older_ends: None,
+            ..Recovery::default()
         };
         self.round = Round::Recovering(Formed::new(number), recovery);
     }
@@ -186,15 +184,14 @@ impl Run {
             },
             say_at: now.mono + reminder::FIRST,
             missing: (0..known.size).map(|rank| (rank, 0)).collect(),
-            over: Vec::new(),
             is_confirmed: self.origin.recover,
+            ..Search::default()
         };
         let recovery = Recovery {
             search,
-            window_ends: None,
-            is_ended: false,
             elsewhere: elsewhere.cloned(),
             older_ends,
+            ..Recovery::default()
         };
         let next = match &self.round {
             Round::Forming(forming) => forming.number,
@@ -373,17 +370,12 @@ impl Run {
 
     /// Logs the missing participants, if it is time to.
     fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        let (decides_at, search) = match &mut self.round {
-            Round::Silent(_, search) => (search.began, search),
-            Round::Recovering(_, recovery) => {
-                let search = &mut recovery.search;
-                (
-                    recovery.window_ends.unwrap_or(search.began + WINDOW),
-                    search,
-                )
-            }
-            _ => return,
+        let ends = |it: &Recovery| it.window_ends.unwrap_or(it.search.began + WINDOW);
+        let ends = self.round.recovery().map(ends);
+        let Some(search) = self.round.search_mut() else {
+            return;
         };
+        let decides_at = ends.unwrap_or(search.began);
         if search.at > now.mono {
             return;
         }

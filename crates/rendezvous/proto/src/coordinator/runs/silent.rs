@@ -71,13 +71,10 @@ impl Run {
 
     /// A lost agent sends a message without the round, or has certainly ended.
     pub(super) fn speaks(&mut self, instance: u64) {
-        let silent = self
-            .round
-            .formed()
-            .into_iter()
-            .flat_map(|it| it.silent.values());
-        let mut instances = silent.map(|silent| silent.instance);
-        self.record.torn |= instances.any(|silent| silent == instance);
+        if let Some(formed) = self.round.formed() {
+            let mut silent = formed.silent.values();
+            self.record.torn |= silent.any(|silent| silent.instance == instance);
+        }
     }
 
     /// A participant is about to be lost by silence.

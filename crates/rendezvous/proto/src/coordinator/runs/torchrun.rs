@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::round::{Closed, Formed, Forming, LastCallEnd, Round};
+use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
@@ -79,10 +79,7 @@ impl Run {
         let ours = self.agents.keys().filter(|node| self.nodes.has(node));
         let ours = ours.map(|node| (node, wall));
         let all = theirs.chain(ours).map(|(node, wall)| (node.clone(), wall));
-        let last_call = self
-            .round
-            .forming()
-            .and_then(|forming| forming.last_call.as_ref());
+        let last_call = self.round.forming().and_then(|it| it.last_call);
         RendezvousState {
             round: self.round.number(),
             complete: self.round.is_formed(),
@@ -105,19 +102,18 @@ impl Run {
         };
         // A value that cannot be read is replaced, as the first state is.
         if let Ok(Some(state)) = codec::from_value(value) {
-            for (node, wall) in &state.last_heartbeats {
-                let seen = (*wall, now.mono);
-                self.torchrun.heartbeats.insert(node.clone(), seen);
-            }
+            let seen = state.last_heartbeats.iter();
+            let seen = seen.map(|(node, wall)| (node.clone(), (*wall, now.mono)));
+            self.torchrun.heartbeats.extend(seen);
             let last_call = last_call_end(now, &state);
             let (round, complete, closed) = (state.round, state.complete, state.closed);
             self.take_nodes(state);
             self.former = self.nodes.participants.keys().cloned().collect();
             self.round = match (closed, complete) {
-                (true, was_formed) => Round::Closed(Closed {
+                (true, was_formed) => Round::Closed {
                     number: round,
                     was_formed,
-                }),
+                },
                 (false, true) => Round::Held(Formed {
                     awaited: self.former.clone(),
                     ..Formed::new(round)

@@ -38,10 +38,6 @@ impl<'a> Fields<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    pub(super) fn i64(&mut self, what: &'static str) -> Result<i64, WireError> {
-        self.array(what).map(i64::from_le_bytes)
-    }
-
     /// A part that earlier versions do not send; `None` if the fields have ended.
     pub(super) fn rest<T>(
         &mut self,

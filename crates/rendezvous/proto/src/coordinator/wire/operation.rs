@@ -416,8 +416,8 @@ impl Join {
         let run = fields.text("the run id")?;
         let node = NodeDesc {
             addr: fields.host("the node's address")?,
-            pid: fields.i64("the node's process id")?,
-            local_id: fields.i64("the node's local id")?,
+            pid: fields.u64("the node's process id")?.cast_signed(),
+            local_id: fields.u64("the node's local id")?.cast_signed(),
         };
         let (min_nodes, max_nodes) = (fields.u32("the settings")?, fields.u32("the settings")?);
         let mut duration = || fields.u64("the settings").map(Duration::from_millis);
