@@ -5,6 +5,7 @@
 //!             status: i32, short: u32, pid: u32, lease until ms: u64, instances: u32 count of u64
 //! ```
 
+use crate::field::write;
 use crate::slot::{self, Bytes};
 
 const ENDED: u8 = 1;
@@ -33,7 +34,7 @@ pub struct AgentNote {
 }
 
 /// The end of an agent that was started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Death {
     /// The wait status of its process.
     pub status: i32,
@@ -55,20 +56,13 @@ impl AgentNote {
     /// The bytes of a slot.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
-        let death = self.last_death.unwrap_or(Death {
-            status: 0,
-            short: 0,
-            pid: 0,
-        });
-        content.extend_from_slice(&self.restarts.to_le_bytes());
-        content
-            .push(u8::from(self.has_ended) * ENDED + u8::from(self.last_death.is_some()) * KILLED);
-        content.extend_from_slice(&self.restarts_used.to_le_bytes());
-        content.extend_from_slice(&self.deaths.to_le_bytes());
-        content.extend_from_slice(&death.status.to_le_bytes());
-        content.extend_from_slice(&death.short.to_le_bytes());
-        content.extend_from_slice(&death.pid.to_le_bytes());
-        content.extend_from_slice(&self.lease_until.to_le_bytes());
+        let flags = slot::flags(&[(self.has_ended, ENDED), (self.last_death.is_some(), KILLED)]);
+        write(&mut content, &[&self.restarts, &flags]);
+        write(&mut content, &[&self.restarts_used, &self.deaths]);
+        let death = self.last_death.unwrap_or_default();
+        let status = death.status.cast_unsigned();
+        write(&mut content, &[&status, &death.short, &death.pid]);
+        write(&mut content, &[&self.lease_until]);
         slot::write_numbers(&self.instances, &mut content);
         slot::encode(sequence, &content)
     }

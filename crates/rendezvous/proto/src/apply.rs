@@ -97,12 +97,9 @@ pub fn sanitise(
     settings: &Settings,
     is_lost: impl Fn(&NodeDesc, Wall) -> bool,
 ) -> Vec<NodeDesc> {
-    let lost: Vec<_> = state
-        .last_heartbeats
-        .iter()
-        .filter(|(node, last)| *node != me && is_lost(node, **last))
-        .map(|(node, _)| node.clone())
-        .collect();
+    let heard = state.last_heartbeats.iter();
+    let lost = heard.filter(|(node, last)| *node != me && is_lost(node, **last));
+    let lost: Vec<_> = lost.map(|(node, _)| node.clone()).collect();
     let before = state.participants.len();
     for node in &lost {
         state.last_heartbeats.remove(node);

@@ -55,6 +55,12 @@ pub enum Action {
 }
 
 impl Action {
+    /// The decision to do it.
+    pub(crate) fn because(self, reason: &'static str) -> Decision {
+        let action = self;
+        Decision { action, reason }
+    }
+
     /// Whether it changes the state, so that it must be written.
     pub fn is_change(self) -> bool {
         !matches!(self, Self::Wait | Self::Finish | Self::Fail(_))
@@ -114,21 +120,14 @@ const ROUND_FULL: &str = "the round is full";
 const IN_COMPLETE_ROUND: &str = "the round is complete";
 const ASKED: &str = "it was asked for";
 
-fn decision(action: Action, reason: &'static str) -> Decision {
-    Decision { action, reason }
-}
-
 /// Before a node joins: it leaves the round that it is in.
 pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
     if !state.participants.contains_key(me) {
-        decision(Action::Finish, NOT_LISTED)
+        Action::Finish.because(NOT_LISTED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(
-            Action::RemoveFromParticipants,
-            "the node is in a round that it leaves first",
-        )
+        Action::RemoveFromParticipants.because("the node is in a round that it leaves first")
     } else {
-        decision(Action::Fail(Ending::Timeout), TIME_OVER)
+        Action::Fail(Ending::Timeout).because(TIME_OVER)
     }
 }
 
@@ -153,22 +152,21 @@ pub fn join(
         } else {
             Ending::Closed
         };
-        return decision(Action::Fail(ending), RUN_CLOSED);
+        return Action::Fail(ending).because(RUN_CLOSED);
     }
     if surplus {
         // No time limit: the node is there in case it is needed.
         return match (count == max, due) {
-            (true, true) => decision(Action::KeepAlive, HEARTBEAT_DUE),
-            (true, false) => decision(Action::Wait, ROUND_FULL),
-            (false, _) => decision(
-                Action::RemoveFromRedundancyList,
-                "the round is not full any more",
-            ),
+            (true, true) => Action::KeepAlive.because(HEARTBEAT_DUE),
+            (true, false) => Action::Wait.because(ROUND_FULL),
+            (false, _) => {
+                Action::RemoveFromRedundancyList.because("the round is not full any more")
+            }
         };
     }
     let whole = ranks::are_assigned(&state.participants) && count >= min;
     if state.complete && participant && whole {
-        return decision(Action::Finish, IN_COMPLETE_ROUND);
+        return Action::Finish.because(IN_COMPLETE_ROUND);
     }
     if moment.phase != JoinPhase::InTime {
         let action = match moment.phase {
@@ -176,50 +174,38 @@ pub fn join(
             JoinPhase::RollBack if waiting => Action::RemoveFromWaitList,
             _ => Action::Fail(Ending::Timeout),
         };
-        return decision(action, TIME_OVER);
+        return action.because(TIME_OVER);
     }
     if state.complete {
         if participant {
-            return decision(
-                Action::RemoveFromParticipants,
-                "the complete round has lost nodes",
-            );
+            return Action::RemoveFromParticipants.because("the complete round has lost nodes");
         }
         if count < max && !waiting {
-            return decision(
-                Action::AddToWaitList,
-                "the round is complete without this node",
-            );
+            return Action::AddToWaitList.because("the round is complete without this node");
         }
         if count >= max {
-            return decision(Action::AddToRedundancyList, ROUND_FULL);
+            return Action::AddToRedundancyList.because(ROUND_FULL);
         }
     } else if participant {
         if count >= min && count <= max {
             if moment.last_call_over {
-                return decision(Action::MarkComplete, "the last call is over");
+                return Action::MarkComplete.because("the last call is over");
             }
             if moment.all_here {
-                return decision(
-                    Action::MarkComplete,
-                    "everybody who can be expected is there",
-                );
+                return Action::MarkComplete.because("everybody who can be expected is there");
             }
         }
     } else {
-        return decision(Action::AddToParticipants, "a round is forming");
+        return Action::AddToParticipants.because("a round is forming");
     }
     if due {
-        decision(Action::KeepAlive, HEARTBEAT_DUE)
+        Action::KeepAlive.because(HEARTBEAT_DUE)
     } else if !participant {
-        decision(Action::Wait, "waiting for the next round")
+        Action::Wait.because("waiting for the next round")
     } else if count < min {
-        decision(Action::Wait, "fewer nodes than needed have joined")
+        Action::Wait.because("fewer nodes than needed have joined")
     } else {
-        decision(
-            Action::Wait,
-            "more nodes may join until the last call is over",
-        )
+        Action::Wait.because("more nodes may join until the last call is over")
     }
 }
 
@@ -243,26 +229,26 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
     } else if state.redundancy_list.contains(me) {
         Action::RemoveFromRedundancyList
     } else {
-        return decision(Action::Finish, NOT_LISTED);
+        return Action::Finish.because(NOT_LISTED);
     };
     // Whom nobody lets in any more, nobody misses either.
     if state.closed {
-        decision(Action::Finish, RUN_CLOSED)
+        Action::Finish.because(RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(action, ASKED)
+        action.because(ASKED)
     } else {
-        decision(Action::Fail(Ending::Timeout), TIME_OVER)
+        Action::Fail(Ending::Timeout).because(TIME_OVER)
     }
 }
 
 /// A node ends the run for everybody.
 pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     if state.closed {
-        decision(Action::Finish, RUN_CLOSED)
+        Action::Finish.because(RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
-        decision(Action::MarkClosed, ASKED)
+        Action::MarkClosed.because(ASKED)
     } else {
-        decision(Action::Fail(Ending::Timeout), TIME_OVER)
+        Action::Fail(Ending::Timeout).because(TIME_OVER)
     }
 }
 
@@ -274,9 +260,9 @@ pub fn keep_alive(
     wall: Wall,
 ) -> Decision {
     if keep_alive_due(state, me, settings, wall) {
-        decision(Action::KeepAlive, HEARTBEAT_DUE)
+        Action::KeepAlive.because(HEARTBEAT_DUE)
     } else {
-        decision(Action::Finish, IN_COMPLETE_ROUND)
+        Action::Finish.because(IN_COMPLETE_ROUND)
     }
 }
 

@@ -89,7 +89,7 @@ pub enum Output {
 }
 
 /// The machine that stops the workers of a node at the end of its lease.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Fence {
     rules: Rules<Rule>,
     /// The time for which workers may stand still.
@@ -112,13 +112,7 @@ impl Fence {
         Self {
             rules,
             kill_after,
-            round: None,
-            left: None,
-            until: None,
-            stopped: None,
-            since: Mono::ZERO,
-            is_over: false,
-            outbox: Outbox::default(),
+            ..Self::default()
         }
     }
 
@@ -148,18 +142,13 @@ impl Fence {
         }
         self.round = Some(round);
         self.until = self.until.max(Some(until));
-        self.open_if_backed(now);
-    }
-
-    fn open_if_backed(&mut self, now: Mono) {
-        let is_backed = self.until.is_some_and(|until| until > now);
-        if is_backed && !self.is_over && self.stopped.take().is_some() {
-            self.outbox.push(Output::Continue(now.since(self.since)));
+        if self.until.is_some_and(|until| until > now) {
+            self.open(now);
         }
     }
 
-    fn off(&mut self, now: Mono) {
-        self.until = None;
+    /// Continues the workers, unless their round is over.
+    fn open(&mut self, now: Mono) {
         if !self.is_over && self.stopped.take().is_some() {
             self.outbox.push(Output::Continue(now.since(self.since)));
         }
@@ -205,7 +194,10 @@ impl Machine for Fence {
         match input {
             Input::Lease { round, until } => self.lease(now, round, until),
             Input::Over => self.over(),
-            Input::Off => self.off(now),
+            Input::Off => {
+                self.until = None;
+                self.open(now);
+            }
             Input::Gone => {
                 self.left = self.left.max(self.round.take());
                 (self.until, self.stopped, self.is_over) = (None, None, false);

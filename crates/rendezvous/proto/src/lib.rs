@@ -37,6 +37,7 @@ pub mod coordinator;
 pub mod decide;
 pub mod expected;
 pub mod fence;
+mod field;
 pub mod group;
 pub mod last_call;
 pub mod native_client;

@@ -32,58 +32,57 @@ pub struct Recovering {
 
 impl fmt::Display for Recovering {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            round,
-            size,
-            missing,
-            elapsed,
-            left,
-            is_noted,
-            silent,
-            elsewhere,
-        } = self;
-        if let Some(address) = elsewhere {
-            let here = (*size as usize).saturating_sub(missing.len());
+        let (round, size, left) = (self.round, self.size, self.left);
+        let elapsed = self.elapsed.as_secs_f64();
+        let back = (size as usize).saturating_sub(self.missing.len());
+        let missing = self.named();
+        if let Some(address) = &self.elsewhere {
             return write!(
                 formatter,
                 "the coordinator of round {round} was at {}, which is another address than this one, and whether that \
-                 one has ended is unknown; {here} of {size} nodes have come here for {:.0} s, their workers are not \
-                 touched, and no other round forms; if it has ended, start this process again, with --rdzv-conf \
+                 one has ended is unknown; {back} of {size} nodes have come here for {elapsed:.0} s, their workers are \
+                 not touched, and no other round forms; if it has ended, start this process again, with --rdzv-conf \
                  recover=true (rdzv store: --recover)",
                 escape(address),
-                elapsed.as_secs_f64()
             );
         }
-        if let Some(hosts) = silent {
-            return self.silence(hosts, formatter);
-        }
-        if missing.is_empty() {
-            let elapsed = elapsed.as_secs_f64() * 1e3;
-            return write!(
+        match (&self.silent, self.missing.is_empty()) {
+            (None, true) => write!(
                 formatter,
-                "recovered round {round} of {size} nodes in {elapsed:.0} ms"
-            );
-        }
-        let named: Vec<String> = missing.iter().take(NAMED).map(u32::to_string).collect();
-        let more = match missing.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let back = (*size as usize).saturating_sub(missing.len());
-        let (few, wait) = match (left, is_noted) {
-            (Some(left), _) => ("", format!("waiting {:.1} s more for", left.as_secs_f64())),
-            (None, true) => (", which is not more than half", "waiting for".to_owned()),
-            (None, false) => (
-                ", and without a note all have to be",
-                "waiting for".to_owned(),
+                "recovered round {round} of {size} nodes in {:.0} ms",
+                elapsed * 1e3
             ),
-        };
-        write!(
-            formatter,
-            "recovering round {round} for {:.0} s: {back} of {size} nodes are accounted for{few}; {wait} the agents of group ranks {}{more}",
-            elapsed.as_secs_f64(),
-            named.join(", ")
-        )
+            (None, false) => {
+                let few = match (left, self.is_noted) {
+                    (Some(_), _) => "",
+                    (None, true) => ", which is not more than half",
+                    (None, false) => ", and without a note all have to be",
+                };
+                let left = left.map(|left| format!(" {:.1} s more", left.as_secs_f64()));
+                let left = left.unwrap_or_default();
+                write!(
+                    formatter,
+                    "recovering round {round} for {elapsed:.0} s: {back} of {size} nodes are accounted for{few}; \
+                     waiting{left} for the agents of group ranks {missing}"
+                )
+            }
+            (Some(_), true) => write!(
+                formatter,
+                "the wait for a node of round {round} is over after {elapsed:.1} s; the next round forms"
+            ),
+            (Some(_), false) => {
+                let all = match size {
+                    1 => "its node".to_owned(),
+                    _ => format!("all its {size} nodes"),
+                };
+                write!(
+                    formatter,
+                    "nothing is heard of round {round}, {all} lost for {elapsed:.0} s, and its workers may run; no \
+                     other round forms before one of its agents comes back: group ranks {missing}; if their machines \
+                     are gone for good, start this process again, with --rdzv-conf recover=true (rdzv store: --recover)"
+                )
+            }
+        }
     }
 }
 
@@ -93,49 +92,19 @@ impl Recovering {
         self.missing.is_empty() && self.elsewhere.is_none()
     }
 
-    /// Nothing is heard of any participant; or of one again.
-    fn silence(
-        &self,
-        hosts: &BTreeMap<u32, String>,
-        formatter: &mut fmt::Formatter<'_>,
-    ) -> fmt::Result {
-        let Self {
-            round,
-            size,
-            missing,
-            elapsed,
-            ..
-        } = self;
-        let elapsed = elapsed.as_secs_f64();
-        if missing.is_empty() {
-            return write!(
-                formatter,
-                "the wait for a node of round {round} is over after {elapsed:.1} s; the next round forms"
-            );
+    /// The first missing ranks, with the known hosts of silent participants.
+    fn named(&self) -> String {
+        let hosts = self.silent.as_ref();
+        let ranks = self.missing.iter().take(NAMED);
+        let named = ranks.map(|rank| match hosts.and_then(|hosts| hosts.get(rank)) {
+            Some(host) => format!("{rank} ({host})"),
+            None => rank.to_string(),
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        match self.missing.len().saturating_sub(NAMED) {
+            0 => named,
+            more => format!("{named} and {more} more"),
         }
-        let named = missing
-            .iter()
-            .take(NAMED)
-            .map(|rank| match hosts.get(rank) {
-                Some(host) => format!("{rank} ({host})"),
-                None => rank.to_string(),
-            });
-        let named: Vec<String> = named.collect();
-        let more = match missing.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let all = match size {
-            1 => "its node".to_owned(),
-            _ => format!("all its {size} nodes"),
-        };
-        write!(
-            formatter,
-            "nothing is heard of round {round}, {all} lost for {elapsed:.0} s, and its workers may run; no other \
-             round forms before one of its agents comes back: group ranks {}{more}; if their machines are gone for \
-             good, start this process again, with --rdzv-conf recover=true (rdzv store: --recover)",
-            named.join(", "),
-        )
     }
 }
 

@@ -7,15 +7,16 @@
 
 use std::hash::Hasher as _;
 
+use crate::field::write;
+
 /// Length of what stands before the content of a slot.
 const HEAD: usize = 24;
 
 /// The bytes of a slot.
 pub fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
     let mut slot = Vec::with_capacity(HEAD + content.len());
-    slot.extend_from_slice(&sequence.to_le_bytes());
-    slot.extend_from_slice(&(content.len() as u64).to_le_bytes());
-    slot.extend_from_slice(&digest(sequence, content).to_le_bytes());
+    let (length, digest) = (content.len() as u64, digest(sequence, content));
+    write(&mut slot, &[&sequence, &length, &digest]);
     slot.extend_from_slice(content);
     slot
 }
@@ -74,20 +75,21 @@ impl<'a> Bytes<'a> {
     /// A count, and as many numbers.
     pub fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()? as usize;
-        let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0;
-        Some(
-            numbers
-                .iter()
-                .map(|number| u64::from_le_bytes(*number))
-                .collect(),
-        )
+        let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0.iter();
+        Some(numbers.map(|number| u64::from_le_bytes(*number)).collect())
     }
 }
 
 /// Writes what [`Bytes::numbers`] reads.
 pub fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(numbers.len() as u32).to_le_bytes());
-    for number in numbers {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
+    write(out, &[&(numbers.len() as u32)]);
+    numbers.iter().for_each(|number| write(out, &[number]));
+}
+
+/// The sum of the flags that are set.
+pub(crate) fn flags(flags: &[(bool, u8)]) -> u8 {
+    flags
+        .iter()
+        .map(|(is_set, flag)| u8::from(*is_set) * flag)
+        .sum()
 }

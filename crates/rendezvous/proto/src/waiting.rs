@@ -87,29 +87,29 @@ impl fmt::Display for Waiting {
             false => format!("at least {min_nodes}"),
         };
         let left = left(self.left);
-        match &self.arrived {
-            Some(arrived) if arrived.is_spare => write!(
-                formatter,
-                "in reserve: the job has its {} ({}); this one takes part when one of them is gone",
-                count(arrived.nodes),
-                hosts(arrived)
-            ),
-            Some(arrived) if self.is_last_call() => write!(
-                formatter,
-                "waiting for more nodes: {} of up to {max_nodes} ({})",
-                arrived.nodes,
-                hosts(arrived)
-            ),
-            Some(arrived) => write!(
-                formatter,
-                "waiting for nodes: {} of {needed} ({}); {left} left; start the same command on the others",
-                arrived.nodes,
-                hosts(arrived)
-            ),
-            None => write!(
+        let Some(arrived) = &self.arrived else {
+            return write!(
                 formatter,
                 "waiting for nodes: the job needs {needed}; {left} left; start the same command on the others"
-            ),
+            );
+        };
+        let (nodes, hosts) = (arrived.nodes, hosts(arrived));
+        if arrived.is_spare {
+            let nodes = count(nodes);
+            write!(
+                formatter,
+                "in reserve: the job has its {nodes} ({hosts}); this one takes part when one of them is gone"
+            )
+        } else if self.is_last_call() {
+            write!(
+                formatter,
+                "waiting for more nodes: {nodes} of up to {max_nodes} ({hosts})"
+            )
+        } else {
+            write!(
+                formatter,
+                "waiting for nodes: {nodes} of {needed} ({hosts}); {left} left; start the same command on the others"
+            )
         }
     }
 }

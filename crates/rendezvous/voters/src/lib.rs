@@ -250,37 +250,18 @@ impl Fact {
 impl fmt::Display for Fact {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Founded { voters } => write!(
-                formatter,
-                "{} voters: {}; the rendezvous goes on as long as more than half of them live",
-                voters.len(),
-                voters.join(", ")
-            ),
-            Self::Coordinates { before: None, term } => {
-                write!(formatter, "this process coordinates the rendezvous (term {term})")
+            Self::Coordinates { before, term } => {
+                formatter.write_str("this process coordinates the rendezvous")?;
+                in_place_of(before.as_deref(), *term, formatter)
             }
-            Self::Coordinates {
-                before: Some(before),
-                term,
-            } => write!(
-                formatter,
-                "this process coordinates the rendezvous in place of {before} now (term {term}); workers are not touched \
-                 for that"
-            ),
             Self::Follows {
                 coordinator,
-                before: None,
+                before,
                 term,
-            } => write!(formatter, "the coordinator is at {coordinator} (term {term})"),
-            Self::Follows {
-                coordinator,
-                before: Some(before),
-                term,
-            } => write!(
-                formatter,
-                "the coordinator is at {coordinator} in place of {before} now (term {term}); workers are not touched \
-                 for that"
-            ),
+            } => {
+                write!(formatter, "the coordinator is at {coordinator}")?;
+                in_place_of(before.as_deref(), *term, formatter)
+            }
             Self::Leaderless { coordinator } => write!(
                 formatter,
                 "the coordinator at {coordinator} is not heard of any more; the voters elect another one"
@@ -296,24 +277,22 @@ impl fmt::Display for Fact {
                 voters.len(),
                 voters.join(", ")
             ),
-            Self::Voters { voters, learners } => match &voters[..] {
-                [one] => {
-                    write!(
-                        formatter,
-                        "1 voter: {one}; if its machine is lost, the others wait for it"
-                    )?;
-                    match &learners[..] {
-                        [] => Ok(()),
-                        [first, ..] => write!(formatter, "; if it ends in order, {first} goes on"),
-                    }
-                }
-                _ => write!(
+            Self::Voters { voters, learners } if let [one] = &voters[..] => {
+                write!(
                     formatter,
-                    "{} voters: {}; the rendezvous goes on as long as more than half of them live",
-                    voters.len(),
-                    voters.join(", ")
-                ),
-            },
+                    "1 voter: {one}; if its machine is lost, the others wait for it"
+                )?;
+                match &learners[..] {
+                    [] => Ok(()),
+                    [first, ..] => write!(formatter, "; if it ends in order, {first} goes on"),
+                }
+            }
+            Self::Founded { voters } | Self::Voters { voters, .. } => write!(
+                formatter,
+                "{} voters: {}; the rendezvous goes on as long as more than half of them live",
+                voters.len(),
+                voters.join(", ")
+            ),
             Self::Merged { other, had_round } => write!(
                 formatter,
                 "the coordinator of this run is at {other}, or known there; this process gives {} up and follows it",
@@ -333,5 +312,16 @@ impl fmt::Display for Fact {
                 write!(formatter, "the process at {place} cannot be a voter here: {why}")
             }
         }
+    }
+}
+
+/// The rest of a sentence about the coordinator: the one before it, if there was one, and the term.
+fn in_place_of(before: Option<&str>, term: u64, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match before {
+        None => write!(formatter, " (term {term})"),
+        Some(before) => write!(
+            formatter,
+            " in place of {before} now (term {term}); workers are not touched for that"
+        ),
     }
 }

@@ -17,7 +17,7 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
 use super::command;
-use super::peers::{Introduction, Peers};
+use super::peers::{Peer, Peers};
 use super::{Output, Settings};
 use open::OpenGroup;
 use rdzv_rendezvous_proto::coordinator::gate::{Gate, Next};
@@ -226,6 +226,21 @@ impl Voter {
         self.outbox.push(Output::Greet(frame));
     }
 
+    /// Sends a frame to the process at a place.
+    fn send(&mut self, place: usize, message: &Frame) {
+        let mut frame = Vec::new();
+        message.write(&mut frame);
+        self.outbox.push(Output::ToPeer { place, frame });
+    }
+
+    /// Sends a frame to every other process that is in contact.
+    fn send_all(&mut self, message: &Frame) {
+        let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
+        places
+            .into_iter()
+            .for_each(|place| self.send(place, message));
+    }
+
     fn close(&mut self, connection: ConnId, why: impl Into<String>) {
         let close = coordinator::Output::Close(connection, why.into());
         self.outbox.push(Output::Coordinator(close));
@@ -249,15 +264,22 @@ impl Voter {
                 address,
                 of_run,
             }) => {
-                let (group, epoch) = (cluster, u32::try_from(epoch).unwrap_or(0));
-                let peer = Introduction {
+                let run = of_run.as_ref().map(|of_run| of_run.run.clone());
+                let of_run = of_run.unwrap_or_default();
+                let peer = Peer {
                     voter,
-                    group,
-                    epoch,
+                    group: cluster,
+                    epoch: u32::try_from(epoch).unwrap_or(0),
+                    rounds: of_run.rounds,
+                    applied: of_run.applied,
+                    votes: of_run.votes,
                     is_store,
-                    of_run,
+                    connection: Some(from),
+                    since: now.mono,
+                    absent_since: now.mono,
+                    leaves: false,
                 };
-                self.introduced(now, from, &address, peer);
+                self.introduced(now, from, (address.as_str(), run.as_deref()), peer);
             }
             Ok(Frame::Invite {
                 cluster,
@@ -464,16 +486,15 @@ impl Machine for Voter {
                     self.coordinate(now, input);
                 }
             }
-            Input::Silent(_) | Input::EndOfStream { .. } => self.coordinate(now, input),
             Input::Ending => self.end(now),
             Input::Tick => self.tick(now),
-            Input::Found { .. }
+            Input::Silent(_)
+            | Input::EndOfStream { .. }
+            | Input::Found { .. }
             | Input::Touching { .. }
             | Input::Stored { .. }
             | Input::Voters(_)
-            | Input::Confirmed { .. } => {
-                self.coordinate(now, input);
-            }
+            | Input::Confirmed { .. } => self.coordinate(now, input),
         }
         self.settle(now);
         self.tell_changes();

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rdzv_consensus::VoterId;
 use rdzv_consensus::membership::{Candidate, Standing};
-use rdzv_consensus::wire::OfRun;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
@@ -27,9 +26,9 @@ pub(super) struct Peer {
     /// Its connection, as long as there is one.
     pub(super) connection: Option<ConnId>,
     /// When it was first heard of.
-    since: Mono,
+    pub(super) since: Mono,
     /// Since when there is none.
-    absent_since: Mono,
+    pub(super) absent_since: Mono,
     /// It has said that it is about to end.
     pub(super) leaves: bool,
 }
@@ -44,16 +43,6 @@ pub(super) struct Peers {
     addresses: BTreeMap<VoterId, String>,
     /// The other members of a group that the process at a place remembers.
     remembered: BTreeMap<usize, Vec<String>>,
-}
-
-/// The words of a process about itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Introduction {
-    pub(super) voter: VoterId,
-    pub(super) group: u128,
-    pub(super) epoch: u32,
-    pub(super) is_store: bool,
-    pub(super) of_run: Option<OfRun>,
 }
 
 /// Where the process at a place is.
@@ -80,36 +69,13 @@ pub(super) struct Introduced {
 
 impl Peers {
     /// The process at a place has said who it is.
-    pub(super) fn introduce(
-        &mut self,
-        now: Mono,
-        (place, address): (usize, &str),
-        connection: ConnId,
-        introduction: Introduction,
-    ) -> Introduced {
-        let Introduction {
-            voter,
-            group,
-            epoch,
-            is_store,
-            of_run,
-        } = introduction;
-        let of_run = of_run.unwrap_or_default();
+    pub(super) fn introduce(&mut self, place: usize, address: &str, mut peer: Peer) -> Introduced {
+        let (voter, group, connection) = (peer.voter, peer.group, peer.connection);
         let before = self.peers.get(&place).copied();
         let same = before.filter(|peer| peer.voter == voter);
-        let peer = Peer {
-            voter,
-            group,
-            epoch,
-            rounds: of_run.rounds,
-            applied: of_run.applied,
-            votes: of_run.votes,
-            is_store,
-            connection: Some(connection),
-            since: same.map_or(now, |peer| peer.since),
-            absent_since: now,
-            leaves: same.is_some_and(|peer| peer.leaves),
-        };
+        if let Some(same) = same {
+            (peer.since, peer.leaves) = (same.since, same.leaves);
+        }
         self.peers.insert(place, peer);
         let old = before.and_then(|peer| peer.connection);
         let ended = before.map(|peer| peer.voter).filter(|old| *old != voter);
@@ -127,7 +93,7 @@ impl Peers {
         }
         Introduced {
             ended,
-            replaced: old.filter(|old| *old != connection),
+            replaced: old.filter(|old| Some(*old) != connection),
             is_new: same.is_none_or(|same| same.connection.is_none() || same.group != group),
         }
     }

@@ -1,5 +1,7 @@
 //! State to pickle, in the order and with the sharing of Python's own.
 
+use std::collections::BTreeSet;
+
 use crate::{Dialect, NodeDesc, RendezvousState};
 use rdzv_core::time::Wall;
 use rdzv_pickle::{Class, Memo, Time, Value, Writer};
@@ -76,16 +78,8 @@ fn known_attribute<'a>(
             });
             run.end();
         }
-        names::WAIT_LIST | names::REDUNDANCY_LIST => {
-            let list = if name == names::WAIT_LIST {
-                &state.wait_list
-            } else {
-                &state.redundancy_list
-            };
-            let mut run = nodes.run();
-            writer.set(list.iter(), |writer, node| run.write(writer, node));
-            run.end();
-        }
+        names::WAIT_LIST => nodes.write_set(writer, &state.wait_list),
+        names::REDUNDANCY_LIST => nodes.write_set(writer, &state.redundancy_list),
         names::LAST_HEARTBEATS => {
             let mut run = nodes.run();
             writer.dict(state.last_heartbeats.iter(), |writer, (node, at)| {
@@ -115,6 +109,12 @@ impl<'a> Nodes<'a> {
             written: Vec::new(),
             nodes: self,
         }
+    }
+
+    fn write_set(&mut self, writer: &mut Writer, set: &'a BTreeSet<NodeDesc>) {
+        let mut run = self.run();
+        writer.set(set.iter(), |writer, node| run.write(writer, node));
+        run.end();
     }
 }
 

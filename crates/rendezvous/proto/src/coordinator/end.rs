@@ -55,7 +55,8 @@ pub const LOST_AFTER_END: Duration = Duration::from_millis(90);
 pub(super) struct End {
     /// The address and port from which the agent has connected, if it says before it hangs up that it lives.
     from: Option<String>,
-    is_said: bool,
+    /// The agent hangs up, and lives.
+    pub(super) is_said: bool,
     is_of_process: bool,
 }
 
@@ -66,11 +67,6 @@ impl End {
             from: from.map(str::to_owned),
             ..Self::default()
         }
-    }
-
-    /// The agent hangs up, and lives.
-    pub(super) fn say(&mut self) {
-        self.is_said = true;
     }
 
     /// The stream has ended in order; the connection comes from `peer`.

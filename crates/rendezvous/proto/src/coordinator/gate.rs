@@ -66,18 +66,15 @@ impl Gate {
             return Next::Wait;
         }
         loop {
-            match self.queue.pop_front() {
-                Some(Output::Note { .. }) if self.is_open => {}
+            match self.queue.front() {
+                Some(Output::Note { .. }) if self.is_open => drop(self.queue.pop_front()),
                 Some(Output::Note { run, note }) => {
                     self.last += 1;
                     self.state = State::Proposed(self.last);
-                    let (token, copy) = (self.last, (run.clone(), note.clone()));
-                    self.queue.push_front(Output::Note { run, note });
-                    let (run, note) = copy;
+                    let (token, run, note) = (self.last, run.clone(), note.clone());
                     return Next::Propose { token, run, note };
                 }
-                Some(output) => return Next::Emit(output),
-                None => return Next::Wait,
+                _ => return self.queue.pop_front().map_or(Next::Wait, Next::Emit),
             }
         }
     }

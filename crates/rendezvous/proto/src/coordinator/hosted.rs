@@ -1,10 +1,9 @@
 //! A run that is coordinated here: its rounds, and the sessions of its agents.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::runs::{Context, Effect, Run};
-use super::sessions::{Gone, Limits, Sessions};
+use super::runs::{Effect, Run};
+use super::sessions::{Limits, Sessions};
 use super::wire::{Authority, Event, Join, Reattach, Refusal};
 use super::{Coordinator, Output};
 use crate::{fence, silence};
@@ -18,10 +17,8 @@ pub(super) struct Hosted {
     pub(super) run: Run,
     pub(super) sessions: Sessions,
     pub(super) authority: Option<Authority>,
-    /// The instance of the agent in this process.
-    agent: Option<u64>,
-    /// When it wants to be called, as registered.
-    pub(super) alarm: Option<Mono>,
+    /// The connection whose session has begun.
+    pub(super) begun: Option<ConnId>,
     /// Connections whose session has ended.
     pub(super) ended: Vec<ConnId>,
 }
@@ -39,23 +36,18 @@ pub(super) enum Before {
 
 impl Hosted {
     pub(super) fn new(id: &str, coordinator: &Coordinator) -> Self {
-        let authority = coordinator.authority;
-        let origin = coordinator.origin.clone();
-        let (rules, agent, forgotten) = (origin.rules, origin.agent, origin.forgotten);
-        let began = coordinator.began;
-        let context = Context { began, origin };
-        let mut run = Run::new(id, context, coordinator.voters);
+        let (authority, origin) = (coordinator.authority, &coordinator.origin);
+        let mut run = Run::new(id, coordinator.began, origin.clone(), coordinator.voters);
         if let Some(authority) = authority.filter(|_| coordinator.has_taken_over) {
             run.had_coordinators(authority.epoch);
         }
-        if forgotten > 0 {
-            run.had_coordinators(forgotten);
+        if origin.forgotten > 0 {
+            run.had_coordinators(origin.forgotten);
         }
         Self {
             run,
-            sessions: Sessions::new(rules),
+            sessions: Sessions::new(origin.rules),
             authority,
-            agent,
             ..Self::default()
         }
     }
@@ -169,15 +161,10 @@ impl Hosted {
         });
     }
 
-    /// Whether this is the agent in this process.
-    fn is_in_process(&self, join: &Join) -> bool {
-        self.agent == Some(join.instance)
-    }
-
     /// The coordinator that the agent obeys from here on.
     fn attached(&self, ours: Authority, join: &Join) -> Event {
         Event::Attached(Authority {
-            in_process: self.is_in_process(join),
+            in_process: self.run.is_in_process(join),
             ..self.run.obeyed(ours)
         })
     }
@@ -209,9 +196,10 @@ impl Hosted {
         self.run.adopt_settings(join);
         let limits = self.limits();
         let place = join.from.as_deref();
-        let in_process = self.is_in_process(join);
+        let in_process = self.run.is_in_process(join);
         let node = &join.node;
         let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
+        self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);
             let why = "its agent came back over another connection";
@@ -254,7 +242,7 @@ impl Hosted {
                 format!("its agent is lost: {how}"),
             ));
         }
-        for Gone { node, has_ended } in self.sessions.expire_detached(now) {
+        while let Some((node, has_ended)) = self.sessions.take_gone(now) {
             self.apply(out, |run, out| match has_ended {
                 true => run.has_ended(now, &node, out),
                 false => {
@@ -269,19 +257,5 @@ impl Hosted {
     pub(super) fn deadline(&self) -> Option<Mono> {
         let deadlines = [self.sessions.deadline(), self.run.deadline()];
         deadlines.into_iter().flatten().min()
-    }
-
-    /// It wants to be called at this time next.
-    pub(super) fn set_alarm(&mut self, alarms: &mut BTreeSet<(Mono, String)>, alarm: Option<Mono>) {
-        if alarm == self.alarm {
-            return;
-        }
-        if let Some(at) = self.alarm {
-            alarms.remove(&(at, self.run.id().to_owned()));
-        }
-        self.alarm = alarm;
-        if let Some(at) = alarm {
-            alarms.insert((at, self.run.id().to_owned()));
-        }
     }
 }

@@ -5,10 +5,11 @@
 //! such keys are removed after [`KEPT_FOR`], and the oldest of them earlier if there are more than
 //! [`MOST`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::time::Duration;
 
+use super::deadlines::Deadlines;
 use rdzv_core::time::{Mono, Now};
 
 /// Time for which the key of a run stays that nobody takes part in: longer than agents try to join.
@@ -20,15 +21,9 @@ pub const MOST: usize = 1024;
 /// The runs that were left, and when.
 #[derive(Debug, Default)]
 pub(super) struct LeftRuns {
-    runs: BTreeMap<String, Left>,
-    order: BTreeSet<(Mono, String)>,
-}
-
-#[derive(Debug)]
-struct Left {
-    until: Mono,
-    /// Identifies what its key held.
-    form: u64,
+    /// A digest of the value under the key of each run.
+    forms: BTreeMap<String, u64>,
+    ends: Deadlines<String>,
 }
 
 impl LeftRuns {
@@ -45,41 +40,38 @@ impl LeftRuns {
     }
 
     fn add_until(&mut self, until: Mono, run: &str, form: &[u8]) {
-        self.remove(run);
-        let form = digest(form);
-        let left = Left { until, form };
-        self.order.insert((left.until, run.to_owned()));
-        self.runs.insert(run.to_owned(), left);
+        self.forms.insert(run.to_owned(), digest(form));
+        self.ends.set(run, until);
     }
 
     /// Somebody asks about a run. Tells whether it was left.
     pub(super) fn remove(&mut self, run: &str) -> bool {
-        let left = self.runs.remove(run);
-        left.is_some_and(|left| self.order.remove(&(left.until, run.to_owned())))
+        self.forms.remove(run);
+        self.ends.remove(run)
     }
 
     /// A run whose key is to be removed.
     pub(super) fn due(&self, now: Now) -> Option<String> {
-        let (until, run) = self.order.first()?;
-        (*until <= now.mono || self.runs.len() > MOST).then(|| run.clone())
+        let (until, run) = self.ends.first()?;
+        (*until <= now.mono || self.forms.len() > MOST).then(|| run.clone())
     }
 
     /// Forgets a run that is due. Tells whether its key holds what it held, so that it can be
     /// removed: agents of torchrun may have gone on with the run.
     pub(super) fn take(&mut self, run: &str, value: Option<&[u8]>) -> bool {
-        let left = self.runs.get(run).map(|left| left.form);
-        self.remove(run);
-        left.is_some() && left == value.map(digest)
+        let form = self.forms.remove(run);
+        self.ends.remove(run);
+        form.is_some() && form == value.map(digest)
     }
 
     /// Whether a run was left.
     pub(super) fn has(&self, run: &str) -> bool {
-        self.runs.contains_key(run)
+        self.forms.contains_key(run)
     }
 
     /// When the next one is due.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        self.order.first().map(|(until, _)| *until)
+        self.ends.next()
     }
 }
 
@@ -104,6 +96,6 @@ mod tests {
         while let Some(run) = left.due(now) {
             assert!(left.take(&run, Some(&[])), "{run}");
         }
-        assert_eq!((left.runs.len(), left.has("a")), (MOST, true));
+        assert_eq!((left.forms.len(), left.has("a")), (MOST, true));
     }
 }

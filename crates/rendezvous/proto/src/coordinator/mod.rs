@@ -32,10 +32,12 @@
 //! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
 //! | `gate.rs` | outputs that wait until the record is kept |
 //! | `note.rs` | what the next coordinator knows if this one is killed |
+//! | `deadlines.rs` | deadlines by key, and the next of them |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
 mod backing;
+mod deadlines;
 mod end;
 pub mod gate;
 mod hosted;
@@ -50,6 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::backing::Backing;
+use self::deadlines::Deadlines;
 use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
@@ -190,7 +193,7 @@ pub struct Coordinator {
     /// Operations about runs whose key has not been read yet.
     pending: Vec<(ConnId, String, Operation)>,
     /// When each run wants to be called.
-    alarms: BTreeSet<(Mono, String)>,
+    alarms: Deadlines<String>,
     /// Which coordinator this is, if another one follows when it dies.
     authority: Option<Authority>,
     origin: Origin,
@@ -285,8 +288,8 @@ impl Machine for Coordinator {
     }
 
     fn deadline(&self) -> Option<Mono> {
-        let alarm = self.alarms.first().map(|(at, _)| *at);
-        [alarm, self.left.deadline()].into_iter().flatten().min()
+        let deadlines = [self.alarms.next(), self.left.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 }
 
@@ -320,9 +323,9 @@ impl Coordinator {
     /// what it was sent; `None` if a broken connection would be the loss of the agent.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
-        let settings = hosted.run.settings();
-        self.authority?;
-        Some(silence::unacknowledged(settings.node_timeout))
+        let node_timeout = hosted.run.settings().node_timeout;
+        self.authority
+            .map(|_| silence::unacknowledged(node_timeout))
     }
 
     /// Which coordinator this is, if another one follows when it dies.
@@ -408,8 +411,9 @@ impl Coordinator {
         let limits = hosted.limits();
         hosted.sessions.heard(now, from, &limits);
         // Nobody is woken to find that it was heard of.
-        let alarm = hosted.alarm.and_then(|_| hosted.deadline());
-        hosted.set_alarm(&mut self.alarms, alarm);
+        if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
+            self.alarms.set(run, alarm);
+        }
         Some(hosted)
     }
 
@@ -449,11 +453,10 @@ impl Coordinator {
 
     fn confirmed(&mut self, token: u64, leads: bool) {
         for (from, number) in self.backing.answered(token) {
-            let Some(hosted) = self.hosted(from).filter(|_| leads) else {
-                continue;
-            };
-            let node = hosted.sessions.node(from);
-            if let Some(node) = node.filter(|node| hosted.run.keeps(node)) {
+            if let Some(hosted) = self.hosted(from).filter(|_| leads)
+                && let Some(node) = hosted.sessions.node(from)
+                && hosted.run.keeps(&node)
+            {
                 hosted.run.grant(&node);
                 let backed = Event::Backed { number };
                 self.outbox.push(Output::Send(from, backed));
@@ -471,16 +474,13 @@ impl Coordinator {
     /// Whether a join can be taken in, whatever its run says to it; if not, its agent is told.
     fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
         if let Some(why) = runs::unusable(join) {
-            let refusal = Refusal::Unusable(why);
-            self.outbox
-                .push(Output::Send(from, Event::Refused(refusal)));
+            let refused = Event::Refused(Refusal::Unusable(why));
+            self.outbox.push(Output::Send(from, refused));
             return false;
         }
         if self.joined.get(&from).is_some_and(|run| *run != join.run) {
-            self.outbox.push(Output::Close(
-                from,
-                "it joined a second run on one connection".to_owned(),
-            ));
+            let why = "it joined a second run on one connection";
+            self.outbox.push(Output::Close(from, why.to_owned()));
             return false;
         }
         true
@@ -497,28 +497,13 @@ impl Coordinator {
         }
         match operation {
             Operation::Join(join) => {
-                let mut joined = false;
-                self.with(now, &id, |hosted, out| {
-                    hosted.join(now, from, join, out);
-                    joined = hosted.sessions.node(from).is_some();
-                });
-                if joined {
-                    self.joined.insert(from, id);
-                }
+                self.with(now, &id, |hosted, out| hosted.join(now, from, join, out));
             }
             Operation::Reattach(reattach) => {
-                let mut joined = false;
-                let before = match reattach.leaves {
-                    true => Before::Ours,
-                    false => self.before(&reattach),
-                };
+                let before = self.before(&reattach);
                 self.with(now, &id, |hosted, out| {
                     hosted.reattach(now, from, *reattach, before, out);
-                    joined = hosted.sessions.node(from).is_some();
                 });
-                if joined {
-                    self.joined.insert(from, id);
-                }
             }
             Operation::Close { .. } => self.with(now, &id, |hosted, out| {
                 hosted.apply(out, |run, out| run.close(out));
@@ -533,6 +518,9 @@ impl Coordinator {
 
     /// The fate of the coordinator that an agent obeyed last, as far as it is known.
     fn before(&mut self, reattach: &Reattach) -> Before {
+        if reattach.leaves {
+            return Before::Ours;
+        }
         if self.takes_over(reattach) {
             return Before::HasEnded;
         }
@@ -610,15 +598,9 @@ impl Coordinator {
                 hosted.run.recover(now, note);
             }
             self.runs.insert(id.clone(), hosted);
-            // All of them before the run may be forgotten again.
-            let mut asked = waiting.into_iter().peekable();
-            while let Some((from, id, operation)) = asked.next() {
-                if !self.runs.contains_key(&id) {
-                    // Forgotten again in between: everything is under the key, which is read anew.
-                    self.about(now, from, id, operation);
-                    self.pending.extend(asked);
-                    return;
-                }
+            // If the run is forgotten again in between, the others wait until its key is read
+            // again.
+            for (from, id, operation) in waiting {
                 self.about(now, from, id, operation);
             }
             return;
@@ -659,14 +641,8 @@ impl Coordinator {
     }
 
     fn tick(&mut self, now: Now) {
-        while let Some((at, _)) = self.alarms.first()
-            && *at <= now.mono
-        {
-            let (at, id) = self.alarms.pop_first().expect("it was just there");
-            self.with(now, &id, |hosted, out| {
-                hosted.alarm = None;
-                hosted.tick(now, at, out);
-            });
+        while let Some((at, id)) = self.alarms.take_due(now.mono) {
+            self.with(now, &id, |hosted, out| hosted.tick(now, at, out));
         }
         self.remove_left(now);
     }
@@ -682,9 +658,8 @@ impl Coordinator {
             ..authority
         };
         for (connection, run) in &self.joined {
-            let hosted = self.runs.get(run);
-            let node = hosted.and_then(|hosted| hosted.sessions.node(*connection));
-            if let (Some(hosted), Some(node)) = (hosted, node)
+            if let Some(hosted) = self.runs.get(run)
+                && let Some(node) = hosted.sessions.node(*connection)
                 && hosted.run.may_reattach(&node)
                 && !hosted.run.is_undecided()
             {
@@ -733,6 +708,9 @@ impl Coordinator {
             return;
         };
         call(hosted, &mut self.outbox);
+        if let Some(connection) = hosted.begun.take() {
+            self.joined.insert(connection, id.to_owned());
+        }
         for connection in hosted.ended.drain(..) {
             self.joined.remove(&connection);
         }
@@ -740,8 +718,12 @@ impl Coordinator {
         if idle && !hosted.run.is_recovering() {
             hosted.apply(&mut self.outbox, |run, out| run.flush(now, out));
         }
-        let alarm = hosted.deadline().filter(|_| !idle);
-        hosted.set_alarm(&mut self.alarms, alarm);
+        match hosted.deadline().filter(|_| !idle) {
+            Some(alarm) => self.alarms.set(id, alarm),
+            None => {
+                self.alarms.remove(id);
+            }
+        }
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
                 // What people have said is about those who were missing when this coordinator

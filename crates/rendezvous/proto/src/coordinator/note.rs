@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::wire::Authority;
+use crate::field::write;
 use crate::slot::{self, Bytes};
 
 /// The flags of a note.
@@ -30,7 +31,7 @@ const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
 /// The knowledge of a coordinator that was started after the death of another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
     /// Which coordinator it is.
     pub authority: Authority,
@@ -76,19 +77,12 @@ impl Note {
     pub fn new(cluster: u64, timeout: Duration) -> Self {
         let authority = Authority {
             cluster,
-            epoch: 0,
             timeout,
-            takes_voters: false,
-            in_process: false,
+            ..Authority::default()
         };
         Self {
             authority,
-            is_partial: false,
-            voters: Vec::new(),
-            address: String::new(),
-            applied: (0, 0),
-            votes: false,
-            runs: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -108,26 +102,16 @@ impl Note {
 
     /// The bytes of a slot.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
-        let Authority {
-            cluster,
-            epoch,
-            timeout,
-            takes_voters,
-            in_process: _,
-        } = self.authority;
-        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let authority = &self.authority;
         let mut content = Vec::new();
-        content.extend_from_slice(&cluster.to_le_bytes());
-        content.extend_from_slice(&epoch.to_le_bytes());
-        content.extend_from_slice(&timeout.to_le_bytes());
-        let flags = [
+        let flags = slot::flags(&[
             (self.is_partial, PARTIAL),
-            (takes_voters, TAKES_VOTERS),
+            (authority.takes_voters, TAKES_VOTERS),
             (self.votes, VOTES),
-        ];
-        content.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
-        content.extend_from_slice(&self.applied.0.to_le_bytes());
-        content.extend_from_slice(&self.applied.1.to_le_bytes());
+        ]);
+        write(&mut content, &[&authority.cluster, &authority.epoch]);
+        write(&mut content, &[&authority.timeout, &flags]);
+        write(&mut content, &[&self.applied.0, &self.applied.1]);
         write_name(&self.address, &mut content);
         let voters = &self.voters[..self.voters.len().min(usize::from(u8::MAX))];
         content.push(voters.len() as u8);
@@ -174,23 +158,28 @@ impl RunNote {
         !self.closed && self.members.iter().any(|member| *member != 0)
     }
 
+    /// The ranks and instances of the participants that may come back.
+    pub(super) fn expected(&self) -> BTreeMap<u32, u64> {
+        let members = (0..).zip(self.members.iter().copied());
+        members.filter(|(_, instance)| *instance != 0).collect()
+    }
+
     /// Writes the note of a run.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.round.to_le_bytes());
         let is_fenced = !self.lease.is_zero();
-        let flags = [
+        let flags = slot::flags(&[
             (self.closed, CLOSED),
             (self.succeeded, SUCCEEDED),
             (is_fenced, FENCED),
             (self.torn, TORN),
             (self.silent, SILENT),
             (self.outdated, OUTDATED),
-        ];
-        out.push(flags.iter().map(|(is, flag)| u8::from(*is) * flag).sum());
+        ]);
+        write(out, &[&self.round, &flags]);
         slot::write_numbers(&self.members, out);
         if is_fenced {
             let lease = u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX);
-            out.extend_from_slice(&lease.to_le_bytes());
+            write(out, &[&lease]);
         }
     }
 
@@ -216,7 +205,7 @@ impl RunNote {
 
 /// Writes the name of a run.
 pub fn write_name(run: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(&(run.len() as u32).to_le_bytes());
+    write(out, &[&(run.len() as u32)]);
     out.extend_from_slice(run.as_bytes());
 }
 

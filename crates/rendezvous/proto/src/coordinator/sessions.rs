@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::deadlines::Deadlines;
 use super::end::{End, LOST_AFTER_END};
 use super::wire::Refusal;
 use crate::{NodeDesc, Rule};
@@ -23,10 +24,11 @@ pub(super) struct Sessions {
     connections: BTreeMap<NodeDesc, ConnId>,
     /// When to look at which session. The first of them is as late as it can be; the others may be from before the last word
     /// of their agents.
-    timers: BTreeSet<(Mono, ConnId)>,
-    /// Agents whose connection broke, and until when they may come back; the same by time.
-    detached: BTreeMap<NodeDesc, Detached>,
-    returns: BTreeSet<(Mono, NodeDesc)>,
+    timers: Deadlines<ConnId>,
+    /// Time until which agents may come back whose connection broke.
+    returns: Deadlines<NodeDesc>,
+    /// Those of them whose process has certainly ended.
+    ended: BTreeSet<NodeDesc>,
 }
 
 #[derive(Debug)]
@@ -35,27 +37,11 @@ struct Session {
     heard: Mono,
     /// When it was last sent something only for its kernel to acknowledge.
     pulsed: Mono,
-    due: Mono,
     /// The agent is in this process, so neither machine can be silent for the other.
     in_process: bool,
     /// Its connection is about to break because its machine does not answer.
     is_silent: bool,
     end: End,
-}
-
-/// An agent without a connection.
-#[derive(Debug, Clone, Copy)]
-struct Detached {
-    until: Mono,
-    has_ended: bool,
-}
-
-/// An agent that has not come back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gone {
-    pub(super) node: NodeDesc,
-    /// Its process has certainly ended, and its workers with it.
-    pub(super) has_ended: bool,
 }
 
 /// When a session is looked at, and for what.
@@ -142,22 +128,19 @@ impl Sessions {
         if old.is_some() {
             self.detach(node);
         }
-        let session = self.sessions.entry(connection).or_insert_with(|| {
-            let mut new = Session {
-                node: node.clone(),
-                heard: now.mono,
-                pulsed: now.mono,
-                due: now.mono,
-                in_process,
-                is_silent: false,
-                end: End::default(),
-            };
-            new.due = new.next(limits);
-            new
+        let session = self.sessions.entry(connection).or_insert_with(|| Session {
+            node: node.clone(),
+            heard: now.mono,
+            pulsed: now.mono,
+            in_process,
+            is_silent: false,
+            end: End::default(),
         });
         session.heard = now.mono;
         session.end = End::of(from);
-        self.timers.insert((session.due, connection));
+        if !self.timers.has(&connection) {
+            self.timers.set(&connection, session.next(limits));
+        }
         self.connections.insert(node.clone(), connection);
         self.stop_awaiting(node);
         old
@@ -186,15 +169,16 @@ impl Sessions {
             true => now.mono + LOST_AFTER_END,
             false => (now.mono + REATTACH_WITHIN).max(heard + fence),
         };
-        self.detached
-            .insert(node.clone(), Detached { until, has_ended });
-        self.returns.insert((until, node.clone()));
+        self.returns.set(node, until);
+        if has_ended {
+            self.ended.insert(node.clone());
+        }
     }
 
     /// The agent of a connection says that it hangs up.
     pub(super) fn says_end(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
-            session.end.say();
+            session.end.is_said = true;
         }
     }
 
@@ -206,23 +190,17 @@ impl Sessions {
     }
 
     fn stop_awaiting(&mut self, node: &NodeDesc) {
-        if let Some(detached) = self.detached.remove(node) {
-            self.returns.remove(&(detached.until, node.clone()));
-        }
+        self.returns.remove(node);
+        self.ended.remove(node);
     }
 
-    /// The agents that have not come back in time.
-    pub(super) fn expire_detached(&mut self, now: Now) -> Vec<Gone> {
-        let mut late = Vec::new();
-        while let Some((until, _)) = self.returns.first()
-            && *until <= now.mono
-            && let Some((_, node)) = self.returns.pop_first()
-        {
-            let detached = self.detached.remove(&node);
-            let has_ended = detached.is_some_and(|detached| detached.has_ended);
-            late.push(Gone { node, has_ended });
-        }
-        late
+    /// Takes an agent that has not come back in time.
+    ///
+    /// `true` if its process has certainly ended, and its workers with it.
+    pub(super) fn take_gone(&mut self, now: Now) -> Option<(NodeDesc, bool)> {
+        let (_, node) = self.returns.take_due(now.mono)?;
+        let has_ended = self.ended.remove(&node);
+        Some((node, has_ended))
     }
 
     /// Ends the session of an agent, and returns its connection.
@@ -233,9 +211,8 @@ impl Sessions {
 
     fn end(&mut self, node: &NodeDesc) -> Option<ConnId> {
         let connection = self.connections.remove(node)?;
-        if let Some(session) = self.sessions.remove(&connection) {
-            self.timers.remove(&(session.due, connection));
-        }
+        self.sessions.remove(&connection);
+        self.timers.remove(&connection);
         Some(connection)
     }
 
@@ -253,36 +230,30 @@ impl Sessions {
         }
         // Nobody is woken to find that an agent was heard of meanwhile.
         while let Some(&(at, connection)) = self.timers.first()
-            && let Some(session) = self.sessions.get_mut(&connection)
+            && let Some(session) = self.sessions.get(&connection)
             && let due = session.next(limits)
             && at < due
         {
-            self.timers.pop_first();
-            session.due = due;
-            self.timers.insert((due, connection));
+            self.timers.set(&connection, due);
         }
     }
 
     /// When the next session is to be checked.
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let silence = self.timers.first().map(|(at, _)| *at);
-        let detached = self.returns.first().map(|(until, _)| *until);
-        [silence, detached].into_iter().flatten().min()
+        let deadlines = [self.timers.next(), self.returns.next()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// The sessions that are due. If this process has been held up (`late`), so have the heartbeats that wait to be
     /// read, and all get more time.
     pub(super) fn expire(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
         let (now, mut expired) = (now.mono, Due::default());
-        while let Some(&(at, connection)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.pop_first();
+        while let Some((_, connection)) = self.timers.take_due(now) {
             let Some(session) = self.sessions.get_mut(&connection) else {
                 continue;
             };
             let until = session.heard + limits.lost_after;
-            session.due = match until > now {
+            let due = match until > now {
                 false if late => now + limits.again,
                 false => {
                     let silent = (connection, session.node.clone(), session.heard);
@@ -297,7 +268,7 @@ impl Sessions {
                     session.next(limits)
                 }
             };
-            self.timers.insert((session.due, connection));
+            self.timers.set(&connection, due);
         }
         expired
     }

@@ -12,14 +12,14 @@ const REMIND: Duration = Duration::from_secs(10);
 const FIRST: Duration = Duration::from_millis(1500);
 
 /// An agent's knowledge of its coordinator, and its words to it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Attachment {
     /// The highest authority that was accepted.
-    authority: Option<Authority>,
+    pub(super) authority: Option<Authority>,
     /// The numeric address at which the coordinator is reached; empty if nobody has said it.
     pub(super) address: String,
     /// The last round that can be recovered, and the rank of the participant that hosts the coordinator.
-    recoverable: Option<(u64, Option<u32>)>,
+    pub(super) recoverable: Option<(u64, Option<u32>)>,
     /// The last round that this agent was in, if that can be recovered.
     pub(super) last: Option<HeldRound>,
     /// The round whose workers' store this agent, with rank 0, has announced, and its host and port.
@@ -28,23 +28,8 @@ pub(super) struct Attachment {
     pub(super) succeeded: Option<u64>,
     /// Why this agent has failed for good.
     pub(super) failed: Option<String>,
-    /// After how long without a coordinator people are told next.
-    remind_after: Duration,
-}
-
-impl Default for Attachment {
-    fn default() -> Self {
-        Self {
-            authority: None,
-            address: String::new(),
-            recoverable: None,
-            last: None,
-            published: None,
-            succeeded: None,
-            failed: None,
-            remind_after: FIRST,
-        }
-    }
+    /// Time without a coordinator when people were told of that last.
+    pub(super) told_after: Option<Duration>,
 }
 
 impl Attachment {
@@ -58,15 +43,6 @@ impl Attachment {
     pub(super) fn is_recoverable(&self, round: u64) -> bool {
         let announced = self.recoverable.map(|(round, _)| round);
         self.timeout().is_some() && announced == Some(round)
-    }
-
-    pub(super) fn recoverable(&mut self, round: u64, host: Option<u32>) {
-        self.recoverable = Some((round, host));
-    }
-
-    /// The highest authority that was accepted.
-    pub(super) fn authority(&self) -> Option<Authority> {
-        self.authority
     }
 
     /// The coordinator that was obeyed last.
@@ -90,20 +66,11 @@ impl Attachment {
         })
     }
 
-    pub(super) fn accept(&mut self, authority: Authority) {
-        self.authority = Some(authority);
-    }
-
-    /// A connection is there.
-    pub(super) fn connected(&mut self) {
-        self.remind_after = FIRST;
-    }
-
     /// Whether people are to be told that there has been no coordinator for so long.
     pub(super) fn is_to_tell(&mut self, elapsed: Duration) -> bool {
-        let is_due = elapsed >= self.remind_after;
+        let is_due = elapsed >= self.told_after.map_or(FIRST, |told| told + REMIND);
         if is_due {
-            self.remind_after = elapsed + REMIND;
+            self.told_after = Some(elapsed);
         }
         is_due
     }
@@ -113,15 +80,14 @@ impl Attachment {
         let round = joined.round;
         let published = self.published.as_ref();
         let published = published.filter(|(of, _, _)| *of == round);
+        let published = published.map(|(_, addr, port)| (addr.clone(), *port));
         let known = (joined.master_addr.clone(), joined.master_port);
         HeldRound {
             round,
             rank: joined.rank,
-            master: match (known.0.is_empty(), published) {
-                (false, _) => Some(known),
-                (true, Some((_, addr, port))) => Some((addr.clone(), *port)),
-                (true, None) => None,
-            },
+            master: Some(known)
+                .filter(|(addr, _)| !addr.is_empty())
+                .or(published),
             succeeded: self.succeeded == Some(round),
             size: joined.world_size,
             host: self.recoverable.and_then(|(_, host)| host),

@@ -62,10 +62,8 @@ pub struct NativeClient {
     has_voters: bool,
     /// It can be a voter, and is none.
     is_willing: bool,
-    /// The coordinator wants to know that.
-    takes_voters: bool,
-    /// The coordinator at the other end of the connection is in this process.
-    in_process: bool,
+    /// The coordinator at the other end of the connection, as far as it has introduced itself.
+    coordinator: Authority,
     /// The wait for a round, from the request to join on.
     wait: Wait,
     /// Since when, and why, there was no connection before the present one, on which the host has not
@@ -115,7 +113,7 @@ enum Link {
 }
 
 /// A time without a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outage {
     since: Mono,
     /// The reason why the connection broke.
@@ -160,7 +158,7 @@ impl Machine for NativeClient {
             }
             Input::Failed(reason) => {
                 let reason = reason.to_owned();
-                if self.attachment.timeout().is_some() {
+                if self.is_attached() {
                     self.attachment.failed = Some(reason.clone());
                 }
                 self.say(&Operation::Failed { reason });
@@ -206,8 +204,11 @@ impl Machine for NativeClient {
             Link::Up => {
                 let lease = self.lease.as_ref().and_then(Lease::deadline);
                 let quiet = self.is_watching().then(|| self.quiet.deadline());
-                let due = [lease, quiet, Some(self.heartbeat_at)];
-                due.into_iter().flatten().min()
+                [lease, quiet]
+                    .into_iter()
+                    .flatten()
+                    .chain([self.heartbeat_at])
+                    .min()
             }
             Link::Pausing { until, .. } => Some(*until),
             Link::Down | Link::Dialing(_) => None,
@@ -230,18 +231,7 @@ impl NativeClient {
         Self {
             rules: Rules::default(),
             heartbeat_at: now.mono + settings.keep_alive_interval,
-            join: Join {
-                instance,
-                run: run.to_owned(),
-                node,
-                settings,
-                role: String::new(),
-                local_world_size: 0,
-                program: None,
-                attempt: None,
-                replaces: Vec::new(),
-                from: None,
-            },
+            join: Join::new(instance, run, node, settings),
             phase: Phase::Idle,
             link: Link::Up,
             reader: EventReader::default(),
@@ -257,8 +247,7 @@ impl NativeClient {
             quiet: Quiet::new(now.mono, settings.node_timeout),
             has_voters: false,
             is_willing: false,
-            takes_voters: false,
-            in_process: false,
+            coordinator: Authority::default(),
             wait: Wait::default(),
             unproven: None,
             changes: RateLimit::new(MOST_CHANGES, CHANGES_WITHIN),
@@ -323,7 +312,7 @@ impl NativeClient {
 
     /// The coordinator that it obeys, if that is one that another one follows.
     pub fn authority(&self) -> Option<Authority> {
-        self.attachment.authority()
+        self.attachment.authority
     }
 
     /// Whether its coordinator takes no broken connection for a loss. Others know no [`Operation::Detach`].
@@ -339,7 +328,7 @@ impl NativeClient {
     /// Whether a coordinator that is started again has to be told that this agent has left, or it waits for it. One that was
     /// elected does not.
     fn is_awaited(&self) -> bool {
-        self.attachment.timeout().is_some() && !self.has_voters && !self.closed
+        self.is_attached() && !self.has_voters && !self.closed
     }
 
     fn say(&mut self, operation: &Operation) {
@@ -351,7 +340,7 @@ impl NativeClient {
     }
 
     fn say_candidate(&mut self) {
-        if self.takes_voters {
+        if self.coordinator.takes_voters {
             let willing = self.is_willing;
             self.say(&Operation::Candidate { willing });
         }
@@ -368,21 +357,14 @@ impl NativeClient {
     }
 
     fn say_join(&mut self, now: Mono) {
-        if self.link == Link::Up {
-            let join = Operation::Join(Box::new(self.join.clone()));
-            self.say(&join);
-        } else {
-            self.dial(now, "there was no connection");
-        }
+        self.say(&Operation::Join(Box::new(self.join.clone())));
+        self.dial(now);
     }
 
     fn say_close(&mut self, now: Mono) {
-        if self.link == Link::Up {
-            let run = self.join.run.clone();
-            self.say(&Operation::Close { run });
-        } else {
-            self.dial(now, "there was no connection");
-        }
+        let run = self.join.run.clone();
+        self.say(&Operation::Close { run });
+        self.dial(now);
     }
 
     fn leave(&mut self) {
@@ -398,11 +380,12 @@ impl NativeClient {
         }
     }
 
-    fn dial(&mut self, now: Mono, why: &str) {
+    /// Connects if that was given up: what could not be sent is sent then.
+    fn dial(&mut self, now: Mono) {
         if self.link == Link::Down {
             self.link = Link::Dialing(Outage {
                 since: now,
-                why: why.to_owned(),
+                why: "there was no connection".to_owned(),
                 silent: false,
             });
             self.outbox.push(Output::Dial);
@@ -464,14 +447,13 @@ impl NativeClient {
             Event::Left => self.leaving = self.leaving.saturating_sub(1),
             Event::Alive(arrived) => self.alive(now, arrived),
             Event::Attached(authority) => {
-                self.attachment.accept(authority);
-                self.in_process = authority.in_process;
-                if self.attachment.timeout().is_some() {
+                self.attachment.authority = Some(authority);
+                self.coordinator = authority;
+                if self.is_attached() {
                     let limit = silence::unacknowledged(self.join.settings.node_timeout);
                     self.outbox.push(Output::Watch(limit));
                     self.heartbeat_at = self.heartbeat_at.min(now + self.beats());
                 }
-                self.takes_voters = authority.takes_voters;
                 self.say_candidate();
             }
             Event::Voters {
@@ -499,23 +481,19 @@ impl NativeClient {
                     self.outbox.push(Output::Closed);
                 }
                 match self.phase {
-                    Phase::Member { .. } if !own => {
-                        self.outbox.push(Output::Changed(Change::Closed));
-                    }
+                    Phase::Member { .. } if own => {}
+                    Phase::Member { .. } => self.outbox.push(Output::Changed(Change::Closed)),
                     // Nobody will say any more where the workers meet.
-                    Phase::Formed { .. } => {
-                        let closed = Failure::Refused(Refusal::Closed);
-                        self.outbox.push(Output::NotJoined(closed));
-                    }
-                    _ => {}
+                    Phase::Formed { .. } => self.refused(Refusal::Closed),
+                    _ => return,
                 }
-                if matches!(self.phase, Phase::Member { .. } | Phase::Formed { .. }) {
-                    self.phase = Phase::Idle;
-                    self.end_lease();
-                }
+                self.phase = Phase::Idle;
+                self.end_lease();
             }
             _ if self.leaving > 0 => {}
-            Event::Recoverable { round, host } => self.attachment.recoverable(round, host),
+            Event::Recoverable { round, host } => {
+                self.attachment.recoverable = Some((round, host));
+            }
             Event::AllSucceeded { round } => {
                 if matches!(&self.phase, Phase::Member { joined } if joined.round == round) {
                     self.outbox.push(Output::AllSucceeded(round));
@@ -538,9 +516,8 @@ impl NativeClient {
                         master_port: 0,
                         is_recoverable: self.attachment.is_recoverable(round),
                     };
-                    let is_recoverable = joined.is_recoverable;
                     let held = self.attachment.held(&joined);
-                    self.attachment.last = is_recoverable.then_some(held);
+                    self.attachment.last = joined.is_recoverable.then_some(held);
                     self.phase = Phase::Formed { since: now, joined };
                     self.begin_lease(now, round, world_size);
                     self.wait.reminder = Reminder::default();
@@ -597,11 +574,15 @@ impl NativeClient {
                 self.closed |= matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.phase = Phase::Idle;
-                    self.outbox
-                        .push(Output::NotJoined(Failure::Refused(refusal)));
+                    self.refused(refusal);
                 }
             }
         }
+    }
+
+    fn refused(&mut self, refusal: Refusal) {
+        let failure = Failure::Refused(refusal);
+        self.outbox.push(Output::NotJoined(failure));
     }
 
     /// The round begins for this agent when it knows where the workers meet, and has a lease if it needs one.
@@ -613,9 +594,10 @@ impl NativeClient {
         if let Phase::Formed { joined, .. } = &self.phase
             && !joined.master_addr.is_empty()
         {
-            let joined = joined.clone();
             self.outbox.push(Output::Joined(joined.clone()));
-            self.phase = Phase::Member { joined };
+            self.phase = Phase::Member {
+                joined: joined.clone(),
+            };
         }
     }
 
@@ -624,7 +606,7 @@ impl NativeClient {
     /// Its workers are then started with a lease.
     fn begin_lease(&mut self, now: Mono, round: u64, agents: u32) {
         let Some(lease) = &mut self.lease else { return };
-        if lease.is_announced(round) {
+        if lease.fenced == Some(round) {
             lease.begin(now, round, agents);
             self.renew_lease(now);
         } else {
@@ -635,7 +617,7 @@ impl NativeClient {
     /// The coordinator turns the fence of a round on or off.
     fn fence(&mut self, now: Mono, round: u64, acts: bool) {
         let Some(lease) = &mut self.lease else { return };
-        lease.announced(round, acts);
+        lease.fenced = acts.then_some(round);
         let (Phase::Formed { joined, .. } | Phase::Member { joined }) = &self.phase else {
             return;
         };
@@ -645,11 +627,8 @@ impl NativeClient {
         let agents = joined.world_size;
         if !acts {
             lease.end();
-            let standing = Standing::Lifted;
-            self.say(&Operation::Lease {
-                number: 0,
-                standing,
-            });
+            let (number, standing) = (0, Standing::Lifted);
+            self.say(&Operation::Lease { number, standing });
         }
         self.begin_lease(now, round, agents);
         self.begin_if_ready(now);
@@ -657,12 +636,10 @@ impl NativeClient {
 
     fn renew_lease(&mut self, now: Mono) {
         if let Some(lease) = &mut self.lease
-            && let Some((number, standing)) = lease.question(now, self.in_process)
+            && let Some((number, standing)) = lease.question(now, self.coordinator.in_process)
         {
             // The next question comes before the next heartbeat, which it stands for.
-            self.heartbeat_at = lease
-                .due()
-                .map_or(self.heartbeat_at, |due| due.max(self.heartbeat_at));
+            self.heartbeat_at = self.heartbeat_at.max(lease.due.unwrap_or_default());
             self.say(&Operation::Lease { number, standing });
         }
     }
@@ -700,29 +677,27 @@ impl NativeClient {
             Link::Dialing(outage) => outage,
             _ => Outage {
                 since: now,
-                why: String::new(),
-                silent: false,
+                ..Outage::default()
             },
         };
         self.reader = EventReader::default();
-        (self.takes_voters, self.in_process) = (false, false);
+        self.coordinator = Authority::default();
         self.changes = RateLimit::new(MOST_CHANGES, CHANGES_WITHIN);
         self.leaving = 0;
         self.heard = now;
         self.quiet.heard(now);
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
-        self.attachment.connected();
+        self.attachment.told_after = None;
         if let Some(lease) = &mut self.lease {
             lease.reconnected(now);
         }
-        let is_attached = self.attachment.timeout().is_some();
         match &self.phase {
             Phase::Idle if std::mem::take(&mut self.owes_leave) => {
                 self.leaving = 1;
                 self.reattach(None);
             }
             Phase::Idle | Phase::CutOff => {}
-            Phase::Joining { .. } if is_attached => self.reattach(None),
+            Phase::Joining { .. } if self.is_attached() => self.reattach(None),
             Phase::Joining { .. } => self.say_join(now),
             Phase::Formed { joined, .. } | Phase::Member { joined } if joined.is_recoverable => {
                 let held = self.attachment.held(joined);
@@ -907,8 +882,8 @@ impl NativeClient {
     /// Whether something is to be done about a coordinator that says nothing. One in this process is no other machine.
     fn is_watching(&self) -> bool {
         let takes_part = !matches!(self.phase, Phase::Idle | Phase::CutOff);
-        let has_others = self.join.settings.max_nodes > 1 && !self.in_process;
-        takes_part && has_others && self.attachment.timeout().is_some()
+        let has_others = self.join.settings.max_nodes > 1 && !self.coordinator.in_process;
+        takes_part && has_others && self.is_attached()
     }
 
     /// Time between two heartbeats.
@@ -930,12 +905,8 @@ impl NativeClient {
                 Step::Search => self.outbox.push(Output::Search),
                 Step::Tell(elapsed) => {
                     let lost_after = self.join.settings.lost_after();
-                    let timeout = self.attachment.timeout().unwrap_or_default();
-                    self.miss(
-                        None,
-                        elapsed,
-                        (lost_after + timeout).saturating_sub(elapsed),
-                    );
+                    let end = lost_after + self.attachment.timeout().unwrap_or_default();
+                    self.miss(None, elapsed, end.saturating_sub(elapsed));
                 }
             }
         }
@@ -953,11 +924,7 @@ impl NativeClient {
     }
 
     fn beat(&mut self, now: Mono) {
-        let Settings {
-            keep_alive_interval,
-            ..
-        } = self.join.settings;
-        if now.since(self.heartbeat_at) > keep_alive_interval {
+        if now.since(self.heartbeat_at) > self.join.settings.keep_alive_interval {
             // This process has been held up; what the coordinator said meanwhile may not be read
             // yet.
             self.heard = now;

@@ -18,11 +18,11 @@ const QUESTIONS_IN_PROCESS: u32 = 2;
 const UNANSWERED: u32 = 3;
 
 /// The lease of an agent that accepts a fence.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lease {
     node_timeout: Duration,
     /// The last round that has a fence.
-    fenced: Option<u64>,
+    pub(super) fenced: Option<u64>,
     round: u64,
     length: Duration,
     /// The number of the last question.
@@ -31,31 +31,16 @@ pub(super) struct Lease {
     sent: VecDeque<(u64, Mono)>,
     until: Option<Mono>,
     /// When the next question is due; none without a round.
-    due: Option<Mono>,
+    pub(super) due: Option<Mono>,
 }
 
 impl Lease {
     pub(super) fn new(node_timeout: Duration) -> Self {
         Self {
             node_timeout,
-            fenced: None,
-            round: 0,
             length: node_timeout,
-            last: 0,
-            sent: VecDeque::new(),
-            until: None,
-            due: None,
+            ..Self::default()
         }
-    }
-
-    /// A round has a fence, or none any more.
-    pub(super) fn announced(&mut self, round: u64, acts: bool) {
-        self.fenced = acts.then_some(round);
-    }
-
-    /// `true` if a round has a fence.
-    pub(super) fn is_announced(&self, round: u64) -> bool {
-        self.fenced == Some(round)
     }
 
     /// Starts the leases of a round of this many agents.
@@ -93,11 +78,6 @@ impl Lease {
         let oldest = self.sent.front();
         let search = oldest.map(|(_, sent)| *sent + self.length / UNANSWERED);
         [self.due, search].into_iter().flatten().min()
-    }
-
-    /// When the next question is due.
-    pub(super) fn due(&self) -> Option<Mono> {
-        self.due
     }
 
     /// The question to send now, if it is time to.

@@ -9,7 +9,7 @@ use crate::{NodeDesc, RendezvousState, Settings, ranks};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now, Wall};
 
-use self::schedule::{FRESH, Task};
+use self::schedule::{FRESH, Task, Wish};
 use super::membership::{Gone, Heard, Membership};
 use super::pace::Pace;
 use super::{Change, Failure, Formed, Input, Output};
@@ -79,7 +79,11 @@ impl Participant {
             settings,
             poll: None,
             pace: Pace::new(seed, settings.cas_backoff_max),
-            task: Task::Idle,
+            task: Task {
+                wish: Wish::Idle,
+                since: Mono::ZERO,
+                until: Mono::ZERO,
+            },
             membership: None,
             expected: Expected::default(),
             copy: None,
@@ -115,8 +119,12 @@ impl Participant {
         self.copy.as_ref().map(|copy| &copy.state)
     }
 
-    fn begin(&mut self, now: Now, task: Task) {
-        self.task = task;
+    fn begin(&mut self, now: Now, wish: Wish, time: Duration) {
+        self.task = Task {
+            wish,
+            since: now.mono,
+            until: now.mono + time,
+        };
         self.pause = None;
         self.placed = None;
         match &self.copy {
@@ -126,52 +134,28 @@ impl Participant {
     }
 
     fn join(&mut self, now: Now) {
-        let left = self.membership.take().map(|left| left.round() + 1);
-        self.begin(
-            now,
-            Task::Join {
-                since: now.mono,
-                until: now.mono + self.settings.join_timeout,
-                first_round: left,
-                joined: None,
-            },
-        );
+        let join = Wish::Join {
+            first_round: self.membership.take().map(|left| left.round() + 1),
+            joined: None,
+        };
+        self.begin(now, join, self.settings.join_timeout);
         if self.copy.is_none() {
             let jitter = self.pace.first_join();
             self.pause_for(now, jitter);
         }
     }
 
-    fn leave(&mut self, now: Now) {
+    /// The agent leaves, or ends the run.
+    fn end(&mut self, now: Now, wish: Wish) {
         self.membership = None;
-        self.begin(
-            now,
-            Task::Leave {
-                since: now.mono,
-                until: now.mono + self.settings.close_timeout,
-            },
-        );
-    }
-
-    fn close(&mut self, now: Now) {
-        self.membership = None;
-        self.begin(
-            now,
-            Task::Close {
-                since: now.mono,
-                until: now.mono + self.settings.close_timeout,
-            },
-        );
+        self.begin(now, wish, self.settings.close_timeout);
     }
 
     /// Does nothing for a while, and looks again before it does something.
     fn pause_for(&mut self, now: Now, pause: Duration) {
         let until = now.mono + pause;
-        self.pause = Some(
-            self.task
-                .next_phase(now.mono)
-                .map_or(until, |at| at.min(until)),
-        );
+        let phase = self.task.next_phase(now.mono);
+        self.pause = Some(phase.map_or(until, |at| at.min(until)));
         self.outdated = true;
     }
 
@@ -190,15 +174,13 @@ impl Participant {
             }
         }
         if self.state().is_some_and(|old| state.round < old.round)
-            && let Task::Join { first_round, .. } = &mut self.task
+            && let Wish::Join { first_round, .. } = &mut self.task.wish
         {
             // Another store; what happened in the one before does not count.
             *first_round = None;
         }
-        let joining = matches!(self.task, Task::Join { .. })
-            && self.task.phase(now.mono) == JoinPhase::InTime;
         let was_listed = self.state().is_some_and(|old| is_listed(old, &self.me));
-        if joining && was_listed && !is_listed(&state, &self.me) {
+        if self.joins_in_time(now) && was_listed && !is_listed(&state, &self.me) {
             // The others count us as lost: their clocks are far from ours, or we stood still.
             let pause = self.pace.expelled();
             self.pause_for(now, pause);
@@ -241,7 +223,13 @@ impl Participant {
     }
 
     fn is_active(&self) -> bool {
-        self.membership.is_some() || !matches!(self.task, Task::Idle)
+        self.membership.is_some() || !matches!(self.task.wish, Wish::Idle)
+    }
+
+    /// `true` if it joins, and its time is not over.
+    fn joins_in_time(&self, now: Now) -> bool {
+        let in_time = self.task.phase(now.mono) == JoinPhase::InTime;
+        in_time && matches!(self.task.wish, Wish::Join { .. })
     }
 
     /// Asks, writes or answers whatever is due, and notes when to look again.
@@ -303,10 +291,10 @@ impl Participant {
             }
             first = first.or(Some(action));
             if action == Action::RemoveFromRedundancyList
-                && let Task::Join { until, joined, .. } = &mut self.task
+                && let Wish::Join { joined, .. } = &mut self.task.wish
             {
-                *until = now.mono + self.settings.join_timeout;
                 *joined = None;
+                self.task.until = now.mono + self.settings.join_timeout;
             }
             let state = draft.get_or_insert_with(|| copy.state.clone());
             apply(state, &self.me, &self.settings, action, now.wall);
@@ -317,9 +305,7 @@ impl Participant {
         match (draft, step) {
             (Some(draft), Some(step)) => {
                 // Who leaves for good or gives up is alone with that.
-                let with_others = matches!(self.task, Task::Join { .. })
-                    && self.task.phase(now.mono) == JoinPhase::InTime
-                    && is_done_by_many(step.2);
+                let with_others = self.joins_in_time(now) && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
                     if let Some(pause) = self.pace.place_among(writers) {
@@ -334,21 +320,12 @@ impl Participant {
     }
 
     fn write(&mut self, now: Now, mut state: RendezvousState) {
-        let listed = is_listed(&state, &self.me);
-        if listed {
-            apply(
-                &mut state,
-                &self.me,
-                &self.settings,
-                Action::KeepAlive,
-                now.wall,
-            );
+        let beat = is_listed(&state, &self.me).then_some(now.wall);
+        if let Some(wall) = beat {
+            let (me, settings) = (&self.me, &self.settings);
+            apply(&mut state, me, settings, Action::KeepAlive, wall);
         }
-        self.ask(
-            now,
-            listed.then_some(now.wall),
-            Output::Write(Box::new(state)),
-        );
+        self.ask(now, beat, Output::Write(Box::new(state)));
     }
 
     /// `drafted`: whether `state` has been changed already and not been written yet.
@@ -361,14 +338,13 @@ impl Participant {
             all_here: self.expected.are_here(state, now.mono),
         };
         let (me, settings) = (&self.me, &self.settings);
-        let decision = match &mut self.task {
-            Task::Idle => decide::keep_alive(state, me, settings, now.wall),
-            Task::Leave { .. } => return decide::leave(state, me, moment),
-            Task::Close { .. } => return decide::close(state, moment),
-            Task::Join {
+        let decision = match &mut self.task.wish {
+            Wish::Idle => decide::keep_alive(state, me, settings, now.wall),
+            Wish::Leave => return decide::leave(state, me, moment),
+            Wish::Close => return decide::close(state, moment),
+            Wish::Join {
                 first_round,
                 joined,
-                ..
             } => {
                 if phase != JoinPhase::InTime && joined.is_none() {
                     *joined = Some(who_came(state));
@@ -385,37 +361,29 @@ impl Participant {
             }
         };
         // On time even if the wall clock was set back; and once in one write.
-        let idle = decision.action == Action::Wait || matches!(self.task, Task::Idle);
+        let idle = decision.action == Action::Wait || matches!(self.task.wish, Wish::Idle);
         if idle && !drafted && self.next_beat(state).is_some_and(|at| at <= now.mono) {
-            return Decision {
-                action: Action::KeepAlive,
-                reason: decide::HEARTBEAT_DUE,
-            };
+            return Action::KeepAlive.because(decide::HEARTBEAT_DUE);
         }
         decision
     }
 
     fn conclude(&mut self, now: Now, action: Action) {
-        match (action, &mut self.task) {
-            (Action::Finish, Task::Join { .. }) => self.joined(),
-            (Action::Finish, Task::Leave { .. }) => self.answer(Output::Left),
-            (Action::Finish, Task::Close { .. }) => self.answer(Output::Closed),
+        let elapsed = now.mono.since(self.task.since);
+        match (action, &mut self.task.wish) {
+            (Action::Finish, Wish::Join { .. }) => self.joined(),
+            (Action::Finish, Wish::Leave) => self.answer(Output::Left),
+            (Action::Finish, Wish::Close) => self.answer(Output::Closed),
             (Action::Fail(Ending::Closed), _) => self.answer(Output::Failed(Failure::Closed)),
             (Action::Fail(Ending::NotNeeded), _) => {
                 self.answer(Output::Failed(Failure::NotNeeded));
             }
-            (Action::Fail(Ending::Timeout), Task::Join { since, joined, .. }) => {
-                let failure = Failure::JoinTimeout {
-                    joined: joined.take().unwrap_or_default(),
-                    elapsed: now.mono.since(*since),
-                };
+            (Action::Fail(Ending::Timeout), Wish::Join { joined, .. }) => {
+                let joined = joined.take().unwrap_or_default();
+                let failure = Failure::JoinTimeout { joined, elapsed };
                 self.answer(Output::Failed(failure));
             }
-            (
-                Action::Fail(Ending::Timeout),
-                Task::Leave { since, .. } | Task::Close { since, .. },
-            ) => {
-                let elapsed = now.mono.since(*since);
+            (Action::Fail(Ending::Timeout), Wish::Leave | Wish::Close) => {
                 self.answer(Output::Failed(Failure::WriteTimeout { elapsed }));
             }
             _ => {}
@@ -423,7 +391,7 @@ impl Participant {
     }
 
     fn answer(&mut self, output: Output) {
-        self.task = Task::Idle;
+        self.task.wish = Wish::Idle;
         self.outbox.push(output);
     }
 
@@ -472,8 +440,8 @@ impl Machine for Participant {
         self.outbox.assert_drained();
         match input {
             Input::Join => self.join(now),
-            Input::Leave => self.leave(now),
-            Input::Close => self.close(now),
+            Input::Leave => self.end(now, Wish::Leave),
+            Input::Close => self.end(now, Wish::Close),
             Input::Read(state) => self.adopt(now, state),
             Input::Written { state, won } => {
                 self.adopt(now, state);

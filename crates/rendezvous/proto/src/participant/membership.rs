@@ -52,13 +52,9 @@ impl Membership {
         }
         let mut changes = Vec::new();
         // Who waits for the next round has left this one on purpose, and is reported as waiting.
-        let lost: BTreeSet<_> = self
-            .formed
-            .participants
-            .iter()
-            .filter(|node| !is_listed(state, node))
-            .cloned()
-            .collect();
+        let participants = self.formed.participants.iter();
+        let lost = participants.filter(|node| !is_listed(state, node));
+        let lost: BTreeSet<_> = lost.cloned().collect();
         let newly_lost: Vec<_> = lost.difference(&self.reported_lost).cloned().collect();
         if !newly_lost.is_empty() {
             changes.push(Change::NodesLost(newly_lost));
@@ -71,9 +67,8 @@ impl Membership {
             return changes;
         }
         if state.wait_list.difference(&self.reported_waiting).count() > 0 {
-            changes.push(Change::NodesWaiting(
-                state.wait_list.iter().cloned().collect(),
-            ));
+            let waiting = state.wait_list.iter().cloned().collect();
+            changes.push(Change::NodesWaiting(waiting));
         }
         self.reported_waiting.clone_from(&state.wait_list);
         changes
@@ -120,12 +115,9 @@ impl Heard {
         let beats = &state.last_heartbeats;
         self.nodes.retain(|node, _| beats.contains_key(node));
         for (node, beat) in beats {
-            match self.nodes.get_mut(node) {
-                Some((known, _)) if known == beat => {}
-                Some(heard) => *heard = (*beat, now),
-                None => {
-                    self.nodes.insert(node.clone(), (*beat, now));
-                }
+            let known = self.nodes.get(node);
+            if known.is_none_or(|(known, _)| known != beat) {
+                self.nodes.insert(node.clone(), (*beat, now));
             }
         }
     }

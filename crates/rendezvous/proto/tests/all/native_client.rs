@@ -22,26 +22,37 @@ fn hear(client: &mut NativeClient, event: &Event) -> Vec<Output> {
     tell(client, Input::Bytes(&bytes))
 }
 
-#[test]
-fn a_run_that_ends_before_the_workers_could_meet_ends_the_join() {
+/// A client that has not joined yet.
+fn new_client(settings: Settings) -> NativeClient {
     let me = NodeDesc {
         addr: "b".to_owned(),
         pid: 1,
         local_id: 0,
     };
-    let mut client = NativeClient::new(Now::default(), 1, "run", me, Settings::new(2, 2));
-    let join = Input::Join {
-        role: "default",
-        local_world_size: 1,
-    };
-    assert!(matches!(tell(&mut client, join)[..], [Output::Send(_)]));
-    let formed = Event::Formed {
-        round: 0,
-        rank: 1,
+    NativeClient::new(Now::default(), 1, "run", me, settings)
+}
+
+/// The event that a round of two is complete.
+fn formed(round: u64, rank: u32) -> Event {
+    Event::Formed {
+        round,
+        rank,
         world_size: 2,
         assignment: None,
-    };
-    assert_eq!(hear(&mut client, &formed), []);
+    }
+}
+
+/// The event that the workers of a round meet at `a:4000`.
+fn master(round: u64) -> Event {
+    let (addr, port) = ("a".to_owned(), 4000);
+    Event::Master { round, addr, port }
+}
+
+#[test]
+fn a_run_that_ends_before_the_workers_could_meet_ends_the_join() {
+    let mut client = new_client(Settings::new(2, 2));
+    assert!(matches!(tell(&mut client, JOIN)[..], [Output::Send(_)]));
+    assert_eq!(hear(&mut client, &formed(0, 1)), []);
     assert_eq!(
         hear(&mut client, &Event::Closed),
         [Output::NotJoined(Failure::Refused(Refusal::Closed))]
@@ -64,22 +75,10 @@ const JOIN: Input<'_> = Input::Join {
 
 /// A client in round 0 whose coordinator has said nothing for so long that it has hung up, at 15 s.
 fn deaf() -> NativeClient {
-    let me = NodeDesc {
-        addr: "b".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
-    let mut client = NativeClient::new(Now::default(), 1, "run", me, Settings::new(1, 2));
+    let mut client = new_client(Settings::new(1, 2));
     tell(&mut client, JOIN);
-    let formed = Event::Formed {
-        round: 0,
-        rank: 1,
-        world_size: 2,
-        assignment: None,
-    };
-    hear(&mut client, &formed);
-    let (round, addr, port) = (0, "a".to_owned(), 1);
-    let joined = hear(&mut client, &Event::Master { round, addr, port });
+    hear(&mut client, &formed(0, 1));
+    let joined = hear(&mut client, &master(0));
     assert!(matches!(joined[..], [Output::Joined(_)]), "{joined:?}");
     for seconds in [5.0, 10.0] {
         let beat = at(&mut client, seconds, Input::Tick);
@@ -157,16 +156,10 @@ fn a_coordinator_that_closed_the_connection_is_gone_soon() {
 
 #[test]
 fn a_long_join_asks_who_has_come_and_says_so_after_2_5_and_30_s() {
-    let me = NodeDesc {
-        addr: "b".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
     let mut settings = Settings::new(2, 2);
     settings.keep_alive_interval = Duration::from_secs(1000);
     let program = Some(Program::new("train.py", b"print()", true));
-    let client = NativeClient::new(Now::default(), 1, "run", me, settings);
-    let mut client = client.running(program);
+    let mut client = new_client(settings).running(program);
     at(&mut client, 10.0, JOIN);
     let mut alive = Vec::new();
     Event::Alive(Some(Arrived {
@@ -212,24 +205,13 @@ fn a_long_join_asks_who_has_come_and_says_so_after_2_5_and_30_s() {
 
 #[test]
 fn a_complete_round_without_a_word_of_rank_0_is_spoken_of_after_2_5_and_30_s() {
-    let me = NodeDesc {
-        addr: "b".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
     let mut settings = Settings::new(2, 2);
     settings.keep_alive_interval = Duration::from_secs(1000);
-    let mut client = NativeClient::new(Now::default(), 1, "run", me, settings);
+    let mut client = new_client(settings);
     at(&mut client, 10.0, JOIN);
-    let mut formed = Vec::new();
-    Event::Formed {
-        round: 4,
-        rank: 1,
-        world_size: 2,
-        assignment: None,
-    }
-    .write(&mut formed);
-    at(&mut client, 20.0, Input::Bytes(&formed));
+    let mut bytes = Vec::new();
+    formed(4, 1).write(&mut bytes);
+    at(&mut client, 20.0, Input::Bytes(&bytes));
     for (seconds, left) in [(22.5, 57.5), (50.0, 30.0)] {
         let deadline = Mono::from_origin(Duration::from_secs_f64(seconds));
         assert_eq!(client.deadline(), Some(deadline));
@@ -246,8 +228,7 @@ fn authority(epoch: u32) -> Authority {
         cluster: 7,
         epoch,
         timeout: TIMEOUT,
-        takes_voters: false,
-        in_process: false,
+        ..Authority::default()
     }
 }
 
@@ -257,12 +238,7 @@ fn attached(epoch: u32) -> Event {
 
 /// A client that joins at a coordinator which is started again.
 fn joining_client(settings: Settings) -> NativeClient {
-    let me = NodeDesc {
-        addr: "a".to_owned(),
-        pid: 1,
-        local_id: 0,
-    };
-    let client = NativeClient::new(Now::default(), 1, "run", me, settings);
+    let client = new_client(settings);
     let mut client = client.running(Some(Program::new("train.py", b"", true)));
     tell(&mut client, JOIN);
     client
@@ -275,13 +251,7 @@ fn form(client: &mut NativeClient) -> Vec<Output> {
         host: None,
     };
     hear(client, &recoverable);
-    let formed = Event::Formed {
-        round: 5,
-        rank: 0,
-        world_size: 2,
-        assignment: None,
-    };
-    hear(client, &formed)
+    hear(client, &formed(5, 0))
 }
 
 /// A client, with rank 0, that has joined at a coordinator which is started again.
@@ -302,8 +272,7 @@ fn formed_client() -> NativeClient {
 /// The same, as a member.
 fn member() -> NativeClient {
     let mut client = formed_client();
-    let (round, addr, port) = (5, "a".to_owned(), 4000);
-    let joined = hear(&mut client, &Event::Master { round, addr, port });
+    let joined = hear(&mut client, &master(5));
     assert!(
         matches!(&joined[..], [Output::Joined(joined)] if joined.is_recoverable),
         "{joined:?}"
@@ -387,13 +356,7 @@ fn an_agent_that_leaves_while_there_is_no_coordinator_says_so_to_the_next_one() 
     let mut other = member();
     tell(&mut other, Input::Leave);
     tell(&mut other, Input::Disconnected("reset".to_owned()));
-    tell(
-        &mut other,
-        Input::Join {
-            role: "default",
-            local_world_size: 1,
-        },
-    );
+    tell(&mut other, JOIN);
     assert!(!other.is_leaving());
 }
 
@@ -478,15 +441,8 @@ fn a_coordinator_that_another_one_has_followed_is_not_obeyed() {
 #[test]
 fn a_round_that_cannot_be_recovered_is_over_with_its_connection() {
     let mut client = attached_client();
-    let formed = Event::Formed {
-        round: 5,
-        rank: 1,
-        world_size: 2,
-        assignment: None,
-    };
-    hear(&mut client, &formed);
-    let (round, addr, port) = (5, "a".to_owned(), 4000);
-    hear(&mut client, &Event::Master { round, addr, port });
+    hear(&mut client, &formed(5, 1));
+    hear(&mut client, &master(5));
     tell(&mut client, Input::Disconnected("reset".to_owned()));
     tell(&mut client, Input::Tick);
     let outputs = tell(&mut client, Input::Connected(None));
@@ -607,12 +563,7 @@ fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_as
             ..authority(3)
         };
         hear(&mut client, &Event::Attached(authority));
-        let master = Event::Master {
-            round: 5,
-            addr: "a".to_owned(),
-            port: 4000,
-        };
-        hear(&mut client, &master);
+        hear(&mut client, &master(5));
         for seconds in beats {
             let due = Mono::from_origin(Duration::from_secs_f64(seconds));
             assert_eq!(client.deadline(), Some(due));
@@ -687,13 +638,8 @@ fn the_coordinator_turns_the_fence_of_a_round_on_and_off() {
         ends: None,
     };
     assert!(form(&mut client).contains(&none));
-    let master = Event::Master {
-        round: 5,
-        addr: "a".to_owned(),
-        port: 4000,
-    };
     // Workers are started without a lease.
-    let joined = hear(&mut client, &master);
+    let joined = hear(&mut client, &master(5));
     assert!(matches!(joined[..], [Output::Joined(_)]), "{joined:?}");
     let fence = |acts| Event::Fence { round: 5, acts };
     let question = hear(&mut client, &fence(true));

@@ -14,6 +14,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES, Operation,
     PROBE, PROBE_ANSWER, Program, Reattach, Refusal, Standing, VERSION, WireError,
 };
+use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 const RECORDED: &str = include_str!("../golden/native_wire.txt");
@@ -48,16 +49,9 @@ fn hex(bytes: &[u8]) -> String {
 
 fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str) -> Operation {
     Operation::Join(Box::new(Join {
-        instance,
-        run: run.to_owned(),
-        node,
-        settings,
         role: role.to_owned(),
         local_world_size: settings.max_nodes,
-        program: None,
-        attempt: None,
-        replaces: Vec::new(),
-        from: None,
+        ..Join::new(instance, run, node, settings)
     }))
 }
 
@@ -67,21 +61,17 @@ fn of_program() -> Operation {
 }
 
 fn join_of_program(attempt: Option<u32>) -> Join {
+    let node = node("worker-3.example.org", 4711, 2);
     Join {
-        instance: 0x0123_4567_89ab_cdef,
-        run: "job-7".to_owned(),
-        node: node("worker-3.example.org", 4711, 2),
-        settings: Settings::new(2, 8),
         role: "default".to_owned(),
         local_world_size: 8,
         program: Some(Program::new("train.py", b"print()", true)),
         attempt,
-        replaces: Vec::new(),
-        from: None,
+        ..Join::new(0x0123_4567_89ab_cdef, "job-7", node, Settings::new(2, 8))
     }
 }
 
-fn reattach(holds: Option<HeldRound>) -> Operation {
+fn reattach_of(holds: Option<HeldRound>, left: Option<HeldRound>, leaves: bool) -> Operation {
     let last = LastCoordinator {
         cluster: 11,
         epoch: 2,
@@ -91,9 +81,13 @@ fn reattach(holds: Option<HeldRound>) -> Operation {
         last,
         join: join_of_program(Some(3)),
         holds,
-        left: None,
-        leaves: false,
+        left,
+        leaves,
     }))
+}
+
+fn reattach(holds: Option<HeldRound>) -> Operation {
+    reattach_of(holds, None, false)
 }
 
 fn held(round: u64, rank: u32, master: Option<(&str, u16)>, succeeded: bool) -> HeldRound {
@@ -417,6 +411,88 @@ fn every_operation_and_event_has_the_recorded_bytes_and_is_read_from_them() {
         seen += 1;
     }
     assert_eq!(seen, recorded.len(), "a recorded line has no value here");
+}
+
+#[test]
+fn a_beginning_of_an_operation_reads_only_as_one_of_an_earlier_version() {
+    // Their times are the usual ones if they are cut off, which are not written.
+    let exceptions = ["operation.join.from", "operation.join.fence"];
+    for (name, operation) in operations() {
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        let payload = &bytes[9..];
+        assert_eq!(bytes[1..9], (payload.len() as u64).to_le_bytes());
+        for cut in 0..payload.len() {
+            let Ok(shorter) = Operation::read(bytes[0], &payload[..cut]) else {
+                continue;
+            };
+            assert_ne!(shorter, operation, "{name}: {cut}");
+            let mut again = Vec::new();
+            shorter.write(&mut again);
+            let is_known = exceptions.contains(&name) || again[9..] == payload[..cut];
+            assert!(is_known, "{name}: {cut}");
+        }
+    }
+    assert_eq!(Operation::read(0x20, &[9]), Err(WireError::Version(9)));
+}
+
+#[test]
+fn parts_of_a_join_and_the_rounds_of_an_agent_read_as_they_were_written() {
+    let join = Join {
+        replaces: vec![5, 6],
+        ..join_of_program(Some(3))
+    };
+    let mut impatient = join.clone();
+    impatient.settings.node_timeout = Duration::from_millis(800);
+    let mut fenced = Join {
+        replaces: Vec::new(),
+        ..impatient.clone()
+    };
+    fenced.settings.fence = FencePolicy::Auto;
+    let placed = Join {
+        from: Some("10.0.0.2:51000".to_owned()),
+        ..join.clone()
+    };
+    let joins = [join, impatient, fenced, placed].map(|join| Operation::Join(Box::new(join)));
+    let left = Some(held(7, 2, Some(("10.0.0.1", 4000)), true));
+    let unknown = HeldRound {
+        host: None,
+        ..held(7, 2, None, false)
+    };
+    let reattaching = [
+        reattach(Some(unknown)),
+        reattach_of(None, left, false),
+        reattach_of(None, None, true),
+    ];
+    for operation in joins.into_iter().chain(reattaching) {
+        let mut bytes = Vec::new();
+        operation.write(&mut bytes);
+        assert_eq!(Operation::read(bytes[0], &bytes[9..]), Ok(operation));
+    }
+}
+
+#[test]
+fn events_come_out_as_they_went_in_however_the_stream_is_cut() {
+    let mut events: Vec<Event> = events().into_iter().map(|(_, event)| event).collect();
+    events.push(Event::Alive(Some(Arrived {
+        nodes: 3,
+        named: vec!["node-a".to_owned(), "node-b".to_owned()],
+        is_spare: false,
+    })));
+    let (round, host) = (7, Some(0));
+    events.push(Event::Recoverable { round, host });
+    let mut stream = Vec::new();
+    events.iter().for_each(|event| event.write(&mut stream));
+    for piece in [1, 2, 3, 7, 50, stream.len()] {
+        let (mut reader, mut seen) = (EventReader::default(), Vec::new());
+        for bytes in stream.chunks(piece) {
+            reader.feed(bytes);
+            while let Some(event) = reader.next_event().unwrap() {
+                seen.push(event);
+            }
+        }
+        assert_eq!(seen, events);
+    }
 }
 
 #[test]

@@ -161,8 +161,7 @@ fn a_surplus_node_of_another_program_does_not_end_well() {
     world.join(5);
     world.program = Some(Program::new("b.py", b"b", true));
     world.join(6);
-    let run = "run".to_owned();
-    world.operate(0, &Operation::Close { run });
+    world.close(0);
     assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
     let received = world.take(6);
     assert!(
@@ -177,8 +176,7 @@ fn a_surplus_node_of_another_program_does_not_end_well() {
 fn closing_tells_each_what_it_means() {
     let mut world = round(2, 2, 2);
     world.join(5);
-    let run = "run".to_owned();
-    world.operate(0, &Operation::Close { run });
+    world.close(0);
     assert_eq!(world.take(1), [Event::Closed]);
     assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
     world.join(6);

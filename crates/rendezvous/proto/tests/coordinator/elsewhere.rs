@@ -5,20 +5,13 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, HeldRound, Operation};
 use rdzv_rendezvous_proto::coordinator::{Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
-use crate::world::{ADDRESS, World};
+use crate::world::{ADDRESS, World, held_round};
 
 const LONG: Duration = Duration::from_secs(60);
 const HERE: &str = "10.0.0.2:29400";
 
 fn held(rank: u32) -> Option<HeldRound> {
-    Some(HeldRound {
-        round: 4,
-        rank,
-        master: Some(("n001".to_owned(), 4000)),
-        succeeded: false,
-        size: 3,
-        host: None,
-    })
+    Some(held_round(4, rank, 3))
 }
 
 /// A coordinator at another address than agents have reached theirs.

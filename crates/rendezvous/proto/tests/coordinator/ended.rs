@@ -4,25 +4,18 @@ use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::FencePolicy;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, HeldRound, Operation};
+use rdzv_rendezvous_proto::coordinator::wire::{HeldRound, Operation};
 use rdzv_rendezvous_proto::coordinator::{
     Coordinator, Input, LOST_AFTER_END, Origin, REATTACH_WITHIN,
 };
 
-use crate::world::{World, origin, place};
+use crate::world::{World, forms, held_round, origin, place};
 
 const LONG: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(1);
 
 fn held(rank: u32, size: u32) -> Option<HeldRound> {
-    Some(HeldRound {
-        round: 0,
-        rank,
-        master: Some(("n001".to_owned(), 4000)),
-        succeeded: false,
-        size,
-        host: None,
-    })
+    Some(held_round(0, rank, size))
 }
 
 /// The first agents in round 0 of at most `max` nodes, and one more.
@@ -62,14 +55,6 @@ fn elect(world: &mut World) {
 /// The process of an agent ends.
 fn end(world: &mut World, number: u32) {
     world.end(number, Some(place(u64::from(number))));
-}
-
-fn forms(world: &mut World, number: u32) -> Option<u64> {
-    let events = world.take(number);
-    events.iter().find_map(|event| match event {
-        Event::Formed { round, .. } => Some(*round),
-        _ => None,
-    })
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Standing};
 use rdzv_rendezvous_proto::coordinator::{Input, REATTACH_WITHIN};
 use rdzv_rendezvous_proto::fence::{lease, lost_after};
 
-use crate::world::World;
+use crate::world::{World, held_round};
 
 const ALL: [u32; 3] = [1, 2, 3];
 
@@ -143,15 +143,7 @@ fn an_agent_that_reattaches_receives_the_state_of_the_fence() {
         world.lose(3);
         world.handle(Input::Voters(voters));
         fences(&mut world);
-        let held = rdzv_rendezvous_proto::coordinator::wire::HeldRound {
-            round: 0,
-            rank: 2,
-            master: None,
-            succeeded: false,
-            size: 3,
-            host: None,
-        };
-        world.reattach(3, 3, Some(held));
+        world.reattach(3, 3, Some(held_round(0, 2, 3)));
         assert_eq!(fences(&mut world), [voters == 3]);
     }
 }

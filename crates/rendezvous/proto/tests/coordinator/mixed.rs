@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::coordinator::wire::Event;
+use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation};
 use rdzv_rendezvous_proto::decide::Action;
 
-use crate::world::{World, node};
+use crate::world::{STATE, World, node};
 
 fn master(round: u64, port: u16) -> Event {
     Event::Master {
@@ -112,24 +112,17 @@ fn a_torchrun_rank_0_that_stores_nothing_is_where_it_was() {
 fn without_a_role_earlier_rounds_count_after_a_while() {
     let mut world = World::new(2, 2);
     // Rounds before there was a native agent.
-    world.keys.insert(
-        b"/torch.rendezvous.run.0/MASTER_ADDR".to_vec(),
-        b"n000".to_vec(),
-    );
-    world.keys.insert(
-        b"/torch.rendezvous.run.0/MASTER_PORT".to_vec(),
-        b"4000".to_vec(),
-    );
+    for (key, value) in [("MASTER_ADDR", "n000"), ("MASTER_PORT", "4000")] {
+        let key = format!("{STATE}.0/{key}").into_bytes();
+        world.keys.insert(key, value.as_bytes().to_vec());
+    }
     world.torchrun(&node(0), Action::AddToParticipants);
     world.join(1);
     world.formed(1);
     for _ in 0..10 {
         world.torchrun(&node(0), Action::KeepAlive);
         world.pass_beating(1, &[]);
-        world.operate(
-            1,
-            &rdzv_rendezvous_proto::coordinator::wire::Operation::Heartbeat,
-        );
+        world.operate(1, &Operation::Heartbeat);
     }
     assert!(world.take(1).contains(&master(0, 4000)));
 }
@@ -206,7 +199,7 @@ fn a_native_agent_that_a_torchrun_one_dropped_is_notified_and_may_come_back() {
 #[test]
 fn a_state_that_is_none_does_not_stay() {
     let mut world = torchrun_first();
-    let key = crate::world::STATE.as_bytes().to_vec();
+    let key = STATE.as_bytes().to_vec();
     world.keys.insert(key.clone(), b"rubbish".to_vec());
     world.handle(rdzv_rendezvous_proto::coordinator::Input::Stored {
         key: &key,

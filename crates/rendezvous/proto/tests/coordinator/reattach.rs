@@ -6,21 +6,14 @@ use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
 use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
-use crate::world::{World, node, origin};
+use crate::world::{World, held_round, node, origin};
 
 /// Longer than a coordinator without a note waits for members of an older round.
 const UNNOTED: Duration = Duration::from_secs(2);
 
 /// A round as agent `rank`, who has the instance `rank` + 1, knows it.
 fn held(round: u64, rank: u32) -> Option<HeldRound> {
-    Some(HeldRound {
-        round,
-        rank,
-        master: Some(("n001".to_owned(), 4000)),
-        succeeded: false,
-        size: 3,
-        host: None,
-    })
+    Some(held_round(round, rank, 3))
 }
 
 fn succeeded(round: u64, rank: u32) -> Option<HeldRound> {
@@ -60,10 +53,16 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     received
 }
 
-/// The reason for which the round of an agent that has come back is over.
-fn membership_after_attached(world: &mut World, number: u32) -> String {
+/// The same without the address of the workers' store.
+fn news_after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = after_attached(world, number);
     received.retain(|event| !matches!(event, Event::Master { .. }));
+    received
+}
+
+/// The reason for which the round of an agent that has come back is over.
+fn membership_after_attached(world: &mut World, number: u32) -> String {
+    let received = news_after_attached(world, number);
     match &received[..] {
         [Event::Membership { reason, .. }] => reason.clone(),
         _ => panic!("agent {number} received {received:?}"),
@@ -78,10 +77,8 @@ fn an_agent_learns_that_its_coordinator_will_be_started_again() {
     let received = world.take(1);
     let authority = Authority {
         cluster: 7,
-        epoch: 0,
         timeout: Duration::from_secs(60),
-        takes_voters: false,
-        in_process: false,
+        ..Authority::default()
     };
     assert!(
         matches!(
@@ -245,9 +242,7 @@ fn a_round_holds_on_when_all_its_members_are_back() {
         assert_eq!(world.note.as_ref().unwrap().authority.epoch, 1);
     }
     for number in 1..=3 {
-        let mut received = after_attached(&mut world, number);
-        received.retain(|event| !matches!(event, Event::Master { .. }));
-        assert_eq!(received, [], "{number}");
+        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
     }
     assert_eq!(world.recoveries.len(), 1);
     assert!(world.recoveries[0].missing.is_empty());
@@ -420,11 +415,7 @@ fn with_more_than_half_back_the_others_are_lost_after_the_window() {
     );
     // The one that was missing comes later.
     world.reattach(3, 3, held(0, 2));
-    let received = after_attached(&mut world, 3);
-    assert!(
-        matches!(received[..], [Event::Membership { .. }]),
-        "{received:?}"
-    );
+    membership_after_attached(&mut world, 3);
 }
 
 #[test]
@@ -484,9 +475,7 @@ fn newcomers_wait_until_the_round_is_recovered() {
     world.reattach(2, 2, held(0, 1));
     // The round is full, so the newcomer is in reserve, and nobody is told.
     assert_eq!(world.read().0.redundancy_list.len(), 1);
-    let mut received = after_attached(&mut world, 1);
-    received.retain(|event| !matches!(event, Event::Master { .. }));
-    assert_eq!(received, []);
+    assert_eq!(news_after_attached(&mut world, 1), []);
     world.lose(2);
     world.pass(REATTACH_WITHIN);
     world.membership(1);
@@ -502,28 +491,17 @@ fn somebody_who_was_not_in_the_round_cannot_hold_it() {
     // The rank of agent 2, and a round that never was.
     for (number, holds) in [(5, held(0, 1)), (6, held(9, 0))] {
         world.reattach(number, number, holds);
-        let received = after_attached(&mut world, number);
-        assert!(
-            matches!(received[..], [Event::Membership { .. }]),
-            "{received:?}"
-        );
+        membership_after_attached(&mut world, number);
     }
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
-    let mut received = after_attached(&mut world, 2);
-    received.retain(|event| !matches!(event, Event::Master { .. }));
-    assert_eq!(received, []);
+    assert_eq!(news_after_attached(&mut world, 2), []);
 }
 
 #[test]
 fn a_run_that_was_closed_stays_closed() {
     let mut world = round_of(2, 2);
-    world.operate(
-        1,
-        &Operation::Close {
-            run: "run".to_owned(),
-        },
-    );
+    world.close(1);
     world.restart();
     world.reattach(2, 2, held(0, 1));
     assert_eq!(world.take(2), [Event::Closed]);
@@ -537,12 +515,7 @@ fn a_run_that_was_closed_stays_closed() {
 #[test]
 fn a_closed_run_that_everybody_has_left_stays_closed() {
     let mut world = round_of(2, 2);
-    world.operate(
-        1,
-        &Operation::Close {
-            run: "run".to_owned(),
-        },
-    );
+    world.close(1);
     world.operate(1, &Operation::Leave);
     world.operate(2, &Operation::Leave);
     for _ in 0..2 {
@@ -575,12 +548,7 @@ fn success_outlives_the_coordinator() {
     let received = world.take(1);
     assert_eq!(received.last(), Some(&Event::AllSucceeded { round: 0 }));
     // Agent 1 ends the run, which agent 2 has not heard of.
-    world.operate(
-        1,
-        &Operation::Close {
-            run: "run".to_owned(),
-        },
-    );
+    world.close(1);
     world.restart();
     world.reattach(2, 2, succeeded(0, 1));
     assert_eq!(world.take(2), [Event::AllSucceeded { round: 0 }]);
@@ -662,9 +630,7 @@ fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
     }
     world.pass(UNNOTED);
     for number in 1..=3 {
-        let mut received = after_attached(&mut world, number);
-        received.retain(|event| !matches!(event, Event::Master { .. }));
-        assert_eq!(received, [], "{number}");
+        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
     }
     let note = world.note.clone().unwrap();
     assert_eq!((note.authority.cluster, note.authority.epoch), (7, 1));
@@ -684,9 +650,7 @@ fn without_a_note_nobody_may_be_missing() {
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
     for number in 1..=2 {
-        let mut received = after_attached(&mut world, number);
-        received.retain(|event| !matches!(event, Event::Master { .. }));
-        assert_eq!(received, [], "{number}");
+        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
     }
     world.join(4);
     world.take(4);

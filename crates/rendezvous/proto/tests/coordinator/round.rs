@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, HeldRound, Operation};
 use rdzv_rendezvous_proto::coordinator::{Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
-use crate::world::{World, origin};
+use crate::world::{World, held_round, origin};
 
 /// Two agents, which are all that a round may have, in round 0.
 const HELD: &str = "
@@ -16,20 +16,88 @@ const HELD: &str = "
     join 2    -> 1 formed 0 | 2 formed 0 = Held
 ";
 
+/// Transitions after [`HELD`], each with its name.
+const AFTER_HELD: &str = "\
+    # forming recovers to recovering with a record
+    restart   -> =
+    return 1  -> = Recovering
+
+    # forming recovers to silent with a record of silence
+    lose 1    -> 2 over 0 = Over
+    lose 2    -> =
+    restart   -> =
+    join 3    -> = Silent
+
+    # held breaks to over if a participant leaves
+    leave 1   -> 2 over 0 = Over
+
+    # held breaks to over if a participant joins again
+    join 1    -> 2 over 0 = Over
+
+    # over begins the next round when the last participant has left
+    leave 1   -> 2 over 0 = Over
+    join 2    -> 2 formed 1 = Held
+
+    # over begins the next round when the last participant has left
+    join 1    -> 2 over 0 = Over
+    join 2    -> 1 formed 1 | 2 formed 1 = Held
+
+    # over waits as silent when the last participant is lost
+    join 3    -> = Held
+    lose 1    -> 2 over 0 = Over
+    lose 2    -> = Silent
+
+    # silent restores to over when a participant returns
+    join 3    -> = Held
+    lose 1    -> 2 over 0 = Over
+    lose 2    -> = Silent
+    return 1  -> 1 over 0 = Over
+    leave 1   -> 3 formed 1 = Held
+
+    # silent restores to forming when a participant joins without the round
+    join 3    -> = Held
+    lose 1    -> 2 over 0 = Over
+    lose 2    -> = Silent
+    join 1    -> 1 formed 1 | 3 formed 1 = Held
+
+    # recovering restores to held when all participants hold the round
+    restart   -> =
+    return 1  -> = Recovering
+    return 2  -> = Held
+
+    # recovering restores to over when a participant does not hold the round
+    restart   -> =
+    return 1  -> = Recovering
+    join 2    -> 1 over 0 = Over
+
+    # recovering restores to forming when no participant holds the round
+    restart   -> =
+    join 1    -> = Recovering
+    join 2    -> 1 formed 1 | 2 formed 1 = Held
+
+    # recovering waits as silent when the participants that returned are lost
+    restart   -> =
+    join 3    -> = Recovering
+    return 1  -> = Recovering
+    lose 1    -> = Silent
+";
+
 fn run(script: &str) -> World {
     run_with(World::restartable(1, 2), script)
 }
 
 fn run_with(mut world: World, script: &str) -> World {
+    let mut case = "";
     for line in script.lines().map(str::trim) {
-        if line.is_empty() {
+        if line.is_empty() || line.starts_with('#') {
+            case = line;
             continue;
         }
         let (input, expected) = line.split_once("->").expect("a line has an arrow");
         apply(&mut world, input.trim());
         let (expected, state) = expected.rsplit_once('=').expect("a line has a state");
-        assert_eq!(events(&mut world), expected.trim(), "after: {line}");
-        assert_eq!(state_of(&world), state.trim(), "after: {line}");
+        assert_eq!(events(&mut world), expected.trim(), "{case}, after: {line}");
+        assert_eq!(state_of(&world), state.trim(), "{case}, after: {line}");
     }
     world
 }
@@ -49,22 +117,11 @@ fn apply(world: &mut World, input: &str) {
             world.pass(REATTACH_WITHIN);
         }
         "return" => {
-            let held = HeldRound {
-                round: 0,
-                rank: number - 1,
-                master: None,
-                succeeded: false,
-                size: 2,
-                host: None,
-            };
-            world.reattach(number, number, Some(held));
+            let held = held_round(0, number - 1, world.settings.max_nodes);
+            let master = None;
+            world.reattach(number, number, Some(HeldRound { master, ..held }));
         }
-        "close" => world.operate(
-            number,
-            &Operation::Close {
-                run: "run".to_owned(),
-            },
-        ),
+        "close" => world.close(number),
         // The coordinator is killed; the next one begins with its record, or without.
         "restart" => world.restart(),
         "start" => world.start_unnoted(origin()),
@@ -108,25 +165,10 @@ fn forming_completes_to_held() {
 }
 
 #[test]
-fn forming_recovers_to_recovering_with_a_record() {
-    run(&format!(
-        "{HELD}
-        restart   -> = 
-        return 1  -> = Recovering
-        "
-    ));
-}
-
-#[test]
-fn forming_recovers_to_silent_with_a_record_of_silence() {
-    run(&format!(
-        "{HELD}
-        lose 1    -> 2 over 0 = Over
-        lose 2    -> = 
-        restart   -> =
-        join 3    -> = Silent
-        "
-    ));
+fn each_transition_after_a_held_round_has_its_events_and_state() {
+    for case in AFTER_HELD.split("\n\n") {
+        run(&format!("{HELD}{case}"));
+    }
 }
 
 #[test]
@@ -136,24 +178,6 @@ fn forming_recovers_to_recovering_without_a_record() {
         join 3    -> = Forming
         return 1  -> = Recovering
     ");
-}
-
-#[test]
-fn held_breaks_to_over_if_a_participant_leaves() {
-    run(&format!(
-        "{HELD}
-        leave 1   -> 2 over 0 = Over
-        "
-    ));
-}
-
-#[test]
-fn held_breaks_to_over_if_a_participant_joins_again() {
-    run(&format!(
-        "{HELD}
-        join 1    -> 2 over 0 = Over
-        "
-    ));
 }
 
 #[test]
@@ -168,58 +192,6 @@ fn held_breaks_to_over_if_a_node_waits_to_join() {
         join 2    -> 1 over 0 = Over
         ",
     );
-}
-
-#[test]
-fn over_begins_the_next_round_when_the_last_participant_has_left() {
-    run(&format!(
-        "{HELD}
-        leave 1   -> 2 over 0 = Over
-        join 2    -> 2 formed 1 = Held
-        "
-    ));
-    run(&format!(
-        "{HELD}
-        join 1    -> 2 over 0 = Over
-        join 2    -> 1 formed 1 | 2 formed 1 = Held
-        "
-    ));
-}
-
-#[test]
-fn over_waits_as_silent_when_the_last_participant_is_lost() {
-    run(&format!(
-        "{HELD}
-        join 3    -> = Held
-        lose 1    -> 2 over 0 = Over
-        lose 2    -> = Silent
-        "
-    ));
-}
-
-#[test]
-fn silent_restores_to_over_when_a_participant_returns() {
-    run(&format!(
-        "{HELD}
-        join 3    -> = Held
-        lose 1    -> 2 over 0 = Over
-        lose 2    -> = Silent
-        return 1  -> 1 over 0 = Over
-        leave 1   -> 3 formed 1 = Held
-        "
-    ));
-}
-
-#[test]
-fn silent_restores_to_forming_when_a_participant_joins_without_the_round() {
-    run(&format!(
-        "{HELD}
-        join 3    -> = Held
-        lose 1    -> 2 over 0 = Over
-        lose 2    -> = Silent
-        join 1    -> 1 formed 1 | 3 formed 1 = Held
-        "
-    ));
 }
 
 #[test]
@@ -238,28 +210,6 @@ fn silent_restores_to_forming_when_the_user_confirms() {
 }
 
 #[test]
-fn recovering_restores_to_held_when_all_participants_hold_the_round() {
-    run(&format!(
-        "{HELD}
-        restart   -> =
-        return 1  -> = Recovering
-        return 2  -> = Held
-        "
-    ));
-}
-
-#[test]
-fn recovering_restores_to_over_when_a_participant_does_not_hold_the_round() {
-    run(&format!(
-        "{HELD}
-        restart   -> =
-        return 1  -> = Recovering
-        join 2    -> 1 over 0 = Over
-        "
-    ));
-}
-
-#[test]
 fn recovering_restores_to_over_when_most_participants_are_back() {
     let mut world = World::restartable(1, 3);
     let window = u32::try_from(RECOVERY_WINDOW.as_millis()).unwrap() + 100;
@@ -272,45 +222,12 @@ fn recovering_restores_to_over_when_most_participants_are_back() {
         restart   -> =
         ",
     );
-    for number in [1, 2] {
-        let held = HeldRound {
-            round: 0,
-            rank: number - 1,
-            master: None,
-            succeeded: false,
-            size: 3,
-            host: None,
-        };
-        world.reattach(number, number, Some(held));
-    }
-    assert_eq!(state_of(&world), "Recovering");
-    run_with(
-        world,
-        &format!("pass {window} -> 1 over 0 | 2 over 0 = Over"),
+    let script = format!(
+        "return 1 -> = Recovering
+        return 2 -> = Recovering
+        pass {window} -> 1 over 0 | 2 over 0 = Over"
     );
-}
-
-#[test]
-fn recovering_restores_to_forming_when_no_participant_holds_the_round() {
-    run(&format!(
-        "{HELD}
-        restart   -> =
-        join 1    -> = Recovering
-        join 2    -> 1 formed 1 | 2 formed 1 = Held
-        "
-    ));
-}
-
-#[test]
-fn recovering_waits_as_silent_when_the_participants_that_returned_are_lost() {
-    run(&format!(
-        "{HELD}
-        restart   -> =
-        join 3    -> = Recovering
-        return 1  -> = Recovering
-        lose 1    -> = Silent
-        "
-    ));
+    run_with(world, &script);
 }
 
 #[test]

@@ -6,19 +6,12 @@ use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::coordinator::wire::{Event, HeldRound, Operation};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Origin, REATTACH_WITHIN};
 
-use crate::world::{World, origin};
+use crate::world::{World, forms, held_round, origin};
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn held(rank: u32) -> Option<HeldRound> {
-    Some(HeldRound {
-        round: 0,
-        rank,
-        master: Some(("n001".to_owned(), 4000)),
-        succeeded: false,
-        size: 2,
-        host: None,
-    })
+    Some(held_round(0, rank, 2))
 }
 
 /// Agents 1 and 2 in round 0 of at most two nodes, and agent 3 in reserve.
@@ -27,15 +20,8 @@ fn with_spare(min: u32) -> World {
     for number in 1..=3 {
         world.join(number);
     }
-    let (addr, port) = ("n001".to_owned(), 4000);
-    world.operate(
-        1,
-        &Operation::Master {
-            round: 0,
-            addr,
-            port,
-        },
-    );
+    let (round, addr, port) = (0, "n001".to_owned(), 4000);
+    world.operate(1, &Operation::Master { round, addr, port });
     for number in 1..=3 {
         world.take(number);
     }
@@ -59,14 +45,6 @@ fn pass(world: &mut World, time: Duration) {
             world.operate(number, &Operation::Heartbeat);
         }
     }
-}
-
-fn forms(world: &mut World, number: u32) -> Option<u64> {
-    let events = world.take(number);
-    events.iter().find_map(|event| match event {
-        Event::Formed { round, .. } => Some(*round),
-        _ => None,
-    })
 }
 
 fn hears_that_it_is_over(world: &mut World, number: u32) -> bool {
@@ -266,8 +244,7 @@ fn the_word_that_they_have_ended_ends_the_wait_and_counts_for_no_later_one() {
 fn a_run_that_is_closed_waits_for_nobody() {
     let mut world = with_spare(1);
     lose(&mut world, &[1, 2]);
-    let run = "run".to_owned();
-    world.operate(3, &Operation::Close { run });
+    world.close(3);
     let note = &world.note.as_ref().unwrap().runs["run"];
     assert_eq!((note.closed, note.silent), (true, false));
     world.reattach(11, 1, held(0));

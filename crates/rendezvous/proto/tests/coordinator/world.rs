@@ -57,6 +57,27 @@ pub(crate) fn node(number: u32) -> NodeDesc {
     }
 }
 
+/// A round as the agent with this rank knows it.
+pub(crate) fn held_round(round: u64, rank: u32, size: u32) -> HeldRound {
+    HeldRound {
+        round,
+        rank,
+        master: Some(("n001".to_owned(), 4000)),
+        succeeded: false,
+        size,
+        host: None,
+    }
+}
+
+/// The number of the round that an agent has received; `None` if it has received none.
+pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
+    let events = world.take(number);
+    events.iter().find_map(|event| match event {
+        Event::Formed { round, .. } => Some(*round),
+        _ => None,
+    })
+}
+
 /// Where the connections of an agent come from.
 pub(crate) fn place(instance: u64) -> String {
     format!("10.0.1.{instance}:50000")
@@ -197,16 +218,13 @@ impl World {
 
     fn join_of(&self, node: NodeDesc, instance: u64) -> Join {
         Join {
-            instance,
-            run: "run".to_owned(),
-            node,
-            settings: self.settings,
             role: "default".to_owned(),
             local_world_size: 2,
             program: self.program.clone(),
             attempt: self.attempt,
             replaces: self.replaces.clone(),
             from: self.says_from.then(|| place(instance)),
+            ..Join::new(instance, "run", node, self.settings)
         }
     }
 
@@ -218,40 +236,38 @@ impl World {
         }
     }
 
-    /// Agent `number` goes on over a new connection.
-    pub(crate) fn reattach(&mut self, connection: u32, number: u32, holds: Option<HeldRound>) {
-        let reattach = Reattach {
+    /// Agent `number` goes on over a new connection, and says what `change` makes of its words.
+    fn reattach_as(&mut self, connection: u32, number: u32, change: impl FnOnce(&mut Reattach)) {
+        let mut reattach = Reattach {
             last: self.last(),
             join: self.join_of(node(number), u64::from(number)),
-            holds,
+            holds: None,
             left: None,
             leaves: false,
         };
+        change(&mut reattach);
         self.operate(connection, &Operation::Reattach(Box::new(reattach)));
+    }
+
+    /// Agent `number` goes on over a new connection.
+    pub(crate) fn reattach(&mut self, connection: u32, number: u32, holds: Option<HeldRound>) {
+        self.reattach_as(connection, number, |reattach| reattach.holds = holds);
     }
 
     /// The same, of an agent that has left this round and waits for the next one.
     pub(crate) fn reattach_after(&mut self, number: u32, left: Option<HeldRound>) {
-        let reattach = Reattach {
-            last: self.last(),
-            join: self.join_of(node(number), u64::from(number)),
-            holds: None,
-            left,
-            leaves: false,
-        };
-        self.operate(number, &Operation::Reattach(Box::new(reattach)));
+        self.reattach_as(number, number, |reattach| reattach.left = left);
     }
 
     /// Agent `number` says over a new connection that it leaves.
     pub(crate) fn leave_again(&mut self, connection: u32, number: u32) {
-        let reattach = Reattach {
-            last: self.last(),
-            join: self.join_of(node(number), u64::from(number)),
-            holds: None,
-            left: None,
-            leaves: true,
-        };
-        self.operate(connection, &Operation::Reattach(Box::new(reattach)));
+        self.reattach_as(connection, number, |reattach| reattach.leaves = true);
+    }
+
+    /// An agent ends the run.
+    pub(crate) fn close(&mut self, number: u32) {
+        let run = "run".to_owned();
+        self.operate(number, &Operation::Close { run });
     }
 
     /// The stream of a connection ends in order, which comes from this place as far as is known.

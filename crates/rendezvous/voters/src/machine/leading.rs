@@ -136,12 +136,10 @@ impl Voter {
         }
         group.voters.clone_from(&configuration.voters);
         if group.consensus.role().leads {
-            for (place, voter) in self.peers.all_leaving() {
-                if !configuration.has(voter) {
-                    let mut frame = Vec::new();
-                    Frame::Left.write(&mut frame);
-                    self.outbox.push(Output::ToPeer { place, frame });
-                }
+            let leaving = self.peers.all_leaving();
+            let left = leaving.filter(|(_, voter)| !configuration.has(*voter));
+            for (place, _) in left.collect::<Vec<_>>() {
+                self.send(place, &Frame::Left);
             }
         }
     }
@@ -158,12 +156,7 @@ impl Voter {
             }
         }
         if configuration.voters.len() < group.voters.len() {
-            let voters = configuration.voters.iter();
-            let places = voters.filter_map(|voter| match *voter == self.id {
-                true => Some(self.settings.own),
-                false => self.peers.place(*voter),
-            });
-            let voters = places.map(|place| self.endpoint(place)).collect();
+            let voters = self.addresses(&configuration.voters);
             self.log(group, Fact::Fewer { voters });
         }
     }
@@ -239,11 +232,9 @@ impl Voter {
         let note = Note {
             authority,
             is_partial,
-            voters: Vec::new(),
-            address: String::new(),
-            applied: (0, 0),
             votes: true,
             runs,
+            ..Note::default()
         };
         // Of coordinators of this group everything is known, so there is nothing to take over.
         let heard = group.consensus.role().heard;
@@ -288,26 +279,21 @@ impl Voter {
     /// more: of three voters two may end one after the other, and the last one goes on.
     pub(super) fn end(&mut self, now: Now) {
         let group = self.group.as_ref().filter(|group| !group.is_over());
-        let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
+        let is_deserted = self.peers.all_present().next().is_none();
         if group.is_none() {
             return self.retire();
         }
-        if places.is_empty() && self.is_alone() {
+        if is_deserted && self.is_alone() {
             // Agents are not to wait for a coordinator that nobody follows.
             self.coordinate(now, coordinator::Input::Ending);
             return self.retire();
         }
-        if places.is_empty() {
+        if is_deserted {
             // Without the others, it decides nothing any more.
             return self.give_up_hand_over();
         }
         self.ending = Some(now.mono + HAND_OVER_WITHIN);
-        let mut frame = Vec::new();
-        Frame::Leave.write(&mut frame);
-        for place in places {
-            let frame = frame.clone();
-            self.outbox.push(Output::ToPeer { place, frame });
-        }
+        self.send_all(&Frame::Leave);
         self.change_members(now);
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rdzv_consensus::membership::{self, Next as NextChange, View};
 use rdzv_consensus::wire::Frame;
-use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
+use rdzv_consensus::{self as consensus, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
-use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter, draw};
-use crate::peers::{Introduction, Peer, Whereabouts};
+use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter};
+use crate::peers::{Peer, Whereabouts};
 use crate::{Fact, Output};
 
 /// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
@@ -23,10 +23,17 @@ const MOST_UNSUITABLE: usize = 16;
 
 impl Voter {
     /// The process at another place has said who it is.
-    pub(super) fn introduced(&mut self, now: Now, from: ConnId, address: &str, peer: Introduction) {
+    ///
+    /// With its endpoint, and the run of its group if agents may join that.
+    pub(super) fn introduced(
+        &mut self,
+        now: Now,
+        from: ConnId,
+        (address, run): (&str, Option<&str>),
+        peer: Peer,
+    ) {
         let (voter, group) = (peer.voter, peer.group);
-        let theirs = peer.of_run.as_ref().map(|of_run| of_run.run.as_str());
-        if self.open.as_ref().map(OpenGroup::run) != theirs {
+        if self.open.as_ref().map(OpenGroup::run) != run {
             let why = "it is a voter of another run, or has another list of endpoints";
             self.unsuitable(address, why);
             return self.close(from, why);
@@ -41,9 +48,8 @@ impl Voter {
             self.unsuitable(address, why);
             return self.close(from, why);
         };
-        let of_run = peer.of_run.as_ref();
-        let theirs = of_run.map_or((0, false), |of_run| (of_run.rounds, of_run.votes));
-        let new = (self.peers).introduce(now.mono, (place, address), from, peer);
+        let theirs = (peer.rounds, peer.votes);
+        let new = self.peers.introduce(place, address, peer);
         if let Some(old) = new.replaced {
             self.dismiss(old, "the process at its place has another connection");
         }
@@ -72,11 +78,10 @@ impl Voter {
         if is_known || self.unsuitable.len() >= MOST_UNSUITABLE {
             return;
         }
-        self.unsuitable.insert(address.to_owned());
-        self.outbox.push(Output::Log(Fact::Unsuitable {
-            place: address.to_owned(),
-            why,
-        }));
+        let place = address.to_owned();
+        self.unsuitable.insert(place.clone());
+        self.outbox
+            .push(Output::Log(Fact::Unsuitable { place, why }));
     }
 
     /// Founds a group, if this is the process to do so, and every other place has said that it is in none.
@@ -178,34 +183,28 @@ impl Voter {
         let (leads, configuration) = (group.consensus.role().leads, group.consensus.appended());
         let mut invitations = Vec::new();
         for (at, peer) in self.peers.all_present().filter(|(_, peer)| peer.group == 0) {
-            let founder = group
-                .founders
-                .iter()
-                .position(|founder| *founder == peer.voter);
+            let mut founders = group.founders.iter();
+            let founder = founders.position(|founder| *founder == peer.voter);
             let place = configuration.places.get(&peer.voter).filter(|_| leads);
             let (place, voters) = match (founder, place) {
                 (Some(place), _) => (place as u8, group.founders.clone()),
                 (None, Some(place)) => {
                     let voters = group.voters.iter().copied();
-                    (
-                        *place,
-                        voters.filter(|voter| *voter != peer.voter).collect(),
-                    )
+                    let others = voters.filter(|voter| *voter != peer.voter);
+                    (*place, others.collect())
                 }
                 (None, None) => continue,
             };
-            let mut frame = Vec::new();
             let invite = Frame::Invite {
                 cluster: group.id,
                 epoch: u64::from(self.epoch),
                 place,
                 voters,
             };
-            invite.write(&mut frame);
-            invitations.push((at, frame));
+            invitations.push((at, invite));
         }
         for (place, frame) in invitations {
-            self.outbox.push(Output::ToPeer { place, frame });
+            self.send(place, &frame);
         }
     }
 
@@ -214,13 +213,11 @@ impl Voter {
         let Some(group) = self.group.as_ref().filter(|_| !self.has_retired) else {
             return false;
         };
+        let mut present = self.peers.all_present();
         // An invitation, a vote or a command may be lost with a connection.
         self.gate.is_refused()
             || group.consensus.role().leader.is_none()
-            || self
-                .peers
-                .all_present()
-                .any(|(_, peer)| self.awaits_invitation(group, peer))
+            || present.any(|(_, peer)| self.awaits_invitation(group, peer))
             || self.coordinates() && !self.is_settled(group, now)
             || self.awaits_agents()
     }
@@ -346,32 +343,33 @@ impl Voter {
         let Some(group) = &self.group else {
             return;
         };
-        let mut alive: BTreeSet<VoterId> = [self.id].into();
-        alive.extend(self.peers.all_present().map(|(_, peer)| peer.voter));
+        let (alive, configuration) = (self.all_in_contact(), group.consensus.configuration());
+        // A member that was not told of any voter cannot know if these could elect a leader.
+        let has_majority = !configuration.voters.is_empty() && configuration.is_majority(&alive);
         let is_lost = alive.len() == self.settings.places.len()
             && group.consensus.role().leader.is_none()
-            && !has_majority(group.consensus.configuration(), &alive);
+            && !has_majority;
+        if self.is_lost_for_good(now, is_lost) {
+            self.epoch = self.epoch.saturating_add(1);
+            self.outbox.push(Output::Log(Fact::GaveUp));
+            self.leave_group(None);
+            self.found_if_all_are_here(now);
+        }
+    }
+
+    /// The processes that are in contact, with this one and those that are about to end.
+    pub(super) fn all_in_contact(&self) -> BTreeSet<VoterId> {
+        let others = self.peers.all_present().map(|(_, peer)| peer.voter);
+        others.chain([self.id]).collect()
+    }
+
+    /// `true` if its group has looked lost for long enough.
+    pub(super) fn is_lost_for_good(&mut self, now: Now, is_lost: bool) -> bool {
         self.lost_since = match is_lost && self.ending.is_none() {
             true => self.lost_since.or(Some(now.mono)),
             false => None,
         };
-        let Some(since) = self.lost_since else {
-            return;
-        };
-        if now.mono.since(since) >= LOST_AFTER {
-            let role = group.consensus.role();
-            self.step_down(role.term);
-            (self.group, self.lost_since) = (None, None);
-            self.id = draw(&mut self.random);
-            self.epoch = self.epoch.saturating_add(1);
-            self.outbox.push(Output::Log(Fact::GaveUp));
-            self.greet();
-            self.found_if_all_are_here(now);
-        }
+        let is_over = |since| now.mono.since(since) >= LOST_AFTER;
+        self.lost_since.is_some_and(is_over)
     }
-}
-
-/// Whether these could elect a leader. A member that has not been told of any voter cannot know.
-fn has_majority(configuration: &Configuration, alive: &BTreeSet<VoterId>) -> bool {
-    !configuration.voters.is_empty() && configuration.is_majority(alive)
 }

@@ -22,7 +22,6 @@
 //! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of
 //! before), the group has one voter, and that is the one at the endpoint.
 
-use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ use rdzv_store_proto::wire::request::rendezvous as opcode;
 const MOST_PLACES: usize = 32;
 
 /// A voter's knowledge of a group that agents may join.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OpenGroup {
     run: String,
     most: usize,
@@ -79,16 +78,7 @@ impl OpenGroup {
             run: open.run,
             most: open.most,
             start: Some(open.start),
-            origin: Origin::default(),
-            begins_alone: false,
-            is_partial: false,
-            memory: None,
-            agents: Agents::default(),
-            announced: (Vec::new(), 0),
-            announced_members: Vec::new(),
-            leads_since: Mono::ZERO,
-            has_changed: false,
-            greeted: (0, false),
+            ..Self::default()
         }
     }
 
@@ -195,9 +185,8 @@ impl Voter {
             cluster: authority.cluster,
             term: u64::from(authority.epoch).saturating_sub(1),
             runs: runs.unwrap_or_default(),
-            others: Vec::new(),
-            applied: (0, 0),
             votes: true,
+            ..Memory::default()
         };
         memory.outdate(open.run());
         self.go_on_alone(now, memory);
@@ -283,12 +272,11 @@ impl Voter {
     }
 
     /// The addresses of members, as far as they are known.
-    fn addresses<'a>(&self, members: impl IntoIterator<Item = &'a VoterId>) -> Vec<String> {
-        let place = |member: &VoterId| match *member == self.id {
-            true => Some(self.settings.own),
-            false => self.peers.place(*member),
-        };
-        let places = members.into_iter().filter_map(place);
+    pub(super) fn addresses<'a>(
+        &self,
+        members: impl IntoIterator<Item = &'a VoterId>,
+    ) -> Vec<String> {
+        let places = members.into_iter().filter_map(|id| self.place_of(*id));
         places.map(|place| self.endpoint(place)).collect()
     }
 
@@ -300,28 +288,20 @@ impl Voter {
         let configuration = group.consensus.appended();
         let succession = configuration.succession(self.id);
         let voters = succession.iter().filter(|it| configuration.is_voter(**it));
-        let learners = succession
-            .iter()
-            .filter(|it| configuration.learners.contains(it));
+        let learners = &configuration.learners;
+        let learners = succession.iter().filter(|it| learners.contains(it));
         let mut addresses = self.addresses([self.id].iter().chain(voters));
         let count = u8::try_from(addresses.len()).unwrap_or(u8::MAX);
         addresses.extend(self.addresses(learners));
         let members = self.members_of(configuration);
         let Some(open) = &mut self.open else { return };
+        let announced = (addresses, count);
+        let was = std::mem::replace(&mut open.announced, announced.clone());
+        let agents: Vec<ConnId> = open.agents.all().filter(|_| was != announced).collect();
         if std::mem::replace(&mut open.announced_members, members.clone()) != members {
-            let mut frame = Vec::new();
-            Frame::Members(members).write(&mut frame);
-            let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
-            for place in places {
-                let frame = frame.clone();
-                self.outbox.push(Output::ToPeer { place, frame });
-            }
+            self.send_all(&Frame::Members(members));
         }
-        if (&open.announced.0, open.announced.1) != (&addresses, count) {
-            open.announced = (addresses, count);
-            let agents: Vec<ConnId> = open.agents.all().collect();
-            agents.into_iter().for_each(|agent| self.tell_agent(agent));
-        }
+        agents.into_iter().for_each(|agent| self.tell_agent(agent));
     }
 
     /// The members of a configuration, as far as their addresses are known.
@@ -339,9 +319,8 @@ impl Voter {
     pub(super) fn tell_newcomer(&mut self, place: usize) {
         let group = self.group.as_ref().filter(|_| self.coordinates());
         if let Some(group) = group.filter(|_| self.open.is_some()) {
-            let mut frame = Vec::new();
-            Frame::Members(self.members_of(group.consensus.appended())).write(&mut frame);
-            self.outbox.push(Output::ToPeer { place, frame });
+            let members = self.members_of(group.consensus.appended());
+            self.send(place, &Frame::Members(members));
         }
     }
 
@@ -480,11 +459,7 @@ impl Voter {
     /// Whether those vote who should, in a group that agents may join.
     pub(super) fn is_open_settled(&self, group: &Group, now: Mono) -> bool {
         let configuration = group.consensus.configuration();
-        let present: BTreeSet<VoterId> = (self.peers.all_present())
-            .filter(|(_, peer)| !peer.leaves)
-            .map(|(_, peer)| peer.voter)
-            .chain([self.id])
-            .collect();
+        let present = self.all_alive();
         let members = configuration.members();
         let learners = usize::from(present.len() == 2);
         members.iter().all(|member| present.contains(member))

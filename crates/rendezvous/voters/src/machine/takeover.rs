@@ -33,7 +33,7 @@ use rdzv_rendezvous_proto::coordinator::{Note, RunNote};
 const UNKNOWN_TERMS: u64 = 1000;
 
 /// The memory of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: u64,
     pub(super) term: u64,
@@ -120,12 +120,8 @@ impl Voter {
         let places = self.settings.places.iter().enumerate();
         let others = places.filter(|(at, place)| *at != self.settings.own && !place.is_empty());
         Memory {
-            cluster: 0,
-            term: 0,
-            runs: BTreeMap::new(),
             others: others.map(|(_, place)| place.clone()).collect(),
-            applied: (0, 0),
-            votes: false,
+            ..Memory::default()
         }
     }
 
@@ -214,8 +210,7 @@ impl Voter {
     /// Leaves a group that can never decide again, as members of its majority have certainly ended. Its memory stays.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
-        let mut alive: BTreeSet<VoterId> = [self.id].into();
-        alive.extend(self.peers.all_present().map(|(_, peer)| peer.voter));
+        let alive = self.all_in_contact();
         let configuration = group.consensus.configuration();
         let mut voters = configuration.voters.union(&configuration.outgoing);
         let own = self.endpoint(self.settings.own);
@@ -228,12 +223,7 @@ impl Voter {
         let is_lost = self.settings.rules.has(Rule::LostGroupsAreLeft)
             && group.consensus.role().leader.is_none()
             && !(is_needed && can_decide);
-        self.lost_since = match is_lost && self.ending.is_none() {
-            true => self.lost_since.or(Some(now.mono)),
-            false => None,
-        };
-        let is_over = |since| now.mono.since(since) >= super::LOST_AFTER;
-        if self.lost_since.is_some_and(is_over) {
+        if self.is_lost_for_good(now, is_lost) {
             let memory = self.memory(None);
             self.leave_group(memory);
             self.take_over_if_all_are_here(now);

@@ -97,7 +97,7 @@ impl Voter {
         views.collect()
     }
 
-    fn place_of(&self, id: VoterId) -> Option<usize> {
+    pub(super) fn place_of(&self, id: VoterId) -> Option<usize> {
         match id == self.id {
             true => Some(self.settings.own),
             false => self.peers.place(id),
@@ -134,7 +134,7 @@ impl Voter {
     }
 
     /// The processes that are in contact, this one among them.
-    fn all_alive(&self) -> BTreeSet<VoterId> {
+    pub(super) fn all_alive(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let others = others.map(|(_, peer)| peer.voter);
         others.chain([self.id]).collect()

@@ -69,7 +69,7 @@ impl Run {
 
     /// A node of the last round is not expected any more.
     fn await_no_more(&mut self, node: &NodeDesc) {
-        if let Some(forming) = self.round.forming_mut() {
+        if let Round::Forming(forming) = &mut self.round {
             forming.awaited.remove(node);
         } else if let Some(formed) = self.round.formed_mut() {
             formed.awaited.remove(node);

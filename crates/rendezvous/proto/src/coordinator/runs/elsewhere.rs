@@ -19,6 +19,7 @@
 //! and members of the other one are notified that their round is over. Nor do voters wait, whose
 //! record is replicated.
 
+use super::round::Round;
 use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::wire::{Authority, Event, HeldRound, LastCoordinator};
@@ -41,9 +42,7 @@ impl Run {
     pub(in crate::coordinator) fn may_be_of(&self, last: &LastCoordinator) -> bool {
         match self.elsewhere() {
             Some(known) => known.cluster == last.cluster,
-            None => {
-                self.knows_no_round() && self.context.origin.rules.has(Rule::OthersMayCoordinate)
-            }
+            None => self.knows_no_round() && self.origin.rules.has(Rule::OthersMayCoordinate),
         }
     }
 
@@ -87,7 +86,7 @@ impl Run {
 
     /// The coordinator of a cluster has certainly ended.
     pub(in crate::coordinator) fn decide(&mut self, now: Now, cluster: u64) {
-        if let Some(recovery) = self.round.recovery_mut() {
+        if let Round::Recovering(_, recovery) = &mut self.round {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
             if recovery.elsewhere.take_if(ended).is_some() {
                 let search = &mut recovery.search;
@@ -99,17 +98,14 @@ impl Run {
 
     /// Logs that the run is undecided, here and where the members are.
     pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
-        let Some(recovering) = self.recovering(now) else {
-            return;
-        };
-        let Some(address) = recovering.elsewhere.clone() else {
+        let (Some(last), Some(recovering)) = (self.elsewhere(), self.recovering(now)) else {
             return;
         };
         out.push(Effect::Recovering(recovering));
         for node in self.nodes.participants.keys() {
             let agent = self.agents.get(node);
             if agent.is_some_and(|agent| agent.join.from.is_some()) {
-                let address = address.clone();
+                let address = last.address.clone();
                 out.push(Effect::Notify(node.clone(), Event::Undecided { address }));
             }
         }

@@ -7,7 +7,6 @@
 //!   enough from the beginning: after a change, there is no other node to wait for; or
 //! * with at least `min_nodes`, when the last call is over.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::leases::AgentLease;
@@ -55,7 +54,7 @@ impl Run {
         match &self.round {
             Round::Forming(_) => self.report_soon(now),
             Round::Held(_) | Round::Over(_) => self.step_in(now, out),
-            Round::Silent(..) | Round::Recovering(..) | Round::Closed(_) => {}
+            Round::Silent(..) | Round::Recovering(..) | Round::Closed { .. } => {}
         }
     }
 
@@ -71,13 +70,9 @@ impl Run {
     /// A round of this number forms.
     pub(super) fn begin_round(&mut self, now: Now, number: u64) {
         let last = self.round.announced();
-        let (awaited, older_ends) = match self.round.take() {
-            Round::Forming(forming) => (forming.awaited, forming.older_ends),
-            Round::Held(formed)
-            | Round::Over(formed)
-            | Round::Silent(formed, _)
-            | Round::Recovering(formed, _) => (formed.awaited, None),
-            Round::Closed(_) => (BTreeSet::new(), None),
+        let (awaited, older_ends) = match &mut self.round {
+            Round::Forming(forming) => (std::mem::take(&mut forming.awaited), forming.older_ends),
+            other => (other.take_formed().unwrap_or_default().awaited, None),
         };
         // Agents of ours that may come back are still participants or wait already.
         let coming = awaited.len() + self.nodes.waiting.len();
@@ -94,10 +89,7 @@ impl Run {
 
     /// Nodes that have joined the round that forms, or may yet come back to it.
     pub(super) fn taken(&self) -> usize {
-        let awaited = self
-            .round
-            .forming()
-            .map_or(0, |forming| forming.awaited.len());
+        let awaited = self.round.forming().map_or(0, |it| it.awaited.len());
         self.nodes.participants.len() + awaited
     }
 
@@ -105,15 +97,11 @@ impl Run {
     ///
     /// Former participants first.
     fn promote(&mut self, now: Now) {
-        if !self.nodes.waiting.is_empty() {
-            let waiting: Vec<NodeDesc> = self.nodes.waiting.iter().cloned().collect();
-            let (former, new): (Vec<_>, Vec<_>) = waiting
-                .into_iter()
-                .filter(|node| self.is_joining(node))
-                .partition(|node| self.former.contains(node));
-            for node in former.iter().chain(&new) {
-                self.admit(now, node);
-            }
+        let waiting = self.nodes.waiting.iter().cloned();
+        let joining = waiting.filter(|node| self.is_joining(node));
+        let (former, new): (Vec<_>, Vec<_>) = joining.partition(|node| self.former.contains(node));
+        for node in former.iter().chain(&new) {
+            self.admit(now, node);
         }
         while self.taken() < self.settings.max_nodes as usize {
             let mut surplus = self.nodes.surplus.iter();
@@ -129,7 +117,7 @@ impl Run {
     pub(super) fn call_last(&mut self, now: Now) {
         let is_enough = self.nodes.participants.len() >= self.settings.min_nodes as usize;
         let timeout = self.settings.last_call_timeout;
-        if let Some(forming) = self.round.forming_mut()
+        if let Round::Forming(forming) = &mut self.round
             && forming.last_call.is_none()
             && is_enough
         {
@@ -143,7 +131,7 @@ impl Run {
     /// Ends the last call if too few nodes are left.
     pub(super) fn end_last_call_of_few(&mut self) {
         let is_few = self.nodes.participants.len() < self.settings.min_nodes as usize;
-        if let Some(forming) = self.round.forming_mut()
+        if let Round::Forming(forming) = &mut self.round
             && is_few
         {
             forming.last_call = None;
@@ -194,7 +182,7 @@ impl Run {
     fn log_last_call(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let nodes = self.nodes.participants.len() as u32;
         let room = self.settings.max_nodes.saturating_sub(nodes);
-        let Some(forming) = self.round.forming_mut() else {
+        let Round::Forming(forming) = &mut self.round else {
             return;
         };
         let (Some(end), false) = (forming.last_call, forming.is_logged) else {
@@ -225,7 +213,7 @@ impl Run {
             programs: self.programs_of(&self.former),
             ..Formed::new(number)
         });
-        if self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
+        if self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
         let infos = self.infos();
@@ -243,10 +231,8 @@ impl Run {
             let Some(agent) = self.agents.get_mut(node) else {
                 continue;
             };
-            let was = std::mem::replace(&mut agent.phase, Phase::Member { lease });
-            if let Some(at) = was.join_ends() {
-                self.join_timers.remove(&(at, node.clone()));
-            }
+            agent.phase = Phase::Member { lease };
+            self.join_timers.remove(node);
             let assignment = assignments.as_ref();
             let event = Event::Formed {
                 round: number,
@@ -256,7 +242,7 @@ impl Run {
             };
             out.push(Effect::Notify(node.clone(), event));
         }
-        if !self.context.origin.rules.has(Rule::RecordsBeforeNotice) {
+        if !self.origin.rules.has(Rule::RecordsBeforeNotice) {
             self.record_round(out);
         }
         self.seek_master(now);
@@ -322,7 +308,7 @@ impl Run {
     /// Schedules a report to waiting agents if other nodes have come than reported.
     fn report_soon(&mut self, now: Now) {
         let count = self.nodes.participants.len();
-        if let Some(forming) = self.round.forming_mut()
+        if let Round::Forming(forming) = &mut self.round
             && forming.reported != count
         {
             forming.report_at.get_or_insert(now.mono + REPORT_WITHIN);
@@ -332,7 +318,7 @@ impl Run {
     /// Reports who has come to agents that have waited for long, if it is time to.
     fn report_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let count = self.nodes.participants.len();
-        let Some(forming) = self.round.forming_mut() else {
+        let Round::Forming(forming) = &mut self.round else {
             return;
         };
         if forming.report_at.is_none_or(|at| at > now.mono) {
@@ -340,7 +326,7 @@ impl Run {
         }
         (forming.reported, forming.report_at) = (count, None);
         for (node, agent) in &self.agents {
-            if let Phase::Joining { since, .. } = agent.phase
+            if let Phase::Joining { since } = agent.phase
                 && agent.join.program.is_some()
                 && now.mono.since(since) >= REPORT_AFTER
             {
@@ -364,10 +350,10 @@ impl Run {
 
     /// Ends the waits that are over.
     pub(super) fn end_waits(&mut self, now: Now) {
-        if let Some(recovery) = self.round.recovery_mut() {
+        if let Round::Recovering(_, recovery) = &mut self.round {
             recovery.older_ends = recovery.older_ends.filter(|at| *at > now.mono);
         }
-        if let Some(forming) = self.round.forming_mut() {
+        if let Round::Forming(forming) = &mut self.round {
             if forming.awaited_ends.is_some_and(|at| at <= now.mono) {
                 forming.awaited_ends = None;
                 forming.awaited.clear();
@@ -380,7 +366,7 @@ impl Run {
     pub(super) fn report(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.report_if_due(now, out);
         if self.last_call_ends().is_some_and(|end| end <= now.mono)
-            && let Some(forming) = self.round.forming_mut()
+            && let Round::Forming(forming) = &mut self.round
         {
             // Too few are left for it to have had an effect.
             forming.last_call = None;
@@ -393,11 +379,10 @@ impl Run {
             // A surplus node waits for as long as the job runs.
             return self.restart_join_timer(now, node);
         }
-        let agent = self.agents.get(node);
-        let Some(Phase::Joining { since, .. }) = agent.map(|agent| &agent.phase) else {
+        let Some(Phase::Joining { since }) = self.phase(node) else {
             return;
         };
-        let elapsed = now.mono.since(*since);
+        let elapsed = now.mono.since(since);
         let nodes = &self.nodes;
         let here: Vec<&NodeDesc> = if self.round.is_formed() {
             nodes.waiting.iter().collect()

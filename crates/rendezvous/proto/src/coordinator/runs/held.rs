@@ -16,34 +16,28 @@ impl Run {
         if self.is_undecided() {
             return;
         }
-        let round = match self.round.take() {
-            Round::Held(formed) => {
-                let number = formed.number;
-                self.round = Round::Over(formed);
-                number
-            }
-            Round::Recovering(formed, mut recovery) => {
-                let was = std::mem::replace(&mut recovery.is_ended, true);
-                let number = formed.number;
-                self.round = Round::Recovering(formed, recovery);
-                if was {
-                    return;
-                }
-                number
-            }
-            other => {
-                self.round = other;
-                return;
-            }
-        };
+        match &mut self.round {
+            Round::Held(formed) => self.round = Round::Over(std::mem::take(formed)),
+            Round::Recovering(_, recovery) if !recovery.is_ended => recovery.is_ended = true,
+            _ => return,
+        }
+        self.notify_members(&self.membership(self.round.number(), reason), out);
+    }
+
+    /// The event that a round does not hold any more.
+    pub(super) fn membership(&self, round: u64, reason: &str) -> Event {
+        Event::Membership {
+            round,
+            waiting: self.nodes.waiting.len() as u32,
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// Notifies each agent that is in the round.
+    pub(super) fn notify_members(&self, event: &Event, out: &mut Outbox<Effect>) {
         for (node, agent) in &self.agents {
             if let Phase::Member { .. } = agent.phase {
-                let event = Event::Membership {
-                    round,
-                    waiting: self.nodes.waiting.len() as u32,
-                    reason: reason.to_owned(),
-                };
-                out.push(Effect::Notify(node.clone(), event));
+                out.push(Effect::Notify(node.clone(), event.clone()));
             }
         }
     }
@@ -118,7 +112,7 @@ impl Run {
         // An agent that reattaches sends it again.
         if let Some(formed) = self.round.formed_mut()
             && !formed.failed.insert(failed.clone())
-            && self.context.began.is_some()
+            && self.began.is_some()
         {
             return;
         }

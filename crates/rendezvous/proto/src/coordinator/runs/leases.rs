@@ -40,12 +40,16 @@ pub(super) enum AgentLease {
 impl Run {
     /// `true` if the round can have a fence.
     fn can_have_fence(&self) -> bool {
-        let accepts = |node| {
-            let agent = self.agents.get(node);
-            agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
-        };
-        let participants = &self.nodes.participants;
-        self.voters >= LEAST_VOTERS && self.is_recoverable() && participants.keys().all(accepts)
+        let mut participants = self.nodes.participants.keys();
+        self.voters >= LEAST_VOTERS
+            && self.is_recoverable()
+            && participants.all(|node| self.accepts_fence(node))
+    }
+
+    /// `true` if an agent accepts a fence.
+    fn accepts_fence(&self, node: &NodeDesc) -> bool {
+        let agent = self.agents.get(node);
+        agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
     }
 
     /// The length of the leases of the round.
@@ -68,7 +72,7 @@ impl Run {
         if self.record.lease.is_zero() {
             Duration::ZERO
         } else {
-            fence::lost_after(self.record.lease, self.context.origin.rules)
+            fence::lost_after(self.record.lease, self.origin.rules)
         }
     }
 
@@ -76,8 +80,8 @@ impl Run {
     ///
     /// Zero if it is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
-        let rules = self.context.origin.rules;
-        match self.agents.get(node).map(|agent| agent.phase) {
+        let rules = self.origin.rules;
+        match self.phase(node) {
             Some(Phase::Member { lease })
                 if lease != AgentLease::None && rules.has(Rule::LeasesAreAwaited) =>
             {
@@ -103,7 +107,12 @@ impl Run {
         };
         if self.can_have_fence() {
             if is_held && self.record.lease.is_zero() {
-                self.grant_all(out);
+                // Participants now ask for a lease.
+                let participants = self.nodes.participants.keys().cloned();
+                for node in participants.collect::<Vec<_>>() {
+                    self.grant(&node);
+                    self.announce_fence(&node, true, out);
+                }
                 self.record_fence(out);
             }
             return;
@@ -121,22 +130,10 @@ impl Run {
         }
     }
 
-    /// Turns the fence on, so that participants ask for a lease.
-    fn grant_all(&mut self, out: &mut Outbox<Effect>) {
-        let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
-        for node in participants {
-            self.grant(&node);
-            self.announce_fence(&node, true, out);
-        }
-    }
-
     /// Records that the round has a fence if each participant has reported a lease.
     fn record_fence(&mut self, out: &mut Outbox<Effect>) {
         let lease = AgentLease::Held;
-        let holds = |node| {
-            let agent = self.agents.get(node);
-            agent.is_some_and(|agent| agent.phase == Phase::Member { lease })
-        };
+        let holds = |node| self.phase(node) == Some(Phase::Member { lease });
         if matches!(self.round, Round::Held(_))
             && self.record.lease.is_zero()
             && self.nodes.participants.keys().all(holds)
@@ -149,11 +146,10 @@ impl Run {
 
     /// Notifies a participant that reattaches, and need not have received the last event.
     pub(super) fn repeat_fence(&self, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        let agent = self.agents.get(node);
-        let is_granted = agent.is_some_and(|agent| match agent.phase {
-            Phase::Member { lease } => lease != AgentLease::None,
+        let is_granted = match self.phase(node) {
+            Some(Phase::Member { lease }) => lease != AgentLease::None,
             _ => false,
-        });
+        };
         let is_recorded = !self.record.lease.is_zero();
         let acts = is_recorded || is_granted && self.voters >= LEAST_VOTERS;
         self.announce_fence(node, acts, out);
@@ -161,8 +157,7 @@ impl Run {
 
     /// Notifies a participant whether its round has a fence.
     pub(super) fn announce_fence(&self, node: &NodeDesc, acts: bool, out: &mut Outbox<Effect>) {
-        let agent = self.agents.get(node);
-        if agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto) {
+        if self.accepts_fence(node) {
             let round = self.round.number();
             let event = Event::Fence { round, acts };
             out.push(Effect::Notify(node.clone(), event));

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Effect, Phase, Run};
+use super::{Effect, Run};
 use crate::NodeDesc;
 use crate::coordinator::keys::{self, Field};
 use crate::coordinator::wire::Event;
@@ -208,16 +208,12 @@ impl Run {
     }
 
     fn announce_master(&mut self, addr: String, port: u16, out: &mut Outbox<Effect>) {
-        for (node, agent) in &self.agents {
-            if let Phase::Member { .. } = agent.phase {
-                let event = Event::Master {
-                    round: self.round.number(),
-                    addr: addr.clone(),
-                    port,
-                };
-                out.push(Effect::Notify(node.clone(), event));
-            }
-        }
+        let event = Event::Master {
+            round: self.round.number(),
+            addr: addr.clone(),
+            port,
+        };
+        self.notify_members(&event, out);
         self.set_master(addr, port);
     }
 }

@@ -33,14 +33,14 @@ mod torchrun;
 pub use self::recovering::WINDOW as RECOVERY_WINDOW;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use self::leases::AgentLease;
 use self::master::Stored;
-use self::round::{Closed, Forming, Round};
+use self::round::{Forming, Round};
 use self::torchrun::TorchrunForm;
 use super::Origin;
+use super::deadlines::Deadlines;
 use super::note::RunNote;
 use super::wire::{Event, Join, Program, Refusal};
 use crate::last_call::LastCall;
@@ -88,7 +88,11 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
-    context: Arc<Context>,
+    /// Time at which the coordinator began.
+    ///
+    /// `None` if no other one follows it, so that nothing is left to the next one.
+    began: Option<Mono>,
+    origin: Origin,
     /// The settings of the run, and the agent that sent them.
     ///
     /// The first of ours, and again the first after there has been none in between.
@@ -96,7 +100,7 @@ pub(super) struct Run {
     settings_of: Option<NodeDesc>,
     agents: BTreeMap<NodeDesc, Agent>,
     /// Ends of joins, by time.
-    join_timers: BTreeSet<(Mono, NodeDesc)>,
+    join_timers: Deadlines<NodeDesc>,
     /// Voters behind the coordinator; 0 without a group.
     voters: u32,
     nodes: Nodes,
@@ -108,16 +112,6 @@ pub(super) struct Run {
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
     torchrun: TorchrunForm,
-}
-
-/// Knowledge of the coordinator that does not change.
-#[derive(Debug, Default)]
-pub(super) struct Context {
-    /// Time at which the coordinator began.
-    ///
-    /// `None` if no other one follows it, so that nothing is left to the next one.
-    pub(super) began: Option<Mono>,
-    pub(super) origin: Origin,
 }
 
 /// The nodes of a run.
@@ -161,8 +155,6 @@ enum Phase {
     Joining {
         /// Time at which its join came, or began again.
         since: Mono,
-        /// Time at which the join fails.
-        ends: Option<Mono>,
     },
     /// It is in the round that was announced to it.
     Member { lease: AgentLease },
@@ -170,51 +162,48 @@ enum Phase {
     Dropped,
 }
 
-impl Phase {
-    fn join_ends(self) -> Option<Mono> {
-        match self {
-            Self::Joining { ends, .. } => ends,
-            Self::Member { .. } | Self::Dropped => None,
-        }
-    }
-}
-
 /// Returns the reason why a join cannot be accepted in any round.
 ///
 /// `None` if it can.
 pub(super) fn unusable(join: &Join) -> Option<String> {
-    let Settings {
-        min_nodes,
-        max_nodes,
-        join_timeout,
-        last_call_timeout,
-        keep_alive_interval,
-        keep_alive_max_attempt,
-        node_timeout,
-        ..
-    } = join.settings;
-    let sensible = |time: Duration| time <= LONGEST;
+    let settings = &join.settings;
+    let (min_nodes, max_nodes) = (settings.min_nodes, settings.max_nodes);
+    let times = [
+        settings.join_timeout,
+        settings.last_call_timeout,
+        settings.keep_alive_interval,
+        settings.node_timeout,
+    ];
     if join.run.is_empty() {
         Some("the run id is empty".to_owned())
     } else if min_nodes == 0 || max_nodes < min_nodes {
         Some(format!("{min_nodes} to {max_nodes} nodes cannot be"))
-    } else if keep_alive_interval.is_zero()
-        || keep_alive_max_attempt == 0
-        || keep_alive_max_attempt > MOST_ATTEMPTS
-        || node_timeout < silence::LEAST
-        || ![
-            join_timeout,
-            last_call_timeout,
-            keep_alive_interval,
-            node_timeout,
-        ]
-        .into_iter()
-        .all(sensible)
+    } else if settings.keep_alive_interval.is_zero()
+        || !(1..=MOST_ATTEMPTS).contains(&settings.keep_alive_max_attempt)
+        || settings.node_timeout < silence::LEAST
+        || times.iter().any(|time| *time > LONGEST)
     {
         Some("the timeouts must be more than nothing and less than ten years".to_owned())
     } else {
         None
     }
+}
+
+/// The settings that all agents of a run share, as the user writes them.
+///
+/// `None` for one that the agent has not sent.
+fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
+    let seconds = |time: Duration| Some(format!("{} s", time.as_secs_f64()));
+    let nodes = format!("{}:{}", settings.min_nodes, settings.max_nodes);
+    let attempts = settings.keep_alive_max_attempt.to_string();
+    [
+        ("--nnodes", Some(nodes)),
+        ("last_call_timeout", seconds(settings.last_call_timeout)),
+        ("keep_alive_interval", seconds(settings.keep_alive_interval)),
+        ("node_timeout", seconds(settings.node_timeout)),
+        ("keep_alive_max_attempt", Some(attempts)),
+        ("fence", settings.fence.name().map(str::to_owned)),
+    ]
 }
 
 /// The refusal of a surplus node when the run ends.
@@ -236,12 +225,12 @@ fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
 }
 
 impl Run {
-    pub(super) fn new(id: &str, context: Context, voters: u32) -> Self {
-        let older_ends = context.began.map(|began| began + recovering::UNNOTED);
-        let context = Arc::new(context);
+    pub(super) fn new(id: &str, began: Option<Mono>, origin: Origin, voters: u32) -> Self {
+        let older_ends = began.map(|began| began + recovering::UNNOTED);
         Self {
             id: id.to_owned(),
-            context,
+            began,
+            origin,
             voters,
             round: Round::Forming(Forming {
                 older_ends,
@@ -251,22 +240,25 @@ impl Run {
         }
     }
 
+    /// The state of an agent; `None` if it is not in the run.
+    fn phase(&self, node: &NodeDesc) -> Option<Phase> {
+        self.agents.get(node).map(|agent| agent.phase)
+    }
+
     /// `true` if an agent participates in the round that was announced last.
     pub(super) fn is_member(&self, node: &NodeDesc) -> bool {
-        let agent = self.agents.get(node);
-        agent.is_some_and(|agent| matches!(agent.phase, Phase::Member { .. }))
+        matches!(self.phase(node), Some(Phase::Member { .. }))
     }
 
     /// `true` if an agent waits for a round.
     fn is_joining(&self, node: &NodeDesc) -> bool {
-        let agent = self.agents.get(node);
-        agent.is_some_and(|agent| matches!(agent.phase, Phase::Joining { .. }))
+        matches!(self.phase(node), Some(Phase::Joining { .. }))
     }
 
     /// `true` if an agent participates, or waits to.
     pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
-        let agent = self.agents.get(node);
-        agent.is_some_and(|agent| agent.phase != Phase::Dropped)
+        self.phase(node)
+            .is_some_and(|phase| phase != Phase::Dropped)
     }
 
     /// `epoch` coordinators came before this one, of which nothing more is known.
@@ -274,11 +266,11 @@ impl Run {
     /// If no agent in contact knows the number of the last round, the next one has a number that
     /// none of them has given out.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
-        if !self.context.origin.rules.has(Rule::NumbersJump) {
+        if !self.origin.rules.has(Rule::NumbersJump) {
             return;
         }
         let least = u64::from(epoch) << ROUNDS_OF_EPOCH;
-        if let Some(forming) = self.round.forming_mut() {
+        if let Round::Forming(forming) = &mut self.round {
             if forming.last.is_none() {
                 forming.number = forming.number.max(least);
             }
@@ -308,6 +300,11 @@ impl Run {
     /// `true` if no agent of ours is left, so that the coordinator can notify none.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
+    }
+
+    /// `true` if this is the agent in the process of the coordinator.
+    pub(super) fn is_in_process(&self, join: &Join) -> bool {
+        self.origin.agent == Some(join.instance)
     }
 
     pub(super) fn id(&self) -> &str {
@@ -364,14 +361,11 @@ impl Run {
         self.speaks(join.instance);
         // An agent of torchrun with that name cannot be; what it left behind is ours.
         self.torchrun.heartbeats.remove(&node);
-        self.stop_join_timer(&node);
+        self.join_timers.remove(&node);
         for instance in std::mem::take(&mut join.replaces) {
             self.ended(now, instance, &node, out);
         }
-        let phase = Phase::Joining {
-            since: now.mono,
-            ends: None,
-        };
+        let phase = Phase::Joining { since: now.mono };
         self.agents
             .insert(node.clone(), Agent { join: *join, phase });
         self.restart_join_timer(now, &node);
@@ -399,11 +393,8 @@ impl Run {
     fn other_program(&self, join: &Join) -> Option<String> {
         let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
         let (first, ours) = self.agents.iter().find_map(|(node, agent)| {
-            let ours = agent
-                .join
-                .program
-                .as_ref()
-                .filter(|ours| !ours.has_run_id)?;
+            let program = agent.join.program.as_ref();
+            let ours = program.filter(|ours| !ours.has_run_id)?;
             (ours.fingerprint != theirs.fingerprint).then_some((node, ours))
         })?;
         let another = match ours.name == theirs.name {
@@ -423,41 +414,10 @@ impl Run {
         if self.agents.keys().all(|node| *node == join.node) {
             return None;
         }
-        let (ours, theirs) = (&self.settings, &join.settings);
-        let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
-        let compared = [
-            (
-                "--nnodes",
-                format!("{}:{}", ours.min_nodes, ours.max_nodes),
-                format!("{}:{}", theirs.min_nodes, theirs.max_nodes),
-            ),
-            (
-                "last_call_timeout",
-                seconds(ours.last_call_timeout),
-                seconds(theirs.last_call_timeout),
-            ),
-            (
-                "keep_alive_interval",
-                seconds(ours.keep_alive_interval),
-                seconds(theirs.keep_alive_interval),
-            ),
-            (
-                "node_timeout",
-                seconds(ours.node_timeout),
-                seconds(theirs.node_timeout),
-            ),
-            (
-                "keep_alive_max_attempt",
-                ours.keep_alive_max_attempt.to_string(),
-                theirs.keep_alive_max_attempt.to_string(),
-            ),
-        ];
-        let fences = match (ours.fence.name(), theirs.fence.name()) {
-            (Some(ours), Some(theirs)) => Some(("fence", ours.to_owned(), theirs.to_owned())),
-            _ => None,
-        };
-        let mut compared = compared.into_iter().chain(fences);
-        let (what, ours, theirs) = compared.find(|(_, a, b)| a != b)?;
+        let ours = compared(&self.settings).into_iter();
+        let both = ours.zip(compared(&join.settings));
+        let mut both = both.filter_map(|((what, ours), (_, theirs))| Some((what, ours?, theirs?)));
+        let (what, ours, theirs) = both.find(|(_, ours, theirs)| ours != theirs)?;
         Some(format!(
             "node {} joined run '{}' with {what} {theirs}, but node {first} with {ours}: start all \
              agents of a run with the same settings",
@@ -488,7 +448,7 @@ impl Run {
     }
 
     fn remove_agent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
-        self.stop_join_timer(node);
+        self.join_timers.remove(node);
         if let Some(agent) = self.agents.remove(node)
             && !self.record.silent
         {
@@ -502,14 +462,14 @@ impl Run {
         if self.is_closed() {
             return;
         }
-        let closed = Closed {
+        let closed = Round::Closed {
             number: self.round.number(),
             was_formed: self.round.is_formed(),
         };
-        let last = std::mem::replace(&mut self.round, Round::Closed(closed));
+        let last = std::mem::replace(&mut self.round, closed);
         let programs = last.formed().map_or(&[][..], |formed| &formed.programs[..]);
         self.torchrun.outdate();
-        self.record.closed = self.context.origin.rules.has(Rule::EndIsRecorded);
+        self.record.closed = self.origin.rules.has(Rule::EndIsRecorded);
         self.record.silent = false;
         out.push(Effect::Note(self.record.clone()));
         for (node, agent) in &mut self.agents {
@@ -523,7 +483,7 @@ impl Run {
             agent.phase = Phase::Dropped;
             out.push(Effect::Notify(node.clone(), event));
         }
-        self.join_timers.clear();
+        self.join_timers = Deadlines::default();
     }
 
     pub(super) fn status(&self) -> Event {
@@ -539,7 +499,7 @@ impl Run {
         let heartbeats = self.torchrun.heartbeats.values();
         let silent = heartbeats.map(|(_, seen)| *seen + lost_after).min();
         [
-            self.join_timers.first().map(|(at, _)| *at),
+            self.join_timers.next(),
             silent,
             self.forming_deadline(),
             self.master_deadline(),
@@ -554,10 +514,7 @@ impl Run {
     ///
     /// If this process has been held up (`late`), so have the heartbeats that wait to be read.
     pub(super) fn tick(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
-        while let Some((at, _)) = self.join_timers.first()
-            && *at <= now.mono
-            && let Some((_, node)) = self.join_timers.pop_first()
-        {
+        while let Some((_, node)) = self.join_timers.take_due(now.mono) {
             self.expire_join(now, &node, out);
         }
         self.expire_torchrun(now, late, out);
@@ -570,23 +527,10 @@ impl Run {
 
     /// The join of an agent begins, or begins again.
     fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
-        self.stop_join_timer(node);
         if let Some(agent) = self.agents.get_mut(node) {
+            agent.phase = Phase::Joining { since: now.mono };
             let ends = now.mono + agent.join.settings.join_timeout;
-            agent.phase = Phase::Joining {
-                since: now.mono,
-                ends: Some(ends),
-            };
-            self.join_timers.insert((ends, node.clone()));
-        }
-    }
-
-    /// An agent does not wait for a round any more.
-    fn stop_join_timer(&mut self, node: &NodeDesc) {
-        if let Some(agent) = self.agents.get(node)
-            && let Some(at) = agent.phase.join_ends()
-        {
-            self.join_timers.remove(&(at, node.clone()));
+            self.join_timers.set(node, ends);
         }
     }
 }

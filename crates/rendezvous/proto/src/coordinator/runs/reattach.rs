@@ -18,7 +18,7 @@ impl Run {
         successor: &NodeDesc,
         out: &mut Outbox<Effect>,
     ) {
-        if !self.context.origin.rules.has(Rule::SuccessorsProve) {
+        if !self.origin.rules.has(Rule::SuccessorsProve) {
             return;
         }
         self.speaks(instance);
@@ -87,7 +87,7 @@ impl Run {
         if let Some(held) = &holds
             && held.succeeded
             && self.has_succeeded(held.round)
-            && self.context.origin.rules.has(Rule::SuccessIsKept)
+            && self.origin.rules.has(Rule::SuccessIsKept)
         {
             let round = held.round;
             out.push(Effect::Notify(node.clone(), Event::AllSucceeded { round }));
@@ -127,7 +127,7 @@ impl Run {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
             let is_last = agent.attempt().is_some() && agent.attempt() == join.attempt;
-            self.context.began.is_some() && is_last && agent.join.instance == join.instance
+            self.began.is_some() && is_last && agent.join.instance == join.instance
         })
     }
 
@@ -141,12 +141,6 @@ impl Run {
         if self.round.is_ended() {
             // It has never received the round, which does not hold any more: it waits for the next
             // one.
-            if let Some(agent) = self.agents.get_mut(node) {
-                agent.phase = Phase::Joining {
-                    since: now.mono,
-                    ends: None,
-                };
-            }
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
         }
@@ -208,11 +202,7 @@ impl Run {
             Round::Silent(..) => "nothing was heard of any of its nodes",
             _ => "the others went on while this node had no connection",
         };
-        let event = Event::Membership {
-            round,
-            waiting: self.nodes.waiting.len() as u32,
-            reason: reason.to_owned(),
-        };
+        let event = self.membership(round, reason);
         out.push(Effect::Notify(node.clone(), event));
     }
 
@@ -226,33 +216,30 @@ impl Run {
         let is_member = search.is_some()
             && (is_it || self.was_silent(&held))
             && self.record.round == held.round;
-        let phase = if is_member {
-            // Its last coordinator may have granted one.
-            let lease = match join.settings.fence {
-                FencePolicy::Auto => AgentLease::Granted,
-                FencePolicy::Unsaid | FencePolicy::Off => AgentLease::None,
-            };
-            Phase::Member { lease }
-        } else {
-            Phase::Dropped
-        };
-        if is_member {
-            if let Some(search) = self.round.search_mut() {
-                search.missing.remove(&held.rank);
-            }
-            if let Some(member) = self.record.members.get_mut(held.rank as usize) {
-                *member = join.instance;
-            }
-        } else if let Some(rank) = self.missing_rank(join.instance) {
-            // It holds another round, or reports another rank than it has.
-            self.account(rank, || format!("node {node} holds another round"));
-        }
-        self.agents.insert(node.clone(), Agent { join, phase });
         if !is_member {
+            if let Some(rank) = self.missing_rank(join.instance) {
+                // It holds another round, or reports another rank than it has.
+                self.account(rank, || format!("node {node} holds another round"));
+            }
+            let phase = Phase::Dropped;
+            self.agents.insert(node.clone(), Agent { join, phase });
             self.skip_numbers(held.round);
             self.dismiss(&node, held.round, out);
             return self.end_search_if_due(now, out);
         }
+        if let Some(search) = self.round.search_mut() {
+            search.missing.remove(&held.rank);
+        }
+        if let Some(member) = self.record.members.get_mut(held.rank as usize) {
+            *member = join.instance;
+        }
+        // Its last coordinator may have granted one.
+        let lease = match join.settings.fence {
+            FencePolicy::Auto => AgentLease::Granted,
+            FencePolicy::Unsaid | FencePolicy::Off => AgentLease::None,
+        };
+        let phase = Phase::Member { lease };
+        self.agents.insert(node.clone(), Agent { join, phase });
         self.nodes.participants.insert(node.clone(), held.rank);
         self.repeat_fence(&node, out);
         if let Some((addr, port)) = held.master {
@@ -276,6 +263,6 @@ impl Run {
             return false;
         };
         let holds = !matches!(agent.phase, Phase::Member { .. }) || self.is_recoverable();
-        self.context.began.is_some() && agent.attempt().is_some() && holds
+        self.began.is_some() && agent.attempt().is_some() && holds
     }
 }

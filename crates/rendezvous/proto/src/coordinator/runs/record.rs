@@ -1,5 +1,6 @@
 //! The record of a run, from which the next coordinator recovers it, and the numbers of its rounds.
 
+use super::round::Round;
 use super::{Effect, Run};
 use crate::Rule;
 use crate::coordinator::note::RunNote;
@@ -14,7 +15,7 @@ pub(super) const HIGHEST: u64 = 1 << 48;
 impl Run {
     /// `true` if a coordinator that is started again can recover the last round.
     pub(super) fn is_recoverable(&self) -> bool {
-        self.context.began.is_some() && !self.record.members.is_empty()
+        self.began.is_some() && !self.record.members.is_empty()
     }
 
     /// Records a round that is about to be announced.
@@ -22,8 +23,7 @@ impl Run {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
             let agent = self.agents.get(node);
-            let agent = agent.filter(|agent| agent.attempt().is_some());
-            let Some(agent) = agent else {
+            let Some(agent) = agent.filter(|agent| agent.attempt().is_some()) else {
                 members.clear();
                 break;
             };
@@ -53,7 +53,7 @@ impl Run {
 
     /// The rank of the participant in whose process this coordinator is.
     pub(super) fn host_rank(&self) -> Option<u32> {
-        let host = self.context.origin.host().filter(|host| *host != 0)?;
+        let host = self.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();
         let rank = members.position(|member| *member == host)?;
         u32::try_from(rank).ok()
@@ -64,7 +64,7 @@ impl Run {
     /// The number of a round is never used twice, also where there is no record of it.
     pub(super) fn skip_numbers(&mut self, known: u64) {
         let next = known.min(HIGHEST) + 1;
-        if let Some(forming) = self.round.forming_mut() {
+        if let Round::Forming(forming) = &mut self.round {
             if forming.number <= known {
                 forming.number = forming.number.max(next);
             }
@@ -106,7 +106,7 @@ impl Run {
         let is_known = self.round.announced().is_some() || self.is_closed() || last.is_some();
         is_known.then(|| RunNote {
             round: self.record.round.max(last.unwrap_or(0)),
-            closed: self.is_closed() && self.context.origin.rules.has(Rule::EndIsRecorded),
+            closed: self.is_closed() && self.origin.rules.has(Rule::EndIsRecorded),
             ..RunNote::default()
         })
     }

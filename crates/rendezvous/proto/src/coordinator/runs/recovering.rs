@@ -32,7 +32,7 @@
 use std::time::Duration;
 
 use super::record::HIGHEST;
-use super::round::{Closed, Formed, Forming, Recovery, Round, Search};
+use super::round::{Formed, Forming, Recovery, Round, Search};
 use super::{Effect, Phase, Run};
 use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::{HeldRound, LastCoordinator};
@@ -68,8 +68,7 @@ const MOST: u32 = 1 << 20;
 impl Run {
     /// Begins with the record that the coordinator before has left.
     pub(in crate::coordinator) fn recover(&mut self, now: Now, record: RunNote) {
-        let is_held = !record.closed && record.members.iter().any(|member| *member != 0);
-        let is_closed = record.closed;
+        let is_held = record.is_held();
         self.record = record;
         let number = self.record.round;
         self.torchrun.outdate();
@@ -77,11 +76,11 @@ impl Run {
             return self.recover_silent(now);
         }
         if !is_held {
-            self.round = if is_closed {
-                Round::Closed(Closed {
+            self.round = if self.record.closed {
+                Round::Closed {
                     number: number + 1,
                     was_formed: false,
-                })
+                }
             } else {
                 Round::Forming(Forming {
                     number: number + 1,
@@ -92,26 +91,22 @@ impl Run {
             return;
         }
         let each = WINDOW_EACH * u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let window_ends = match self.context.origin.electors_heard {
+        let window_ends = match self.origin.electors_heard {
             None => now.mono + self.fence().max(WINDOW + each),
             Some(heard) => self.silence_ends(now.mono, heard),
         };
-        let members = self.record.members.iter().enumerate();
-        let members = members.map(|(rank, instance)| (rank as u32, *instance));
         let search = Search {
             began: now.mono,
             at: window_ends.min(now.mono + reminder::FIRST),
             say_at: now.mono + reminder::FIRST,
-            missing: members.filter(|(_, instance)| *instance != 0).collect(),
-            over: Vec::new(),
-            is_confirmed: self.context.origin.recover,
+            missing: self.record.expected(),
+            is_confirmed: self.origin.recover,
+            ..Search::default()
         };
         let recovery = Recovery {
             search,
             window_ends: Some(window_ends),
-            is_ended: false,
-            elsewhere: None,
-            older_ends: None,
+            ..Recovery::default()
         };
         self.round = Round::Recovering(Formed::new(number), recovery);
     }
@@ -121,19 +116,15 @@ impl Run {
     /// The last coordinator was heard from then: the agents have looked for another one since, and
     /// the workers of one that is cut off are suspended.
     fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
-        let heard = if self.context.origin.rules.has(Rule::ElectorsCount) {
+        let heard = if self.origin.rules.has(Rule::ElectorsCount) {
             heard
         } else {
             Mono::ZERO
         };
         let members = u32::try_from(self.record.members.len()).unwrap_or(u32::MAX);
-        let timeout = self
-            .context
-            .origin
-            .node_timeout
-            .unwrap_or(silence::NODE_TIMEOUT);
-        let lease = fence::lease(timeout, members);
-        let lost_after = fence::lost_after(lease, self.context.origin.rules);
+        let timeout = self.origin.node_timeout;
+        let lease = fence::lease(timeout.unwrap_or(silence::NODE_TIMEOUT), members);
+        let lost_after = fence::lost_after(lease, self.origin.rules);
         let silent = heard + lost_after.max(self.fence());
         // Where it took long to elect one, they come as soon as they find it.
         silent.max(now + lease / 2)
@@ -193,15 +184,14 @@ impl Run {
             },
             say_at: now.mono + reminder::FIRST,
             missing: (0..known.size).map(|rank| (rank, 0)).collect(),
-            over: Vec::new(),
-            is_confirmed: self.context.origin.recover,
+            is_confirmed: self.origin.recover,
+            ..Search::default()
         };
         let recovery = Recovery {
             search,
-            window_ends: None,
-            is_ended: false,
             elsewhere: elsewhere.cloned(),
             older_ends,
+            ..Recovery::default()
         };
         let next = match &self.round {
             Round::Forming(forming) => forming.number,
@@ -246,7 +236,7 @@ impl Run {
         let agent = self.agents.get(node);
         let instance = agent.map_or(0, |agent| agent.join.instance);
         if let Some(rank) = rank
-            && let Some(recovery) = self.round.recovery_mut()
+            && let Round::Recovering(_, recovery) = &mut self.round
             && !recovery.is_recorded()
         {
             recovery.search.missing.insert(rank, instance);
@@ -354,7 +344,7 @@ impl Run {
 
     /// Time at which missing participants are lost; `None` if they will not be.
     fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
-        let rules = &self.context.origin.rules;
+        let rules = &self.origin.rules;
         let search = &recovery.search;
         let Some(ends) = recovery.window_ends else {
             return if rules.has(Rule::MissingAreAwaited) {
@@ -369,8 +359,7 @@ impl Run {
         // Of voters, a majority has elected this coordinator: missing participants are cut off, or
         // have ended. If all are missing, their workers are suspended only where they have a fence.
         let is_fenced = !self.record.lease.is_zero();
-        let is_elected =
-            self.context.origin.electors_heard.is_some() && (missing < size || is_fenced);
+        let is_elected = self.origin.electors_heard.is_some() && (missing < size || is_fenced);
         let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
         are_lost.then_some(if rules.has(Rule::WindowIsKept) {
             ends
@@ -381,17 +370,12 @@ impl Run {
 
     /// Logs the missing participants, if it is time to.
     fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        let (decides_at, search) = match &mut self.round {
-            Round::Silent(_, search) => (search.began, search),
-            Round::Recovering(_, recovery) => {
-                let search = &mut recovery.search;
-                (
-                    recovery.window_ends.unwrap_or(search.began + WINDOW),
-                    search,
-                )
-            }
-            _ => return,
+        let ends = |it: &Recovery| it.window_ends.unwrap_or(it.search.began + WINDOW);
+        let ends = self.round.recovery().map(ends);
+        let Some(search) = self.round.search_mut() else {
+            return;
         };
+        let decides_at = ends.unwrap_or(search.began);
         if search.at > now.mono {
             return;
         }
@@ -440,12 +424,8 @@ impl Run {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former.extend(participants.iter().cloned());
         let is_ended = self.round.is_ended();
-        let mut formed = match self.round.take() {
-            Round::Silent(formed, _) | Round::Recovering(formed, _) => formed,
-            other => {
-                self.round = other;
-                return;
-            }
+        let Some(mut formed) = self.round.take_formed() else {
+            return;
         };
         formed.awaited = participants.into_iter().collect();
         formed.programs = self.programs_of(&formed.awaited);
@@ -454,13 +434,9 @@ impl Run {
         } else {
             Round::Held(formed)
         };
-        let nodes: Vec<NodeDesc> = self.agents.keys().cloned().collect();
-        for node in nodes
-            .iter()
-            .filter(|node| self.is_joining(node))
-            .collect::<Vec<_>>()
-        {
-            self.admit(now, node);
+        let joining = self.agents.keys().filter(|node| self.is_joining(node));
+        for node in joining.cloned().collect::<Vec<_>>() {
+            self.admit(now, &node);
         }
         let is_whole = reason.is_none();
         if let Some(reason) = reason {

@@ -41,7 +41,11 @@ pub(super) enum Round {
     /// This coordinator does not know yet whether the round holds.
     Recovering(Formed, Recovery),
     /// The run is over.
-    Closed(Closed),
+    Closed {
+        /// The last round, or the round that would have been next.
+        number: u64,
+        was_formed: bool,
+    },
 }
 
 /// State of a round that forms.
@@ -105,7 +109,7 @@ pub(super) struct SilentAgent {
 }
 
 /// A search for the participants of a round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Search {
     pub(super) began: Mono,
     /// The next time to look at it.
@@ -125,7 +129,7 @@ pub(super) struct Search {
 }
 
 /// A recovery under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) search: Search,
     /// Time from which missing participants are lost, if they are not too many.
@@ -145,14 +149,6 @@ impl Recovery {
     pub(super) fn is_recorded(&self) -> bool {
         self.window_ends.is_some()
     }
-}
-
-/// A run that is over.
-#[derive(Debug)]
-pub(super) struct Closed {
-    /// The last round, or the round that would have been next.
-    pub(super) number: u64,
-    pub(super) was_formed: bool,
 }
 
 impl Formed {
@@ -176,7 +172,7 @@ impl Round {
     pub(super) fn number(&self) -> u64 {
         match self {
             Self::Forming(forming) => forming.number,
-            Self::Closed(closed) => closed.number,
+            Self::Closed { number, .. } => *number,
             Self::Held(formed)
             | Self::Over(formed)
             | Self::Silent(formed, _)
@@ -188,13 +184,13 @@ impl Round {
     pub(super) fn is_formed(&self) -> bool {
         match self {
             Self::Forming(_) => false,
-            Self::Closed(closed) => closed.was_formed,
+            Self::Closed { was_formed, .. } => *was_formed,
             Self::Held(_) | Self::Over(_) | Self::Silent(..) | Self::Recovering(..) => true,
         }
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        matches!(self, Self::Closed(_))
+        matches!(self, Self::Closed { .. })
     }
 
     /// The last round that was announced; `None` if this coordinator knows none.
@@ -208,7 +204,7 @@ impl Round {
     /// The formed round.
     pub(super) fn formed(&self) -> Option<&Formed> {
         match self {
-            Self::Forming(_) | Self::Closed(_) => None,
+            Self::Forming(_) | Self::Closed { .. } => None,
             Self::Held(formed)
             | Self::Over(formed)
             | Self::Silent(formed, _)
@@ -218,7 +214,7 @@ impl Round {
 
     pub(super) fn formed_mut(&mut self) -> Option<&mut Formed> {
         match self {
-            Self::Forming(_) | Self::Closed(_) => None,
+            Self::Forming(_) | Self::Closed { .. } => None,
             Self::Held(formed)
             | Self::Over(formed)
             | Self::Silent(formed, _)
@@ -233,22 +229,8 @@ impl Round {
         }
     }
 
-    pub(super) fn forming_mut(&mut self) -> Option<&mut Forming> {
-        match self {
-            Self::Forming(forming) => Some(forming),
-            _ => None,
-        }
-    }
-
     /// The recovery under way.
     pub(super) fn recovery(&self) -> Option<&Recovery> {
-        match self {
-            Self::Recovering(_, recovery) => Some(recovery),
-            _ => None,
-        }
-    }
-
-    pub(super) fn recovery_mut(&mut self) -> Option<&mut Recovery> {
         match self {
             Self::Recovering(_, recovery) => Some(recovery),
             _ => None,
@@ -277,12 +259,12 @@ impl Round {
         match self {
             Self::Over(_) | Self::Silent(..) => true,
             Self::Recovering(_, recovery) => recovery.is_ended,
-            Self::Forming(_) | Self::Held(_) | Self::Closed(_) => false,
+            Self::Forming(_) | Self::Held(_) | Self::Closed { .. } => false,
         }
     }
 
-    /// Takes the round out; the caller puts the next state in its place.
-    pub(super) fn take(&mut self) -> Self {
-        std::mem::take(self)
+    /// Takes the formed round out; the caller then sets the next state.
+    pub(super) fn take_formed(&mut self) -> Option<Formed> {
+        self.formed_mut().map(std::mem::take)
     }
 }

@@ -61,7 +61,7 @@ impl Run {
         self.is_recoverable()
             && !is_torn
             && self.record.lease.is_zero()
-            && self.context.origin.rules.has(Rule::SilenceIsNoEnd)
+            && self.origin.rules.has(Rule::SilenceIsNoEnd)
     }
 
     /// A participant leaves the round, and its workers have ended.
@@ -71,13 +71,10 @@ impl Run {
 
     /// A lost agent sends a message without the round, or has certainly ended.
     pub(super) fn speaks(&mut self, instance: u64) {
-        let silent = self
-            .round
-            .formed()
-            .into_iter()
-            .flat_map(|it| it.silent.values());
-        let mut instances = silent.map(|silent| silent.instance);
-        self.record.torn |= instances.any(|silent| silent == instance);
+        if let Some(formed) = self.round.formed() {
+            let mut silent = formed.silent.values();
+            self.record.torn |= silent.any(|silent| silent.instance == instance);
+        }
     }
 
     /// A participant is about to be lost by silence.
@@ -132,15 +129,8 @@ impl Run {
     /// Waits until one of the participants sends a message.
     pub(super) fn await_word(&mut self, now: Now) {
         let is_confirmed = self.is_confirmed();
-        let formed = match self.round.take() {
-            Round::Held(formed)
-            | Round::Over(formed)
-            | Round::Silent(formed, _)
-            | Round::Recovering(formed, _) => formed,
-            other => {
-                self.round = other;
-                return;
-            }
+        let Some(formed) = self.round.take_formed() else {
+            return;
         };
         let silent = formed.silent.iter();
         let search = Search {
@@ -161,16 +151,13 @@ impl Run {
     /// That holds for rounds of earlier coordinators.
     pub(super) fn is_confirmed(&self) -> bool {
         let is_ours = self.round.formed().is_some_and(|formed| formed.is_ours);
-        self.context.origin.recover && !is_ours
+        self.origin.recover && !is_ours
     }
 
     /// Begins with a record that says it.
     pub(super) fn recover_silent(&mut self, now: Now) {
-        let members = (0..).zip(&self.record.members);
-        let missing = members.filter(|(_, instance)| **instance != 0);
-        let missing = missing.map(|(rank, instance)| (rank, *instance)).collect();
         let mut formed = Formed::new(self.record.round);
-        formed.keep_silent(&missing);
+        formed.keep_silent(&self.record.expected());
         self.round = Round::Over(formed);
         self.await_word(now);
     }

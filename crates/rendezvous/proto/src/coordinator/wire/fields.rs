@@ -3,6 +3,7 @@
 use rdzv_core::escape::{escape, is_plain};
 
 use super::WireError;
+use crate::field::{Field, write};
 
 /// Longest text. A longer one is cut off at a character when it is written, and refused when it is
 /// read.
@@ -37,8 +38,15 @@ impl<'a> Fields<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    pub(super) fn i64(&mut self, what: &'static str) -> Result<i64, WireError> {
-        self.array(what).map(i64::from_le_bytes)
+    /// A part that earlier versions do not send; `None` if the fields have ended.
+    pub(super) fn rest<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, WireError>,
+    ) -> Result<Option<T>, WireError> {
+        match self.0 {
+            [] => Ok(None),
+            _ => read(self).map(Some),
+        }
     }
 
     pub(super) fn text(&mut self, what: &'static str) -> Result<&'a str, WireError> {
@@ -69,9 +77,16 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Writes a text; a longer one than is accepted anywhere ends early.
+/// A text; a longer one than is accepted anywhere ends early.
+impl Field for String {
+    fn write(&self, out: &mut Vec<u8>) {
+        text(out, self);
+    }
+}
+
+/// Writes a text.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     let kept = &text[..text.floor_char_boundary(MAX_TEXT)];
-    out.extend_from_slice(&(kept.len() as u16).to_le_bytes());
+    write(out, &[&(kept.len() as u16)]);
     out.extend_from_slice(kept.as_bytes());
 }

@@ -6,6 +6,7 @@ use rdzv_store_proto::wire::request::{self, rendezvous as opcode};
 
 use super::fields::{Fields, text};
 use super::{VERSION, WireError};
+use crate::field::write;
 use crate::{FencePolicy, NodeDesc, Settings, silence};
 
 /// An agent that reattaches and has been in no round, holds one, or has left it; or that leaves the run.
@@ -224,21 +225,17 @@ impl Operation {
             Self::Leave | Self::Heartbeat | Self::Detach => {}
             Self::Close { run } | Self::Status { run } => text(out, run),
             Self::Failed { reason } => text(out, reason),
-            Self::Master { round, addr, port } => {
-                out.extend_from_slice(&round.to_le_bytes());
-                text(out, addr);
-                out.extend_from_slice(&port.to_le_bytes());
-            }
+            Self::Master { round, addr, port } => write(out, &[round, addr, port]),
             Self::Reattach(reattach) => reattach.write(out),
-            Self::Candidate { willing } => out.push(u8::from(*willing)),
-            Self::Succeeded { round } => out.extend_from_slice(&round.to_le_bytes()),
+            Self::Candidate { willing } => write(out, &[willing]),
+            Self::Succeeded { round } => write(out, &[round]),
             Self::Lease { number, standing } => {
-                out.extend_from_slice(&number.to_le_bytes());
-                match standing {
-                    Standing::Asks => {}
-                    Standing::Holds => out.push(1),
-                    Standing::Lifted => out.push(2),
-                }
+                let standing = match standing {
+                    Standing::Asks => None,
+                    Standing::Holds => Some(1_u8),
+                    Standing::Lifted => Some(2),
+                };
+                write(out, &[number, &standing]);
             }
         }
     }
@@ -287,9 +284,8 @@ impl Operation {
 
 impl Reattach {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.last.cluster.to_le_bytes());
-        out.extend_from_slice(&self.last.epoch.to_le_bytes());
-        text(out, &self.last.address);
+        let last = &self.last;
+        write(out, &[&last.cluster, &last.epoch, &last.address]);
         let (standing, round) = match (&self.holds, &self.left) {
             _ if self.leaves => (LEAVES, None),
             (Some(held), _) => (HOLDS, Some(held)),
@@ -330,14 +326,10 @@ impl Reattach {
 
 impl HeldRound {
     fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.round.to_le_bytes());
-        out.extend_from_slice(&self.rank.to_le_bytes());
-        out.extend_from_slice(&self.size.to_le_bytes());
-        out.extend_from_slice(&self.host.unwrap_or(NOBODY).to_le_bytes());
-        out.push(u8::from(self.succeeded));
-        let (addr, port) = self.master.as_ref().map_or(("", 0), |(a, p)| (&**a, *p));
-        text(out, addr);
-        out.extend_from_slice(&port.to_le_bytes());
+        let host = self.host.unwrap_or(NOBODY);
+        write(out, &[&self.round, &self.rank, &self.size, &host]);
+        let (addr, port) = self.master.clone().unwrap_or_default();
+        write(out, &[&self.succeeded, &addr, &port]);
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, WireError> {
@@ -357,44 +349,38 @@ impl HeldRound {
 }
 
 impl Join {
-    fn write(&self, out: &mut Vec<u8>) {
-        let Self {
+    /// The join of an agent that starts no workers, with no more than each version sends.
+    pub fn new(instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
+        Self {
             instance,
-            run,
+            run: run.to_owned(),
             node,
             settings,
-            role,
-            local_world_size,
-            program,
-            attempt,
-            replaces,
-            from,
-        } = self;
-        let milliseconds = |duration: Duration| {
-            u64::try_from(duration.as_millis())
-                .unwrap_or(u64::MAX)
-                .to_le_bytes()
-        };
-        out.push(VERSION);
-        out.extend_from_slice(&instance.to_le_bytes());
-        text(out, run);
-        text(out, &node.addr);
-        out.extend_from_slice(&node.pid.to_le_bytes());
-        out.extend_from_slice(&node.local_id.to_le_bytes());
-        out.extend_from_slice(&settings.min_nodes.to_le_bytes());
-        out.extend_from_slice(&settings.max_nodes.to_le_bytes());
-        out.extend_from_slice(&milliseconds(settings.join_timeout));
-        out.extend_from_slice(&milliseconds(settings.last_call_timeout));
-        out.extend_from_slice(&milliseconds(settings.keep_alive_interval));
-        out.extend_from_slice(&settings.keep_alive_max_attempt.to_le_bytes());
-        text(out, role);
-        out.extend_from_slice(&local_world_size.to_le_bytes());
-        if let Some(program) = program {
-            text(out, &program.name);
-            out.extend_from_slice(&program.fingerprint.to_le_bytes());
-            out.push(u8::from(program.has_run_id));
-            if let Some(attempt) = attempt {
-                out.extend_from_slice(&attempt.to_le_bytes());
+            role: String::new(),
+            local_world_size: 0,
+            program: None,
+            attempt: None,
+            replaces: Vec::new(),
+            from: None,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let (node, settings) = (&self.node, &self.settings);
+        let (replaces, from) = (&self.replaces, &self.from);
+        write(out, &[&VERSION, &self.instance, &self.run, &node.addr]);
+        let (pid, local_id) = (node.pid.cast_unsigned(), node.local_id.cast_unsigned());
+        write(out, &[&pid, &local_id]);
+        write(out, &[&settings.min_nodes, &settings.max_nodes]);
+        write(out, &[&settings.join_timeout, &settings.last_call_timeout]);
+        write(out, &[&settings.keep_alive_interval]);
+        write(out, &[&settings.keep_alive_max_attempt]);
+        write(out, &[&self.role, &self.local_world_size]);
+        if let Some(program) = &self.program {
+            write(out, &[&program.name, &program.fingerprint]);
+            write(out, &[&program.has_run_id]);
+            if let Some(attempt) = &self.attempt {
+                write(out, &[attempt]);
                 let replaces = &replaces[..replaces.len().min(usize::from(u8::MAX))];
                 let is_said = settings.fence != FencePolicy::Unsaid;
                 let is_usual = settings.node_timeout == silence::NODE_TIMEOUT;
@@ -402,15 +388,12 @@ impl Join {
                 if !replaces.is_empty() || has_more {
                     out.push(replaces.len() as u8);
                 }
-                for instance in replaces {
-                    out.extend_from_slice(&instance.to_le_bytes());
-                }
+                replaces.iter().for_each(|instance| write(out, &[instance]));
                 if has_more {
                     let timeout = settings.node_timeout.as_millis();
                     let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
                     // The time of a fence that agents of earlier versions always had.
-                    out.extend_from_slice(&0_u32.to_le_bytes());
-                    out.extend_from_slice(&timeout.to_le_bytes());
+                    write(out, &[&0_u32, &timeout]);
                 }
                 if from.is_some() || is_said {
                     text(out, from.as_deref().unwrap_or_default());
@@ -430,11 +413,11 @@ impl Join {
             return Err(WireError::Version(version));
         }
         let instance = fields.u64("the instance")?;
-        let run = fields.text("the run id")?.to_owned();
+        let run = fields.text("the run id")?;
         let node = NodeDesc {
             addr: fields.host("the node's address")?,
-            pid: fields.i64("the node's process id")?,
-            local_id: fields.i64("the node's local id")?,
+            pid: fields.u64("the node's process id")?.cast_signed(),
+            local_id: fields.u64("the node's local id")?.cast_signed(),
         };
         let (min_nodes, max_nodes) = (fields.u32("the settings")?, fields.u32("the settings")?);
         let mut duration = || fields.u64("the settings").map(Duration::from_millis);
@@ -446,219 +429,35 @@ impl Join {
             ..Settings::new(min_nodes, max_nodes)
         };
         let mut join = Self {
-            instance,
-            run,
-            node,
-            settings,
             role: fields.text("the role")?.to_owned(),
             local_world_size: fields.u32("the local world size")?,
-            program: match fields.0 {
-                [] => None,
-                _ => Some(Program {
+            program: fields.rest(|fields| {
+                Ok(Program {
                     name: fields.sentence("the program")?,
                     fingerprint: fields.u64("the program")?,
                     has_run_id: fields.u8("the program")? != 0,
-                }),
-            },
-            attempt: match fields.0 {
-                [] => None,
-                _ => Some(fields.u32("the number of the join")?),
-            },
-            replaces: match fields.0 {
-                [] => Vec::new(),
-                _ => (0..fields.u8("the agents that it replaces")?)
-                    .map(|_| fields.u64("the agents that it replaces"))
-                    .collect::<Result<_, _>>()?,
-            },
-            from: None,
+                })
+            })?,
+            attempt: fields.rest(|fields| fields.u32("the number of the join"))?,
+            ..Self::new(instance, run, node, settings)
         };
-        let milliseconds = |number| Duration::from_millis(u64::from(number));
-        if !fields.0.is_empty() {
-            let fence = milliseconds(fields.u32("the fence")?);
-            if !fence.is_zero() {
-                join.settings.node_timeout = fence;
-            }
+        let replaced = fields.rest(|fields| fields.u8("the agents that it replaces"))?;
+        for _ in 0..replaced.unwrap_or(0) {
+            let instance = fields.u64("the agents that it replaces")?;
+            join.replaces.push(instance);
         }
-        if !fields.0.is_empty() {
-            join.settings.node_timeout = milliseconds(fields.u32("the node timeout")?);
+        let fence = fields.rest(|fields| fields.u32("the fence"))?;
+        let timeout = fields.rest(|fields| fields.u32("the node timeout"))?;
+        if let Some(timeout) = timeout.or(fence.filter(|fence| *fence != 0)) {
+            join.settings.node_timeout = Duration::from_millis(timeout.into());
         }
-        if !fields.0.is_empty() {
-            let from = fields.host("the address of the agent")?;
-            join.from = (!from.is_empty()).then_some(from);
-        }
+        let from = fields.rest(|fields| fields.host("the address of the agent"))?;
+        join.from = from.filter(|from| !from.is_empty());
         join.settings.fence = match fields.0 {
             [OFF, ..] => FencePolicy::Off,
             [AUTO, ..] => FencePolicy::Auto,
             _ => FencePolicy::Unsaid,
         };
         Ok(join)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn examples() -> Vec<Operation> {
-        let run = "run".to_owned();
-        vec![
-            Operation::Join(Box::new(Join {
-                instance: 7,
-                run: run.clone(),
-                node: NodeDesc {
-                    addr: "node-ä".to_owned(),
-                    pid: 1 << 40,
-                    local_id: 3,
-                },
-                settings: Settings {
-                    join_timeout: Duration::from_millis(1500),
-                    ..Settings::new(2, 5)
-                },
-                role: "learner".to_owned(),
-                local_world_size: 8,
-                program: None,
-                attempt: None,
-                replaces: Vec::new(),
-                from: None,
-            })),
-            Operation::Leave,
-            Operation::Detach,
-            Operation::Close { run: run.clone() },
-            Operation::Heartbeat,
-            Operation::Failed {
-                reason: "disk full".to_owned(),
-            },
-            Operation::Master {
-                round: 9,
-                addr: "10.0.0.1".to_owned(),
-                port: 4000,
-            },
-            Operation::Status { run },
-            Operation::Succeeded { round: 9 },
-            Operation::Lease {
-                number: 3,
-                standing: Standing::Asks,
-            },
-            Operation::Candidate { willing: true },
-        ]
-    }
-
-    #[test]
-    fn an_operation_reads_as_it_was_written_and_none_of_its_beginnings_does() {
-        for operation in examples() {
-            let mut bytes = Vec::new();
-            operation.write(&mut bytes);
-            let payload = &bytes[9..];
-            assert_eq!(bytes[1..9], (payload.len() as u64).to_le_bytes());
-            assert_eq!(Operation::read(bytes[0], payload).unwrap(), operation);
-            for cut in 0..payload.len() {
-                Operation::read(bytes[0], &payload[..cut]).unwrap_err();
-            }
-        }
-    }
-
-    #[test]
-    fn a_join_may_say_what_its_workers_run() {
-        let Operation::Join(old) = &examples()[0] else {
-            panic!("the first example is a join");
-        };
-        let program = Some(Program::new("train.py", b"print()", false));
-        let join = Operation::Join(Box::new(Join {
-            program,
-            ..(**old).clone()
-        }));
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        join.write(&mut with);
-        examples()[0].write(&mut without);
-        assert_eq!(Operation::read(with[0], &with[9..]).unwrap(), join);
-        // The part before it is the join of version 0.1.
-        assert_eq!(with[9..without.len()], without[9..]);
-        for cut in without.len() + 1..with.len() {
-            Operation::read(with[0], &with[9..cut]).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_join_may_say_its_number_and_an_agent_where_it_stands() {
-        let Operation::Join(old) = &examples()[0] else {
-            panic!("the first example is a join");
-        };
-        let join = Join {
-            program: Some(Program::new("train.py", b"print()", false)),
-            attempt: Some(3),
-            replaces: vec![5, 6],
-            from: None,
-            ..(**old).clone()
-        };
-        let fenced = Join {
-            settings: Settings {
-                node_timeout: Duration::from_millis(800),
-                fence: FencePolicy::Auto,
-                ..join.settings
-            },
-            replaces: Vec::new(),
-            ..join.clone()
-        };
-        let impatient = Join {
-            settings: Settings {
-                node_timeout: Duration::from_millis(800),
-                ..join.settings
-            },
-            ..join.clone()
-        };
-        let placed = Join {
-            from: Some("10.0.0.2:51000".to_owned()),
-            ..join.clone()
-        };
-        let held = HeldRound {
-            round: 7,
-            rank: 2,
-            master: Some(("10.0.0.1".to_owned(), 4000)),
-            succeeded: true,
-            size: 4,
-            host: Some(1),
-        };
-        let unpublished = HeldRound {
-            master: None,
-            succeeded: false,
-            host: None,
-            ..held
-        };
-        let last = LastCoordinator {
-            cluster: 11,
-            epoch: 2,
-            address: "10.0.0.1:29400".to_owned(),
-        };
-        let reattach = |holds, left, leaves| {
-            let (join, last) = (join.clone(), last.clone());
-            Operation::Reattach(Box::new(Reattach {
-                last,
-                join,
-                holds,
-                left,
-                leaves,
-            }))
-        };
-        let operations = [
-            Operation::Join(Box::new(join.clone())),
-            Operation::Join(Box::new(fenced)),
-            Operation::Join(Box::new(impatient)),
-            Operation::Join(Box::new(placed)),
-            reattach(None, None, false),
-            reattach(Some(held.clone()), None, false),
-            reattach(Some(unpublished), None, false),
-            reattach(None, Some(held), false),
-            reattach(None, None, true),
-        ];
-        for operation in operations {
-            let mut bytes = Vec::new();
-            operation.write(&mut bytes);
-            assert_eq!(Operation::read(bytes[0], &bytes[9..]).unwrap(), operation);
-        }
-    }
-
-    #[test]
-    fn a_join_of_another_version_says_which() {
-        assert_eq!(Operation::read(0x20, &[9]), Err(WireError::Version(9)));
     }
 }

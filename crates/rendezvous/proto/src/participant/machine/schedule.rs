@@ -18,49 +18,47 @@ const ROLL_BACK: Duration = Duration::from_secs(5);
 
 /// The current request.
 #[derive(Debug)]
-pub(super) enum Task {
+pub(super) struct Task {
+    pub(super) wish: Wish,
+    pub(super) since: Mono,
+    /// The end of its time.
+    pub(super) until: Mono,
+}
+
+/// What the agent asks for.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// Nothing, or no more than it has.
     Idle,
     Join {
-        since: Mono,
-        until: Mono,
         /// The first round that may be joined; those before have to be left. Unknown before the
         /// state was seen.
         first_round: Option<u64>,
         /// Who had come when the time was over.
         joined: Option<Vec<NodeDesc>>,
     },
-    Leave {
-        since: Mono,
-        until: Mono,
-    },
-    Close {
-        since: Mono,
-        until: Mono,
-    },
+    Leave,
+    Close,
 }
 
 impl Task {
     pub(super) fn phase(&self, now: Mono) -> JoinPhase {
-        match *self {
-            Self::Idle => JoinPhase::InTime,
-            Self::Join { until, .. } if now < until => JoinPhase::InTime,
-            Self::Join { until, .. } if now < until + ROLL_BACK => JoinPhase::RollBack,
-            Self::Leave { until, .. } | Self::Close { until, .. } if now < until => {
-                JoinPhase::InTime
-            }
+        match self.wish {
+            Wish::Idle => JoinPhase::InTime,
+            _ if now < self.until => JoinPhase::InTime,
+            Wish::Join { .. } if now < self.until + ROLL_BACK => JoinPhase::RollBack,
             _ => JoinPhase::Over,
         }
     }
 
     /// When the phase changes next.
     pub(super) fn next_phase(&self, now: Mono) -> Option<Mono> {
-        match *self {
-            Self::Idle => None,
-            Self::Join { until, .. } => [until, until + ROLL_BACK].into_iter().find(|at| *at > now),
-            Self::Leave { until, .. } | Self::Close { until, .. } => {
-                Some(until).filter(|at| *at > now)
-            }
-        }
+        let ends = match self.wish {
+            Wish::Idle => return None,
+            Wish::Join { .. } => self.until + ROLL_BACK,
+            Wish::Leave | Wish::Close => self.until,
+        };
+        [self.until, ends].into_iter().find(|at| *at > now)
     }
 }
 
@@ -98,12 +96,7 @@ impl Participant {
         let changed = self.changed.then_some(gap);
         let poll = self.poll.map(|interval| {
             let few = pace::gap(nodes.max(10), true);
-            copy.at
-                + if in_round {
-                    interval
-                } else {
-                    interval.min(few)
-                }
+            copy.at + interval.min(if in_round { interval } else { few })
         });
         let lost = copy
             .oldest
@@ -142,27 +135,22 @@ impl Participant {
         let copy = self.copy.as_ref()?;
         let state = &copy.state;
         let participant = state.participants.contains_key(&self.me);
-        let joining = matches!(self.task, Task::Join { .. });
+        let joining = matches!(self.task.wish, Wish::Join { .. });
         let phase = if state.redundancy_list.contains(&self.me) {
             None
         } else {
             self.task.next_phase(now.mono)
         };
-        let last_call = self
-            .last_call_end(state)
-            .filter(|_| joining && participant && !state.complete)
-            .filter(|_| state.participants.len() >= self.settings.min_nodes as usize)
-            .filter(|_| state.participants.len() <= self.settings.max_nodes as usize);
-        let given_up = self
-            .expected
-            .next_given_up(now.mono)
-            .filter(|_| joining && participant);
+        let bounds = self.settings.min_nodes as usize..=self.settings.max_nodes as usize;
+        let is_called = !state.complete && bounds.contains(&state.participants.len());
+        let last_call = self.last_call_end(state).filter(|_| is_called);
+        let given_up = self.expected.next_given_up(now.mono);
         [
             self.next_read(copy),
             self.next_beat(state),
             phase,
-            last_call,
-            given_up,
+            last_call.filter(|_| joining && participant),
+            given_up.filter(|_| joining && participant),
         ]
         .into_iter()
         .flatten()

@@ -1,0 +1,58 @@
+//! Fields as bytes, one after another: numbers are little-endian, a time is its milliseconds.
+
+use std::time::Duration;
+
+/// A field of the wire or of a record.
+pub(crate) trait Field {
+    /// Adds the bytes of the field.
+    fn write(&self, out: &mut Vec<u8>);
+}
+
+/// Adds fields in their order.
+pub(crate) fn write(out: &mut Vec<u8>, fields: &[&dyn Field]) {
+    fields.iter().for_each(|field| field.write(out));
+}
+
+impl Field for bool {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+}
+
+impl Field for u8 {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(*self);
+    }
+}
+
+impl Field for u16 {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+}
+
+impl Field for u32 {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+}
+
+impl Field for u64 {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+}
+
+impl Field for Duration {
+    fn write(&self, out: &mut Vec<u8>) {
+        let milliseconds = u64::try_from(self.as_millis()).unwrap_or(u64::MAX);
+        milliseconds.write(out);
+    }
+}
+
+/// A field that is left out if there is none.
+impl<T: Field> Field for Option<T> {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|field| field.write(out));
+    }
+}
