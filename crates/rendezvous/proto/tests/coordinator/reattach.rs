@@ -70,6 +70,19 @@ fn membership_after_attached(world: &mut World, number: u32) -> String {
 }
 
 #[test]
+fn a_last_call_that_ends_before_the_wait_for_an_older_round_forms_a_round() {
+    let mut world = World::restartable(2, 3);
+    world.settings.last_call_timeout = Duration::from_secs(1);
+    world.start_unnoted(origin());
+    for number in [1, 2] {
+        world.reattach(number, number, None);
+    }
+    world.pass(UNNOTED);
+    let (_, _, size) = world.formed(1);
+    assert_eq!(size, 2);
+}
+
+#[test]
 fn an_agent_learns_that_its_coordinator_will_be_started_again() {
     let mut world = World::restartable(1, 2);
     world.join(1);

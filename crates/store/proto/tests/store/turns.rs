@@ -189,7 +189,7 @@ fn requests_about_many_keys_are_answered_right_in_steps() {
 /// The holder that is over its share.
 fn holder(reason: &CloseReason) -> &'static str {
     match reason {
-        CloseReason::OverShare { holder, .. } => *holder,
+        CloseReason::OverShare { holder, .. } => holder,
         other => panic!("{other}"),
     }
 }

@@ -29,9 +29,14 @@ impl Run {
             return self.account_for(now, node, out);
         }
         if self.round.is_formed() && self.nodes.participants.contains_key(node) {
+            let was_torn = self.record.torn;
             self.leaves_round(node);
             self.break_round(&format!("node {node} joins again"), out);
             self.remove_participant(now, node);
+            // If the others are lost now, the next coordinator need not wait for them.
+            if !was_torn && !self.nodes.participants.is_empty() {
+                out.push(Effect::Note(self.record.clone()));
+            }
         }
         self.await_no_more(node);
         if !self.nodes.participants.contains_key(node) {

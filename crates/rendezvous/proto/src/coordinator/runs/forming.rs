@@ -148,9 +148,7 @@ impl Run {
         let is_full = count >= self.settings.max_nodes as usize;
         let is_called = self.last_call_ends().is_some_and(|end| end <= now.mono);
         let is_enough = count >= self.settings.min_nodes as usize && (is_everybody || is_called);
-        // Numbers begin at 0 where there was no other coordinator.
-        let had_others = forming.last.is_none() && forming.number > 0;
-        let waits_for_older = (had_others || self.may_have_older(is_full))
+        let waits_for_older = self.may_have_older(forming, is_full)
             && forming.older_ends.is_some_and(|at| now.mono < at);
         (is_full || is_enough) && !waits_for_older
     }
@@ -159,9 +157,11 @@ impl Run {
     ///
     /// Without an earlier coordinator, there cannot be an older round beside one of all nodes, nor
     /// where more than half of them are needed.
-    fn may_have_older(&self, is_full: bool) -> bool {
+    fn may_have_older(&self, forming: &Forming, is_full: bool) -> bool {
+        // Numbers begin at 0 where there was no other coordinator.
+        let had_others = forming.last.is_none() && forming.number > 0;
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
-        u64::from(min) * 2 <= u64::from(max) && !is_full
+        had_others || u64::from(min) * 2 <= u64::from(max) && !is_full
     }
 
     /// The end of the last call.
@@ -172,7 +172,8 @@ impl Run {
     pub(super) fn last_call_ends(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
         let end = forming.last_call?.at;
-        let older = forming.older_ends.filter(|_| self.may_have_older(false));
+        let may_have_older = self.may_have_older(forming, false);
+        let older = forming.older_ends.filter(|_| may_have_older);
         let end = older.map_or(end, |at| end.max(at));
         let is_awaited = !forming.awaited.is_empty() || !self.nodes.waiting.is_empty();
         let wait_ends = forming.awaited_ends.filter(|_| is_awaited);
