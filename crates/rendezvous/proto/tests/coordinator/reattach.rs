@@ -70,6 +70,19 @@ fn membership_after_attached(world: &mut World, number: u32) -> String {
 }
 
 #[test]
+fn a_round_that_one_had_left_is_not_waited_for_by_the_next_coordinator() {
+    let mut world = round_of(2, 1);
+    world.attempt = Some(2);
+    world.join(1);
+    world.restart();
+    world.settings.last_call_timeout = Duration::ZERO;
+    world.join(3);
+    world.pass(RECOVERY_WINDOW + Duration::from_secs(1));
+    let (round, rank, size) = world.formed(3);
+    assert_eq!((round, rank, size), (1, 0, 1));
+}
+
+#[test]
 fn a_last_call_that_ends_before_the_wait_for_an_older_round_forms_a_round() {
     let mut world = World::restartable(2, 3);
     world.settings.last_call_timeout = Duration::from_secs(1);
