@@ -5,9 +5,7 @@ use crate::harness::{rdzv, torchrun};
 // SCN-A16
 #[test]
 fn a_program_is_executed_without_python() {
-    let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"]).expect(0);
     assert_eq!(ended.stdout, "hi 0\n");
 }
 
@@ -16,12 +14,10 @@ fn a_program_is_executed_without_python() {
 fn the_interpreter_can_be_chosen() {
     let ended = torchrun(["s.py", "a"])
         .env("PYTHON_EXEC", "/bin/echo")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "-u s.py a\n");
     let ended = torchrun(["-m", "pkg.mod", "a"])
         .env("PYTHON_EXEC", "/bin/echo")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "-u -m pkg.mod a\n");
 }
@@ -35,7 +31,7 @@ fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
             "import sys; sys.stdout.write(' '.join(sys.argv[1:]) + '\\n')",
         )
     };
-    let ended = job().args(["s.py", "--foo"]).run().expect(0);
+    let ended = job().args(["s.py", "--foo"]).expect(0);
     assert_eq!(
         ended.sorted(),
         ["--local-rank=0 --foo", "--local-rank=1 --foo"]
@@ -45,9 +41,9 @@ fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
         "{}",
         ended.stderr
     );
-    let ended = job().args(["--use_env", "s.py", "--foo"]).run().expect(0);
+    let ended = job().args(["--use_env", "s.py", "--foo"]).expect(0);
     assert_eq!(ended.sorted(), ["--foo", "--foo"]);
-    let ended = job().args(["--no-python", "s.py"]).run().expect(1);
+    let ended = job().args(["--no-python", "s.py"]).expect(1);
     assert_eq!(
         ended.last_error_line(),
         "ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag."
@@ -59,13 +55,9 @@ fn python_runs_scripts_and_modules() {
     let script = "import sys, os\nprint(__name__, sys.argv, os.environ['RANK'], flush=False)\n";
     let ended = rdzv(["run", "s.py", "a", "--x=1"])
         .file("s.py", script)
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '--x=1'] 0\n");
-    let ended = rdzv(["run", "-m", "s", "a"])
-        .file("s.py", script)
-        .run()
-        .expect(0);
+    let ended = rdzv(["run", "-m", "s", "a"]).file("s.py", script).expect(0);
     assert!(ended.stdout.starts_with("__main__ ['/"), "{}", ended.stdout);
     assert!(
         ended.stdout.ends_with("/s.py', 'a'] 0\n"),
@@ -76,10 +68,10 @@ fn python_runs_scripts_and_modules() {
 
 #[test]
 fn a_script_that_does_not_exist_fails_as_the_interpreter_does() {
-    let ended = rdzv(["run", "no-such-script.py"]).run().expect(1);
-    assert!(ended.stderr.contains("No such file or directory"));
-    assert!(ended.stderr.contains("no-such-script.py FAILED"));
-    assert!(ended.stderr.contains("exitcode  : 2 (pid: "));
+    let ended = rdzv(["run", "no-such-script.py"]).expect(1);
+    ended.assert_stderr("No such file or directory");
+    ended.assert_stderr("no-such-script.py FAILED");
+    ended.assert_stderr("exitcode  : 2 (pid: ");
 }
 
 #[test]
@@ -90,7 +82,6 @@ fn run_path_gives_the_script_its_own_arguments_and_directory() {
             "s.py",
             "import sys, beside\nprint(__name__, sys.argv, beside.word)\n",
         )
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '$b'] beside\n");
 }
@@ -113,11 +104,7 @@ else:
     note('1 returns')
 ";
     let flags = ["run", "--run-path", "--nproc-per-node=2"];
-    let ended = rdzv(flags)
-        .args(["s.py"])
-        .file("s.py", script)
-        .run()
-        .expect(0);
+    let ended = rdzv(flags).args(["s.py"]).file("s.py", script).expect(0);
     let notes = std::fs::read_to_string(ended.directory.path().join("notes")).unwrap();
     assert_eq!(notes, "0 returns\n1 returns\n0 ends\n", "{}", ended.stderr);
 }
@@ -130,7 +117,7 @@ if os.environ['RANK'] == '1':
     os._exit(0)
 ";
     let flags = ["run", "--run-path", "--nproc-per-node=3", "s.py"];
-    rdzv(flags).file("s.py", script).run().expect(0);
+    rdzv(flags).file("s.py", script).expect(0);
 }
 
 #[test]
@@ -140,7 +127,6 @@ fn run_path_records_the_exception_of_the_script() {
             "s.py",
             "def main():\n    raise ValueError('boom')\nmain()\n",
         )
-        .run()
         .expect(1);
     ended.assert_stderr("\nrun_script_path FAILED\n");
     ended.assert_stderr(
@@ -161,7 +147,6 @@ fn run_path_records_the_exception_of_the_script() {
 fn run_path_leaves_exit_codes_alone() {
     let ended = rdzv(["run", "--run-path", "--log-dir", "logs", "s.py"])
         .file("s.py", "import sys; sys.exit(3)\n")
-        .run()
         .expect(1);
     ended.assert_stderr("exitcode  : 3 (pid: ");
     ended.assert_stderr("error_file: <N/A>");
@@ -170,22 +155,22 @@ fn run_path_leaves_exit_codes_alone() {
 #[test]
 fn help_goes_to_stdout_under_the_name_it_was_asked_of() {
     for flag in ["-h", "--help", "--he"] {
-        let ended = torchrun([flag]).run().expect(0);
+        let ended = torchrun([flag]).expect(0);
         ended.assert_stdout("Usage: torchrun [OPTIONS]");
         assert_eq!(ended.stderr, "");
     }
-    let ended = rdzv(["run", "--help"]).run().expect(0);
+    let ended = rdzv(["run", "--help"]).expect(0);
     ended.assert_stdout("Usage: rdzv run [OPTIONS]");
-    let ended = rdzv(["--help"]).run().expect(0);
+    let ended = rdzv(["--help"]).expect(0);
     ended.assert_stdout("  store ");
-    let ended = rdzv::<&str>([]).run().expect(2);
+    let ended = rdzv::<&str>([]).expect(2);
     assert_eq!(ended.stdout, "");
     ended.assert_stderr("Usage: rdzv <COMMAND>");
 }
 
 #[test]
 fn the_version_is_printed() {
-    let ended = rdzv(["--version"]).run().expect(0);
+    let ended = rdzv(["--version"]).expect(0);
     assert_eq!(
         ended.stdout,
         format!("rdzv {}\n", env!("CARGO_PKG_VERSION"))
@@ -199,11 +184,11 @@ fn completion_scripts_are_printed_for_each_shell() {
         ("zsh", "#compdef torchrun"),
         ("tcsh", "complete torchrun "),
     ] {
-        let ended = torchrun(["--print-completion", shell]).run().expect(0);
+        let ended = torchrun(["--print-completion", shell]).expect(0);
         ended.assert_stdout(sign);
         ended.assert_stdout("nproc-per-node");
     }
-    let ended = rdzv(["completions", "fish"]).run().expect(0);
+    let ended = rdzv(["completions", "fish"]).expect(0);
     ended.assert_stdout("complete -c rdzv");
 }
 
@@ -242,7 +227,7 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
         std::fs::read_link(&link).unwrap().to_str(),
         Some("/nowhere")
     );
-    let ended = rdzv(["link", "--dir", "/no/such/folder"]).run().expect(1);
+    let ended = rdzv(["link", "--dir", "/no/such/folder"]).expect(1);
     assert!(
         ended
             .stderr
@@ -254,25 +239,25 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
 
 #[test]
 fn variables_are_listed() {
-    let ended = rdzv(["env"]).run().expect(0);
+    let ended = rdzv(["env"]).expect(0);
     ended.assert_stdout("  MASTER_ADDR\n");
 }
 
 #[test]
 fn topics_commands_and_their_typos_have_help() {
-    let ended = rdzv(["help"]).run().expect(0);
+    let ended = rdzv(["help"]).expect(0);
     ended.assert_stdout("\n  exit-codes ");
-    let ended = rdzv(["help", "exit-codes"]).run().expect(0);
+    let ended = rdzv(["help", "exit-codes"]).expect(0);
     assert!(
         ended.stdout.starts_with("# Exit codes\n"),
         "{}",
         ended.stdout
     );
-    let ended = rdzv(["help", "run"]).run().expect(0);
+    let ended = rdzv(["help", "run"]).expect(0);
     ended.assert_stdout("\nHow the nodes meet:\n");
-    let ended = rdzv(["help", "store"]).run().expect(0);
+    let ended = rdzv(["help", "store"]).expect(0);
     ended.assert_stdout("--max-keys");
-    let ended = rdzv(["help", "exit-code"]).run().expect(2);
+    let ended = rdzv(["help", "exit-code"]).expect(2);
     assert_eq!(
         ended.stderr,
         "rdzv help: there is no topic 'exit-code' (did you mean 'exit-codes'?); `rdzv help` lists them\n"
@@ -281,7 +266,7 @@ fn topics_commands_and_their_typos_have_help() {
 
 #[test]
 fn manual_pages_have_every_flag() {
-    let ended = rdzv(["man", "pages"]).run().expect(0);
+    let ended = rdzv(["man", "pages"]).expect(0);
     let page = |name: &str| {
         let path = ended.directory.path().join("pages").join(name);
         std::fs::read_to_string(path).unwrap()
@@ -289,7 +274,7 @@ fn manual_pages_have_every_flag() {
     ended.assert_stdout("pages/rdzv-run.1\n");
     assert!(page("rdzv.1").starts_with(".ie"), "{}", page("rdzv.1"));
     let run = page("rdzv-run.1");
-    let help = rdzv(["run", "--help"]).run().expect(0).stdout;
+    let help = rdzv(["run", "--help"]).expect(0).stdout;
     for line in help.lines().filter(|line| line.starts_with("      --")) {
         let name = line.trim().split([' ', '=', '[']).next().unwrap();
         let escaped = name.replace('-', "\\-");

@@ -24,9 +24,7 @@ fn agreed(ended: &Ended) -> String {
 #[test]
 fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
     let script = "echo \"$*\" $RANK $WORLD_SIZE";
-    let ended = torchrun(["--no-python", "sh", "-c", script, "w", "a", "--x=1"])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "sh", "-c", script, "w", "a", "--x=1"]).expect(0);
     assert_eq!(ended.stdout, "a --x=1 0 1\n");
     assert_eq!(ended.stderr, "");
 }
@@ -34,7 +32,7 @@ fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
 #[test]
 fn every_variable_of_the_contract_is_set() {
     let job = run_shell("--max-restarts 3 --role trn", "env");
-    let ended = job.env("PET_LOG_DIR", "logs").own_face().run().expect(0);
+    let ended = job.env("PET_LOG_DIR", "logs").own_face().expect(0);
     let value = |name: &str| {
         let prefix = format!("{name}=");
         let line = ended
@@ -85,9 +83,7 @@ fn every_variable_of_the_contract_is_set() {
 fn standalone_workers_share_a_store_and_a_random_run_id() {
     let script = "echo $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID \
                   $TORCHELASTIC_USE_AGENT_STORE $OMP_NUM_THREADS";
-    let ended = run_shell("--standalone --nproc-per-node 2", script)
-        .run()
-        .expect(0);
+    let ended = run_shell("--standalone --nproc-per-node 2", script).expect(0);
     let values = agreed(&ended);
     let parts: Vec<&str> = values.split(' ').collect();
     assert_eq!(parts[1].len(), "12345678-1234-1234-1234-123456789abc".len());
@@ -111,7 +107,6 @@ fn standalone_workers_share_a_store_and_a_random_run_id() {
 fn a_number_of_threads_that_is_set_stays() {
     let ended = run_shell("--nproc-per-node 2", "echo $RANK $OMP_NUM_THREADS")
         .env("OMP_NUM_THREADS", "7")
-        .run()
         .expect(0);
     assert_eq!(agreed(&ended), "7");
     assert_eq!(ended.stderr, "");
@@ -122,9 +117,7 @@ fn a_number_of_threads_that_is_set_stays() {
 fn a_master_port_makes_the_rendezvous_static() {
     let port = free_port().to_string();
     let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID";
-    let ended = run_shell(&["--master-port", &port, "--node-rank", "0"], script)
-        .run()
-        .expect(0);
+    let ended = run_shell(&["--master-port", &port, "--node-rank", "0"], script).expect(0);
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} none\n"));
 }
 
@@ -134,9 +127,7 @@ fn an_endpoint_makes_the_rendezvous_static() {
     let port = free_port();
     let endpoint = format!("127.0.0.1:{port}");
     let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE";
-    let ended = run_shell(&["--rdzv-endpoint", &endpoint], script)
-        .run()
-        .expect(0);
+    let ended = run_shell(&["--rdzv-endpoint", &endpoint], script).expect(0);
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} True\n"));
 }
 
@@ -159,7 +150,6 @@ fn a_dynamic_backend_on_one_node_uses_what_was_given() {
     )
     .env("PET_LOCAL_ADDR", "127.0.0.1")
     .env("PET_ROLE", "trn")
-    .run()
     .expect(0);
     assert!(
         ended.stdout.starts_with("127.0.0.1 jobX trn "),
@@ -181,7 +171,6 @@ fn without_a_shared_store_the_port_is_new_in_every_attempt() {
         "echo $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE; exit 3",
     )
     .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    .run()
     .expect(1);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!(lines.len(), 2, "{}", ended.stdout);
@@ -244,7 +233,6 @@ fn virtual_local_ranks_give_each_worker_one_device() {
     let script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
     let ended = run_shell("--virtual-local-rank --nproc-per-node 2", script)
         .env("CUDA_VISIBLE_DEVICES", "4, 5")
-        .run()
         .expect(0);
     assert_eq!(ended.sorted(), ["0 0 4", "1 0 5"]);
 }
@@ -254,7 +242,6 @@ fn virtual_local_ranks_give_each_worker_one_device() {
 fn only_the_local_rank_is_substituted_in_arguments() {
     let ended = run_shell("--nproc-per-node 2", "echo \"$1 $2 $3\"")
         .args(["w", "${local_rank}", "$$x", "${foo}"])
-        .run()
         .expect(0);
     assert_eq!(ended.sorted(), ["0 $x ${foo}", "1 $x ${foo}"]);
 }
@@ -263,10 +250,9 @@ fn only_the_local_rank_is_substituted_in_arguments() {
 #[test]
 fn flags_have_defaults_in_the_environment() {
     let job = || run_shell("", RANKS).env("PET_NPROC_PER_NODE", "2");
-    assert_eq!(job().run().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
+    assert_eq!(job().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
     let ended = run_shell("--nproc-per-node 1", RANKS)
         .env("PET_NPROC_PER_NODE", "2")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "0 0 1 1\n");
 }
@@ -274,9 +260,7 @@ fn flags_have_defaults_in_the_environment() {
 // SCN-A13
 #[test]
 fn flags_behind_the_script_are_the_scripts() {
-    let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"])
-        .run()
-        .expect(0);
+    let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"]).expect(0);
     assert_eq!(ended.stdout, "--nproc-per-node 3\n");
 }
 
@@ -286,7 +270,6 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
         "--rdzv-id mine --log-dir logs",
         "echo $TORCHELASTIC_RUN_ID $TORCHELASTIC_ERROR_FILE",
     )
-    .run()
     .expect(0);
     assert!(ended.stdout.starts_with("mine /"), "{}", ended.stdout);
     ended.assert_stdout("/logs/mine_");
@@ -296,7 +279,6 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
 fn a_rendezvous_is_logged_with_all_that_it_settled() {
     let ended = run_shell("--nproc-per-node 2 --role trn", "exit 0")
         .env("LOGLEVEL", "INFO")
-        .run()
         .expect(0);
     ended.assert_stderr("[trn] Rendezvous complete for workers. Result:");
     for field in [
@@ -312,11 +294,7 @@ fn a_rendezvous_is_logged_with_all_that_it_settled() {
         "global_world_sizes=[2, 2]",
         "event_log_handler=null",
     ] {
-        assert!(
-            ended.stderr.contains(field),
-            "no {field} in {}",
-            ended.stderr
-        );
+        ended.assert_stderr(field);
     }
 }
 
@@ -334,6 +312,6 @@ fn a_machine_without_proc_is_enough_for_a_launch() {
     // A line says what the machine cannot do, and a failure is a failure.
     let ended = without_proc("sh -c \"exit 3\"").expect(1);
     for part in ["/proc is not mounted", "exitcode  : 3"] {
-        assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
+        ended.assert_stderr(part);
     }
 }

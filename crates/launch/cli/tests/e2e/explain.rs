@@ -7,7 +7,6 @@ fn an_explained_launch_starts_nothing() {
     let job = || rdzv(["run", "--nproc-per-node", "2", "--log-dir", "logs"]);
     let ended = job()
         .args(["--explain", "--no-python", "touch", "started"])
-        .run()
         .expect(0);
     for part in ["touch started", "--nproc-per-node", "WORLD_SIZE", "logs"] {
         ended.assert_stdout(part);
@@ -16,7 +15,6 @@ fn an_explained_launch_starts_nothing() {
     assert!(left.is_empty(), "{left:?}");
     let ended = job()
         .args(["--explain=json", "--no-python", "touch", "started"])
-        .run()
         .expect(0);
     let explained: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(explained["version"], 1);
@@ -24,12 +22,10 @@ fn an_explained_launch_starts_nothing() {
 
 #[test]
 fn a_line_that_cannot_be_run_is_not_explained() {
-    let ended = torchrun(["--explain", "--nnodes", "0", "s.py"])
-        .run()
-        .expect(1);
+    let ended = torchrun(["--explain", "--nnodes", "0", "s.py"]).expect(1);
     assert!(ended.last_error_line().starts_with("AssertionError: "));
     assert_eq!(ended.stdout, "");
-    let ended = torchrun(["--explain=xml", "s.py"]).run().expect(2);
+    let ended = torchrun(["--explain=xml", "s.py"]).expect(2);
     assert!(
         ended
             .last_error_line()
@@ -37,13 +33,11 @@ fn a_line_that_cannot_be_run_is_not_explained() {
         "{}",
         ended.stderr
     );
-    torchrun(["--explain"]).run().expect(2);
+    torchrun(["--explain"]).expect(2);
 }
 
 #[test]
 fn the_script_may_have_a_flag_of_that_name() {
-    let ended = torchrun(["--no-python", "echo", "--explain"])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "echo", "--explain"]).expect(0);
     assert_eq!(ended.stdout, "--explain\n");
 }

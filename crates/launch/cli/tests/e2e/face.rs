@@ -86,18 +86,13 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
             "--report: $DIR/none/report.json cannot be written: No such file or directory (os error 2)",
         ),
     ] {
-        let ended = rdzv(["run"])
-            .args(line)
-            .args(["s.py"])
-            .own_face()
-            .run()
-            .expect(2);
+        let ended = rdzv(["run"]).args(line).args(["s.py"]).own_face().expect(2);
         let directory = ended.directory.path().display().to_string();
         let said = ended.stderr.replace(&directory, "$DIR");
         assert_eq!(said, format!("rdzv run: {sentence}\n"));
         has_nothing_of_torchrun(&ended);
     }
-    let ended = rdzv(["run"]).own_face().run().expect(2);
+    let ended = rdzv(["run"]).own_face().expect(2);
     assert!(
         ended
             .stderr
@@ -110,13 +105,13 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
 #[test]
 fn a_wrong_variable_is_named() {
     let job = rdzv(["run", "s.py"]).own_face().env("PET_NNODES", "a");
-    let said = job.run().expect(2).stderr;
+    let said = job.expect(2).stderr;
     assert!(
         said.ends_with(" (the value is that of the variable PET_NNODES)\n"),
         "{said}"
     );
     let job = rdzv(["run", "s.py"]).own_face().env("LOGLEVEL", "info");
-    let said = job.run().expect(2).stderr;
+    let said = job.expect(2).stderr;
     assert_eq!(
         said,
         "rdzv run: LOGLEVEL is 'info' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG\n"
@@ -130,7 +125,7 @@ fn both_switches_give_torchruns_face() {
         rdzv(["run", "--nnodes=a", "s.py"]),
         torchrun(["--nnodes=a", "s.py"]).own_face(),
     ] {
-        let ended = job.run().expect(1);
+        let ended = job.expect(1);
         assert_eq!(
             ended.last_error_line(),
             "ValueError: invalid literal for int() with base 10: 'a'"
@@ -145,7 +140,7 @@ fn both_switches_give_torchruns_face() {
         "exit 3",
         "--compat-output",
     ]);
-    has_nothing_of_torchrun(&job.own_face().run().expect(1));
+    has_nothing_of_torchrun(&job.own_face().expect(1));
 }
 
 #[test]
@@ -153,7 +148,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
     let flags = "--nproc-per-node=2 --max-restarts=1 -r3 --log-dir=logs";
     let script =
         "test $RANK = 0 && sleep 1000; echo \"boom: $TORCHELASTIC_RESTART_COUNT\" >&2; exit 3";
-    let ended = own(flags, script).run().expect(1);
+    let ended = own(flags, script).expect(1);
     has_nothing_of_torchrun(&ended);
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let has = |start: &str, end: &str| {
@@ -191,9 +186,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
 
 #[test]
 fn a_success_is_one_line() {
-    let ended = own("--nproc-per-node=2 --max-restarts=1", "exit 0")
-        .run()
-        .expect(0);
+    let ended = own("--nproc-per-node=2 --max-restarts=1", "exit 0").expect(0);
     let last = ended.last_error_line();
     assert!(
         last.starts_with("rdzv: finished in ") && last.ends_with(" s, 2 workers on 1 node"),
@@ -203,7 +196,7 @@ fn a_success_is_one_line() {
         "--max-restarts=1",
         "exit $((1 - TORCHELASTIC_RESTART_COUNT))",
     );
-    let ended = job.run().expect(0);
+    let ended = job.expect(0);
     let last = ended.last_error_line();
     assert!(
         last.ends_with(", 1 worker on 1 node, 1 restart (rank 0: exited with code 1)"),
@@ -246,13 +239,12 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
 fn a_program_that_is_not_there_is_said_without_an_errno() {
     let ended = rdzv(["run", "--no-python", "no-such-program"])
         .own_face()
-        .run()
         .expect(1);
     ended.assert_stderr(": could not be started: there is no such program: 'no-such-program'\n");
 }
 
 #[test]
 fn log_lines_with_times_are_there_for_who_asks() {
-    let ended = own("", "exit 1").env("LOGLEVEL", "INFO").run().expect(1);
+    let ended = own("", "exit 1").env("LOGLEVEL", "INFO").expect(1);
     ended.assert_stderr(" failed (exitcode: 1) local_rank: 0 ");
 }

@@ -44,9 +44,7 @@ fn report(ended: &Ended) -> String {
 // SCN-A19
 #[test]
 fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
-    let ended = run_fixture("--nproc-per-node 2", "rank=1?exit:7 hang")
-        .run()
-        .expect(1);
+    let ended = run_fixture("--nproc-per-node 2", "rank=1?exit:7 hang").expect(1);
     let text = report(&ended).replace(crate::harness::fixture_worker().to_str().unwrap(), "worker");
     insta::assert_snapshot!(text);
     let lines = ended.stderr.lines();
@@ -58,9 +56,7 @@ fn the_worker_that_failed_is_the_root_cause_and_its_sibling_is_listed() {
 // SCN-A20
 #[test]
 fn a_signal_is_named() {
-    let ended = run_fixture("--nproc-per-node 2", "rank=1?signal:11 hang")
-        .run()
-        .expect(1);
+    let ended = run_fixture("--nproc-per-node 2", "rank=1?signal:11 hang").expect(1);
     let text = report(&ended);
     let (_, root) = text
         .split_once("Root Cause (first observed failure):")
@@ -82,7 +78,6 @@ fn a_recorded_exception_is_shown_and_handed_on() {
     let handed_on = job.path("p.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
-        .run()
         .expect(1);
     let text = report(&ended);
     assert!(text.contains("/attempt_0/0/error.json\n"), "{text}");
@@ -108,7 +103,6 @@ fn a_plain_error_file_gives_time_and_text_and_is_copied_unchanged() {
     let handed_on = job.path("p.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", handed_on.to_str().unwrap())
-        .run()
         .expect(1);
     ended.assert_stderr("  time      : 2023-11-14_22:13:20\n");
     ended.assert_stderr("  traceback : m\n");
@@ -127,7 +121,6 @@ fn an_unreadable_error_file_stops_neither_restart_nor_report() {
             "exit:4",
         ],
     )
-    .run()
     .expect(1);
     assert_eq!(
         ended.stdout,
@@ -146,7 +139,6 @@ fn a_sibling_that_obeys_and_exits_with_zero_is_no_failure() {
         "rank=0?trap:15:0 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang",
     )
     .pipe("ready")
-    .run()
     .expect(1);
     assert!(report(&ended).contains("  <NO_OTHER_FAILURES>\n"));
     let states: Vec<String> = events(&ended)
@@ -174,7 +166,6 @@ fn events_have_the_names_keys_and_arrays_of_torchelastic() {
         "--event-log-handler console --rdzv-id job --role trn",
         "true",
     )
-    .run()
     .expect(0);
     let events = events(&ended);
     let names: Vec<&str> = events
@@ -229,7 +220,6 @@ fn every_attempt_has_its_count_and_its_directory() {
         "--max-restarts 2 -r 1 --log-dir logs",
         "echo $TORCHELASTIC_RESTART_COUNT; exit 3",
     )
-    .run()
     .expect(1);
     let attempts = ended.files_below("logs");
     assert_eq!(attempts.len(), 3, "{attempts:?}");
@@ -251,7 +241,6 @@ fn what_a_failed_worker_started_is_gone_before_the_next_attempt() {
         "attempt=0?child:write:started:x;hang attempt=0?orphan:write:started:x;hang attempt=0?await:started attempt=0?exit:3 child:exit:0 child:hang",
     )
     .pipe("started")
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "");
 }
@@ -268,7 +257,6 @@ fn the_first_to_exit_is_the_root_cause_every_time() {
         .pipe("0")
         .pipe("1")
         .pipe("2")
-        .run()
         .expect(1);
         let text = report(&ended);
         let (_, root) = text
@@ -302,9 +290,7 @@ fn a_failure_with_a_final_exit_code_uses_no_restart() {
             "exceeded max_restarts=3",
         ),
     ] {
-        let ended = run_shell(&flags, &format!("echo attempt; {ending}"))
-            .run()
-            .expect(1);
+        let ended = run_shell(&flags, &format!("echo attempt; {ending}")).expect(1);
         assert_eq!(ended.stdout, "attempt\n".repeat(attempts), "{ending}");
         let line = format!("\nrdzv: no restart: {text}\n");
         ended.assert_stderr(&line);
@@ -318,6 +304,6 @@ fn a_failure_with_a_final_exit_code_uses_no_restart() {
 fn the_next_attempt_can_be_made_to_wait() {
     let began = Instant::now();
     let flags = "--max-restarts 1 --settle-delay 0.4";
-    run_shell(flags, "exit 1").run().expect(1);
+    run_shell(flags, "exit 1").expect(1);
     assert!(began.elapsed() >= Duration::from_millis(400));
 }

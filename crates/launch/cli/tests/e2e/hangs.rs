@@ -30,7 +30,6 @@ fn a_timer_that_is_released_kills_nobody() {
         "timer a 1 9 $$$$; printf '{\"pid\": %s, \"scope_id\": \"a\", \"expiration_time\": -1, \
          \"signal\": 0}\\n' $$$$ > $TORCHELASTIC_TIMER_FILE; sleep 2.2; echo alive",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
     assert_eq!(
@@ -47,7 +46,6 @@ fn an_expired_timer_is_a_failure_of_its_worker_and_the_agent_goes_on() {
         "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exit 0; }\n\
          [ $RANK = 1 ] && timer 'step one' 1 9 $$$$\nsleep 1000",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
     assert_eq!(
@@ -66,7 +64,6 @@ fn an_expired_timer_whose_signal_is_not_deadly_ends_its_worker_all_the_same() {
         &["--shutdown-timeout", "1"],
         "trap '' USR1 TERM; timer mild 0 10 $$$$; while :; do sleep 1; done",
     )
-    .run()
     .expect(1);
     ended.assert_stderr("(SIGKILL)");
 }
@@ -79,7 +76,6 @@ fn what_is_no_timer_of_ours_is_ignored() {
          head -c 20000 /dev/zero | tr '\\0' x > $TORCHELASTIC_TIMER_FILE\n\
          echo > $TORCHELASTIC_TIMER_FILE; sleep 1.2; echo alive",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
     let foreign = "timer \"foreign\" of process 1 has expired, which is gone or not one of ours";
@@ -99,7 +95,6 @@ fn a_flood_of_nonsense_is_complained_about_only_so_often() {
         &[],
         "yes nonsense | head -n 5000 > $TORCHELASTIC_TIMER_FILE; sleep 0.3",
     )
-    .run()
     .expect(0);
     assert_eq!(said(&ended, "no timer request"), 20, "{}", ended.stderr);
     assert_eq!(said(&ended, "further ones are not shown"), 1);
@@ -111,7 +106,7 @@ fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
         .file("precious", "text")
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", "precious");
-    let ended = job.run().expect(1);
+    let ended = job.expect(1);
     ended.assert_stderr("no named pipe");
     assert!(!ended.stdout.contains("started"));
     let path = ended.directory.path().join("precious");
@@ -123,7 +118,6 @@ fn a_pipe_that_was_left_there_is_used_again() {
     let ended = with_watchdog(&[], "timer a 1000 9 $$$$; echo fine")
         .pipe("timers")
         .env("TORCHELASTIC_TIMER_FILE", "timers")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     assert!(!ended.directory.path().join("timers").exists());
@@ -137,7 +131,6 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
          [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exit 0; }\n\
          [ $RANK = 0 ] && echo checkpoint > $RDZV_HEARTBEAT; sleep 1000",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
     let cause = "rank 1 (local rank 1, pid";
@@ -157,14 +150,12 @@ fn without_a_limit_for_init_a_worker_need_not_send_anything() {
         "--heartbeat-timeout=0.5 --hang-action=fail",
         "sleep 1.5; echo done > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     let ended = run_shell(
         "--heartbeat-timeout=init=0.5 --hang-action=fail",
         "sleep 1000",
     )
-    .run()
     .expect(1);
     ended.assert_stderr("in phase 'init'");
 }
@@ -175,7 +166,6 @@ fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
         "--heartbeat-timeout=3",
         "echo > $RDZV_HEARTBEAT; sleep 6; echo > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     assert_eq!(said(&ended, "no heartbeat for"), 1, "{}", ended.stderr);
@@ -209,7 +199,6 @@ fn nothing_is_there_for_who_asked_for_nothing() {
         "",
         "echo ${RDZV_HEARTBEAT-none} ${TORCHELASTIC_TIMER_FILE-none}",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "none none\n");
 }
@@ -220,7 +209,6 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
         "--nproc-per-node=3 --hang-timeout=2 --hang-action=fail --max-restarts=5",
         "rank=2?await:/dev/stdin pause:100000",
     )
-    .run()
     .expect(1);
     assert!(ended.took < Duration::from_secs(2 + 10), "{:?}", ended.took);
     for rank in 0..3 {
@@ -234,9 +222,7 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
 
 #[test]
 fn a_hang_that_ends_by_itself_is_reported_once_and_then_its_end() {
-    let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine")
-        .run()
-        .expect(0);
+    let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine").expect(0);
     assert_eq!(ended.stdout, "fine\n");
     assert_eq!(said(&ended, "hangs: no progress"), 1, "{}", ended.stderr);
     assert_eq!(said(&ended, "make progress again"), 1, "{}", ended.stderr);
@@ -260,7 +246,6 @@ fn a_child_that_computes_is_progress() {
         "--hang-timeout=3 --hang-action=fail",
         "child:compute:9000 pause:9000 out:fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
@@ -272,7 +257,6 @@ fn output_is_progress() {
         "--hang-timeout=3 --hang-action=fail",
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.4; done",
     )
-    .run()
     .expect(0);
     assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
 }

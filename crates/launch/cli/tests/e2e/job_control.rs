@@ -125,7 +125,7 @@ fn a_stopped_worker_can_follow_the_signal_that_ends_it() {
             read x x state x < /proc/$$$$/stat; done; echo > go) &
         kill -STOP $$$$; wait";
     let flags = "--nproc-per-node 2 --shutdown-timeout 20";
-    let ended = run_shell(flags, script).pipe("go").run().expect(1);
+    let ended = run_shell(flags, script).pipe("go").expect(1);
     assert_eq!(ended.stdout, "obeyed\n", "{}", ended.stderr);
     ended.assert_stderr("<NO_OTHER_FAILURES>");
 }

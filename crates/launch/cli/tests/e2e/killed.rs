@@ -181,7 +181,7 @@ fn children_that_were_there_before_are_not_touched() {
     // lose the marker by which processes of the run are found.
     let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
         env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
-    let ended = run_shell_after(first, "", "exit 0").run().expect(0);
+    let ended = run_shell_after(first, "", "exit 0").expect(0);
     let foreign = fs::read_to_string(ended.directory.path().join("foreign")).unwrap();
     for foreign in foreign.lines().map(|line| line.parse().unwrap()) {
         assert!(pids::state(foreign).is_some(), "{foreign} was hit");

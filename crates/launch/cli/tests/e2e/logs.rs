@@ -25,7 +25,7 @@ fn sorted(text: &str) -> Vec<&str> {
 // SCN-A34
 #[test]
 fn redirected_streams_are_in_files_only() {
-    let ended = job("-r 3 --rdzv-id job", BOTH).run().expect(0);
+    let ended = job("-r 3 --rdzv-id job", BOTH).expect(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
     let paths = ended.files_below("logs");
     let run = paths[0].components().next().unwrap();
@@ -48,7 +48,7 @@ fn redirected_streams_are_in_files_only() {
 // SCN-A35
 #[test]
 fn teed_streams_are_in_files_and_prefixed_on_the_console() {
-    let ended = job("-t 3", BOTH).run().expect(0);
+    let ended = job("-t 3", BOTH).expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "[default1]:out 1"]);
     assert_eq!(
         sorted(&ended.stderr),
@@ -61,7 +61,7 @@ fn teed_streams_are_in_files_and_prefixed_on_the_console() {
 // SCN-A36
 #[test]
 fn streams_can_be_chosen_by_rank() {
-    let ended = job("-t 0:1,1:2", BOTH).run().expect(0);
+    let ended = job("-t 0:1,1:2", BOTH).expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "out 1"]);
     assert_eq!(sorted(&ended.stderr), ["[default1]:err 1", "err 0"]);
     assert_eq!(ended.files_below("logs").len(), 2);
@@ -79,7 +79,7 @@ fn the_prefix_is_a_template() {
         "--log-line-prefix-template",
         template,
     ];
-    let ended = job(&flags, "echo text $RANK").run().expect(0);
+    let ended = job(&flags, "echo text $RANK").expect(0);
     let host = rustix::system::uname();
     let host = host.nodename().to_str().unwrap().split('.').next().unwrap();
     assert_eq!(
@@ -96,7 +96,7 @@ fn the_prefix_is_a_template() {
 fn the_console_filter_and_the_filtered_copy_work_together() {
     let script = "echo out $RANK; echo nothing $RANK; echo bad $RANK; echo err $RANK >&2";
     let flags = "-t 3 --local-ranks-filter 1 --duplicate-stdout-filters out,bad";
-    let ended = job(flags, script).run().expect(0);
+    let ended = job(flags, script).expect(0);
     assert_eq!(
         ended.stdout,
         "[default1]:out 1\n[default1]:nothing 1\n[default1]:bad 1\n"
@@ -125,7 +125,6 @@ fn lines_are_never_torn_on_the_console() {
         ],
     )
     .env("OMP_NUM_THREADS", "1")
-    .run()
     .expect(0);
     assert_eq!(
         ended.sorted(),
@@ -146,7 +145,6 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
         "--log-dir /dev/null -t 3",
         "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "file:\n");
     assert_eq!(ended.stderr, "err\n");
@@ -156,7 +154,7 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 #[test]
 fn a_temporary_log_directory_is_gone_at_the_end() {
     for (script, code) in [("true", 0), ("exit 7", 1)] {
-        let ended = run_shell("", script).run().expect(code);
+        let ended = run_shell("", script).expect(code);
         let left = fs::read_dir(ended.directory.path()).unwrap().count();
         assert_eq!(
             left, 0,
@@ -169,7 +167,7 @@ fn a_temporary_log_directory_is_gone_at_the_end() {
 #[test]
 fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
-    let ended = job("", script).run().expect(1);
+    let ended = job("", script).expect(1);
     ended.assert_stderr("traceback : lost?");
     assert!(
         ended
@@ -183,7 +181,7 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
 fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
     let script = "if test $RANK = 1; then seq 100000 >&2; echo reason >&2; exit 3
         else echo fine; sleep 1000; fi";
-    let ended = job("--local-ranks-filter 0", script).run().expect(1);
+    let ended = job("--local-ranks-filter 0", script).expect(1);
     let shown = ended.stderr.find("[default1]:reason\n");
     let report = ended.stderr.find("Root Cause");
     assert!(shown.is_some() && shown < report, "{}", ended.stderr);
@@ -200,7 +198,7 @@ fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
 fn hidden_workers_that_succeed_leave_nothing() {
     let flags = "--nproc-per-node 2 --local-ranks-filter 0";
     let job = run_shell(flags, BOTH).env("OMP_NUM_THREADS", "1");
-    let ended = job.run().expect(0);
+    let ended = job.expect(0);
     assert_eq!((&*ended.stdout, &*ended.stderr), ("out 0\n", "err 0\n"));
     assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
 }
@@ -217,7 +215,6 @@ fn equal_lines_of_several_workers_can_be_shown_as_one() {
         .args(["sh", "--nproc-per-node", "2"])
         .args(flags)
         .args(["--no-python", "sh", "-c", script])
-        .run()
         .expect(0);
     // On a machine that is too busy one of the three may come too late to be the same.
     ended.assert_stdout("<default 0-1> same");

@@ -7,7 +7,6 @@ use crate::harness::{rdzv, run_shell, torchrun};
 fn more_virtual_ranks_than_devices_are_refused() {
     let ended = run_shell("--virtual-local-rank --nproc-per-node 2", "true")
         .env("CUDA_VISIBLE_DEVICES", "4")
-        .run()
         .expect(1);
     assert_eq!(
         ended.last_error_line(),
@@ -18,10 +17,7 @@ fn more_virtual_ranks_than_devices_are_refused() {
 // SCN-A12
 #[test]
 fn a_flag_in_the_environment_must_be_a_number() {
-    let ended = run_shell("", "true")
-        .env("PET_STANDALONE", "abc")
-        .run()
-        .expect(1);
+    let ended = run_shell("", "true").env("PET_STANDALONE", "abc").expect(1);
     assert_eq!(
         ended.stderr,
         "ValueError: invalid literal for int() with base 10: 'abc'\n"
@@ -42,7 +38,7 @@ fn wrong_lines_are_answered_once_with_the_usage() {
             "the following arguments are required: training_script, training_script_args",
         ),
     ] {
-        let ended = torchrun(line).run().expect(2);
+        let ended = torchrun(line).expect(2);
         assert_eq!(ended.stdout, "");
         let lines: Vec<&str> = ended.stderr.lines().collect();
         assert_eq!(lines.len(), 2, "{}", ended.stderr);
@@ -107,7 +103,7 @@ fn impossible_values_end_with_the_class_and_text_of_torchrun() {
         if let Some((name, value)) = variable {
             job = job.env(name, value);
         }
-        let ended = job.run().expect(1);
+        let ended = job.expect(1);
         assert_eq!(ended.last_error_line(), last, "{flags:?}");
         assert_eq!(ended.stdout, "", "{flags:?}");
     }
@@ -119,7 +115,6 @@ fn a_refusal_is_left_in_the_error_file_that_was_asked_for() {
     let path = job.path("launcher.json");
     let ended = job
         .env("TORCHELASTIC_ERROR_FILE", path.to_str().unwrap())
-        .run()
         .expect(1);
     let text = std::fs::read_to_string(ended.directory.path().join("launcher.json")).unwrap();
     let content: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -133,9 +128,7 @@ fn a_refusal_is_left_in_the_error_file_that_was_asked_for() {
 
 #[test]
 fn a_program_that_does_not_exist_is_named() {
-    let ended = rdzv(["run", "--no-python", "no-such-program"])
-        .run()
-        .expect(1);
+    let ended = rdzv(["run", "--no-python", "no-such-program"]).expect(1);
     assert_eq!(
         ended.last_error_line(),
         "FileNotFoundError: [Errno 2] No such file or directory: 'no-such-program'"
@@ -145,7 +138,7 @@ fn a_program_that_does_not_exist_is_named() {
 #[test]
 fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
     let line = ["--signals-to-handle", "SIGFOO", "--no-python", "true"];
-    let ended = torchrun(line).run().expect(0);
+    let ended = torchrun(line).expect(0);
     assert!(
         ended
             .last_error_line()
@@ -153,7 +146,7 @@ fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
         "{}",
         ended.stderr
     );
-    let ended = rdzv(["run"]).args(line).run().expect(2);
+    let ended = rdzv(["run"]).args(line).expect(2);
     assert!(
         ended
             .last_error_line()
@@ -161,9 +154,7 @@ fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
         "{}",
         ended.stderr
     );
-    let ended = run_shell("--signals-to-handle SIGKILL", "true")
-        .run()
-        .expect(1);
+    let ended = run_shell("--signals-to-handle SIGKILL", "true").expect(1);
     assert_eq!(
         ended.last_error_line(),
         "OSError: [Errno 22] Invalid argument"
@@ -180,7 +171,7 @@ fn bad_input_for_our_own_commands_is_answered_in_one_sentence() {
             "a size is a number of bytes",
         ),
     ] {
-        let ended = rdzv(line).run().expect(2);
+        let ended = rdzv(line).expect(2);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
         ended.assert_stderr(problem);
     }

@@ -78,7 +78,6 @@ fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
         "rank=0?ignore:15 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang",
     )
     .pipe("ready")
-    .run()
     .expect(1);
     assert!(
         (3.0..6.0).contains(&ended.took.as_secs_f64()),

@@ -47,9 +47,7 @@ fn an_interrupt_ends_it_cleanly_with_clients_connected() {
 fn a_port_in_use_is_one_sentence() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let ended = rdzv(["store", "--host", "127.0.0.1", "--port", &port])
-        .run()
-        .expect(1);
+    let ended = rdzv(["store", "--host", "127.0.0.1", "--port", &port]).expect(1);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(
         ended.stderr.starts_with("rdzv store: ") && ended.stderr.contains(&port),

@@ -30,7 +30,7 @@ fn verdict_lines(ended: &Ended) -> Vec<&str> {
 #[test]
 fn an_exception_is_named_with_nothing_but_the_default_flags() {
     let flags = "--nproc-per-node=2 --report=report.json";
-    let ended = run_shell(flags, EXCEPTION).run().expect(1);
+    let ended = run_shell(flags, EXCEPTION).expect(1);
     let lines = verdict_lines(&ended);
     assert!(
         lines[0].starts_with("rdzv: first failure: rank 1 (local rank 1, pid ")
@@ -75,14 +75,10 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
 
 #[test]
 fn stderr_that_went_to_a_file_only_is_shown() {
-    let ended = run_shell("-r2 --nproc-per-node=2", EXCEPTION)
-        .run()
-        .expect(1);
+    let ended = run_shell("-r2 --nproc-per-node=2", EXCEPTION).expect(1);
     let tail = "rdzv: the last lines of its stderr:\n    Traceback (most recent call last):\n";
     ended.assert_stderr(tail);
-    let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION)
-        .run()
-        .expect(1);
+    let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION).expect(1);
     assert!(!teed.stderr.contains("the last lines"), "{}", teed.stderr);
     assert!(verdict_lines(&teed)[0].ends_with("ValueError: loss is NaN"));
 }
@@ -90,18 +86,18 @@ fn stderr_that_went_to_a_file_only_is_shown() {
 #[test]
 fn a_bare_stderr_is_the_launchers_own() {
     let script = "readlink /proc/self/fd/2; echo oh >&2; exit 3";
-    let ended = run_shell("--bare-stderr", script).run().expect(1);
+    let ended = run_shell("--bare-stderr", script).expect(1);
     let bare = ended.stdout.trim().to_owned();
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
     let script = &format!("test $(readlink /proc/self/fd/2) != '{bare}' && exit 3; exit 4");
-    let ended = run_shell("", script).run().expect(1);
+    let ended = run_shell("", script).expect(1);
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
 }
 
 #[test]
 fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
     let script = "i=0; while [ $i -lt 20000 ]; do echo line $i >&2; i=$((i+1)); done; exit 5";
-    let ended = run_shell("--report=report.json", script).run().expect(1);
+    let ended = run_shell("--report=report.json", script).expect(1);
     let lines = ended
         .stderr
         .lines()
@@ -123,7 +119,7 @@ fn a_worker_that_reads_no_stderr_of_its_own_may_leave_it_to_a_child() {
 #[test]
 fn a_report_is_written_however_the_run_ends() {
     let with_report = "--report=report.json --rdzv-id=job";
-    let ended = run_shell(with_report, "true").run().expect(0);
+    let ended = run_shell(with_report, "true").expect(0);
     let good = report(&ended);
     assert_eq!(
         (&good["outcome"], &good["exit_code"]),
@@ -152,13 +148,13 @@ fn a_report_is_written_however_the_run_ends() {
         "--no-python",
         "no-such-program",
     ]);
-    let missing = report(&missing.run().expect(1));
+    let missing = report(&missing.expect(1));
     assert_eq!(missing["outcome"], "error");
     assert_eq!(missing["first_failure"]["cause"]["kind"], "not_started");
     assert_eq!(missing["first_failure"]["local_rank"], 0);
 
     let refused = rdzv(["run", "--report=report.json", "--nnodes=a", "train.py"]);
-    let refused = report(&refused.run().expect(1));
+    let refused = report(&refused.expect(1));
     assert_eq!(
         (&refused["outcome"], &refused["exit_code"]),
         (&"error".into(), &1.into())
@@ -170,14 +166,8 @@ fn a_report_is_written_however_the_run_ends() {
             .starts_with("ValueError: ")
     );
 
-    let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000")
-        .run()
-        .expect(-9);
-    assert!(
-        killed
-            .stderr
-            .contains("rdzv: the agent was ended by SIGKILL")
-    );
+    let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000").expect(-9);
+    killed.assert_stderr("rdzv: the agent was ended by SIGKILL");
     let killed = report(&killed);
     assert_eq!(killed["first_failure"]["cause"]["kind"], "agent_error");
     assert_eq!(
@@ -188,9 +178,7 @@ fn a_report_is_written_however_the_run_ends() {
 
 #[test]
 fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
-    let ended = run_shell("--report=none/report.json", "echo ran")
-        .run()
-        .expect(2);
+    let ended = run_shell("--report=none/report.json", "echo ran").expect(2);
     assert_eq!(ended.stdout, "");
     let last = ended.last_error_line();
     assert!(
@@ -203,7 +191,7 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
 #[test]
 fn a_report_replaces_the_one_before_and_a_relative_path_survives_the_workers_ways() {
     let job = run_shell("--report=report.json", "cd /; exit 3").file("report.json", "old");
-    let ended = job.run().expect(1);
+    let ended = job.expect(1);
     assert_eq!(report(&ended)["first_failure"]["exit_code"], 3);
     let left = ended.files_below(".");
     assert_eq!(left, [std::path::PathBuf::from("report.json")]);
@@ -238,12 +226,12 @@ fn a_scheduler_may_have_the_workers_exit_code() {
         "--no-python",
         "no-such-program",
     ];
-    rdzv(missing).run().expect(127);
+    rdzv(missing).expect(127);
     let running = run_shell("--exit-code=worker", "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     running.wait().expect(143);
-    let ended = run_shell("--exit-code=both", "exit 0").run().expect(2);
+    let ended = run_shell("--exit-code=both", "exit 0").expect(2);
     assert!(
         ended
             .last_error_line()
@@ -256,7 +244,6 @@ fn the_environment_may_ask_for_both() {
     let ended = run_shell("", "exit 6")
         .env("PET_REPORT", "report.json")
         .env("PET_EXIT_CODE", "worker")
-        .run()
         .expect(6);
     assert_eq!(report(&ended)["exit_code"], 6);
 }
@@ -268,7 +255,7 @@ fn a_recorded_error_says_more_than_stderr() {
         "error:RuntimeError: shapes do not match",
         "exit:1",
     ];
-    let ended = run_fixture("--report=report.json", &steps).run().expect(1);
+    let ended = run_fixture("--report=report.json", &steps).expect(1);
     let first = &report(&ended)["first_failure"];
     assert_eq!(first["cause"]["text"], "RuntimeError: shapes do not match");
     assert!(

@@ -9,7 +9,7 @@ use crate::harness::{rdzv, run_fixture, run_shell, run_shell_after};
 fn workers_get_three_descriptors_and_a_session_of_their_own() {
     let script = "ls /proc/$$$$/fd; cut -d' ' -f 1,5,6 /proc/$$$$/stat; echo $RDZV_KEEPER; pwd";
     let first = "exec 5< /dev/null 7> seven";
-    let ended = run_shell_after(first, "", script).run().expect(0);
+    let ended = run_shell_after(first, "", script).expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!(lines[..3], ["0", "1", "2"]);
     let ids: Vec<&str> = lines[3].split(' ').collect();
@@ -31,7 +31,6 @@ fn a_child_that_ignores_the_signal_its_worker_obeys_goes_too() {
     ];
     run_fixture("--nproc-per-node 2", &steps)
         .pipe("go")
-        .run()
         .expect(1);
 }
 
@@ -40,9 +39,7 @@ fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
     // The agent can open so few files that it runs out of them among the workers.
     let script = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000 & wait $!; done";
     let flags = "--nproc-per-node 60 --shutdown-timeout 1 --max-restarts 3";
-    let ended = run_shell_after("ulimit -n 60", flags, script)
-        .run()
-        .expect(1);
+    let ended = run_shell_after("ulimit -n 60", flags, script).expect(1);
     let error = ended.last_error_line();
     let (_, worker) = error
         .split_once("local rank ")
@@ -76,7 +73,7 @@ fn what_cannot_be_executed_is_named_with_the_reason() {
         ])
         .file("program", content);
         fs::set_permissions(job.path("program"), PermissionsExt::from_mode(mode)).unwrap();
-        let ended = job.run().expect(1);
+        let ended = job.expect(1);
         let error = ended.last_error_line();
         assert!(
             error.contains("./program") && error.contains(reason),
@@ -103,7 +100,6 @@ fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_l
     let flags = "--nproc-per-node 2 --max-restarts 3 --shutdown-timeout 1";
     let ended = run_shell(flags, &script)
         .env("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0.4")
-        .run()
         .expect(1);
     let said = &ended.stderr;
     assert_eq!(
@@ -135,5 +131,5 @@ fn without_a_limit_nobody_minds_a_worker_that_the_kernel_holds() {
          exec 9> held; wait $pid"
     );
     let off = ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0");
-    run_shell("", &script).env(off.0, off.1).run().expect(0);
+    run_shell("", &script).env(off.0, off.1).expect(0);
 }

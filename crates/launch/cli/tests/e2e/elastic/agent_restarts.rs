@@ -112,13 +112,7 @@ fn an_agent_that_is_killed_too_often_ends() {
     node.stdout.await_text("here 1", 1);
     kill(node.agent_pid(), Signal::KILL);
     let ended = node.wait().expect(-9);
-    assert!(
-        ended
-            .stderr
-            .contains("rdzv: the agent was ended by SIGKILL"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("rdzv: the agent was ended by SIGKILL");
     place.end();
 }
 
@@ -166,7 +160,7 @@ fn expect_end_after_five_seconds(node: Running, before: Instant, said: &str) {
         "{elapsed:?}, {}",
         ended.stderr
     );
-    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    ended.assert_stderr(said);
 }
 
 #[test]

@@ -45,11 +45,7 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
         "{}",
         ended.stderr
     );
-    assert!(
-        ended.stderr.contains("Error waiting on exit barrier. "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("Error waiting on exit barrier. ");
     runs.wait().expect(1);
 }
 
@@ -270,8 +266,8 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
         let took = before.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
         let named = format!("(node rank {failing}) has failed for good");
-        assert!(ended.stderr.contains(&named), "{}", ended.stderr);
-        assert!(ended.stderr.contains("code 7"), "{}", ended.stderr);
+        ended.assert_stderr(&named);
+        ended.assert_stderr("code 7");
         dies.wait().expect(1);
     }
 }
@@ -343,7 +339,7 @@ fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
     let [first, second] = two_static(["exit 0", "sleep 1; exit 7"]);
     let ended = first.wait().expect(1);
     let named = "(node rank 1) has failed for good";
-    assert!(ended.stderr.contains(named), "{}", ended.stderr);
+    ended.assert_stderr(named);
     second.wait().expect(1);
 }
 
@@ -376,5 +372,5 @@ fn at_the_exit_barrier(place: &Place) {
     let ended = succeeds.wait().expect(0);
     let took = before.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
-    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    ended.assert_stderr(&named);
 }

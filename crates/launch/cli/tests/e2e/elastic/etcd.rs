@@ -118,13 +118,13 @@ fn an_unreachable_etcd_is_one_sentence() {
         "--rdzv-endpoint",
         &endpoint,
     ];
-    let ended = run_shell(&flags, "true").run().expect(1);
+    let ended = run_shell(&flags, "true").expect(1);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     for part in [
         format!("no answer (connection refused) at the etcd endpoint {endpoint} after 1."),
         "read_timeout=SECONDS".to_owned(),
     ] {
-        assert!(ended.stderr.contains(&part), "{part}: {}", ended.stderr);
+        ended.assert_stderr(&part);
     }
     assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
 }

@@ -259,10 +259,10 @@ fn a_voter_that_is_alone_says_who_is_missing_and_a_page_that_cannot_be_served_is
     );
     assert_eq!(group["role"], Value::Null);
     let taken = format!("--status-addr={port}");
-    let ended = rdzv(["store", "--port=0", &taken]).run().expect(1);
+    let ended = rdzv(["store", "--port=0", &taken]).expect(1);
     let expected = format!("rdzv store: --status-addr 127.0.0.1:{port}: Address already in use");
-    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
-    rdzv(["store", "--status-addr=node"]).run().expect(2);
+    ended.assert_stderr(&expected);
+    rdzv(["store", "--status-addr=node"]).expect(2);
     running.signal(Signal::TERM);
     running.wait().expect(0);
 }

@@ -84,11 +84,7 @@ fn a_surplus_node_waits_and_ends_well_with_the_job() {
     second.wait().expect(0);
     let ended = surplus.wait().expect(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("has ended without needing this node"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("has ended without needing this node");
     place.end();
 }
 

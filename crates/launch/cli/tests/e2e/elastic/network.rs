@@ -40,9 +40,7 @@ impl Machine {
 
     /// Runs a script in there.
     fn run(&self, script: &str) {
-        shell(&format!("exec {} sh -ec '{script}'", self.enter()))
-            .run()
-            .expect(0);
+        shell(&format!("exec {} sh -ec '{script}'", self.enter())).expect(0);
     }
 
     /// An agent with a shell script, without single quotes, as its worker.
@@ -332,11 +330,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     // It has no majority, and ends when it has waited for one.
     let ended = cut_off.wait().expect(1);
     assert_eq!(ended.stdout.matches("rank ").count(), 1, "{}", ended.stdout);
-    assert!(
-        ended.stderr.contains("knows no coordinator"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("knows no coordinator");
     fs::write(&go, "").unwrap();
     for (_, node) in nodes {
         node.wait().expect(0);
@@ -519,7 +513,7 @@ fn cut_nodes_off(endpoints: usize) {
     fs::write(&go, "").unwrap();
     for node in nodes {
         let ended = node.wait().expect(0);
-        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
+        ended.assert_stdout("restarts 0");
     }
     network.end();
 }
@@ -667,7 +661,7 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
     fs::write(&go, "").unwrap();
     for node in nodes {
         let ended = node.wait().expect(0);
-        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
+        ended.assert_stdout("restarts 0");
     }
     let mut times = BTreeMap::new();
     for (round, at) in files.iter().flat_map(|file| stamps(file)) {

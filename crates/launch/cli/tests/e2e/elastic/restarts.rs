@@ -88,7 +88,7 @@ fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
         "the store was killed (SIGKILL); started again ({} of",
         rounds()
     );
-    assert!(ended.stderr.contains(&last), "{}", ended.stderr);
+    ended.assert_stderr(&last);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_job_that_is_over_stays_over_when_the_store_is_killed() {
     kill_service(place.store.as_ref().unwrap());
     let late = place.node(&["--nnodes=2"], "true").start().wait();
     assert_ne!(late.code(), 0, "{}", late.stderr);
-    assert!(late.stderr.contains("closed"), "{}", late.stderr);
+    late.assert_stderr("closed");
     place.end();
 }
 

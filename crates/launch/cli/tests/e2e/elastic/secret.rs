@@ -272,11 +272,7 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     let flags = ["--nnodes=1", "--token-file", ours.to_str().unwrap()];
     let ended = place.node(&flags, "true").run();
     assert_ne!(ended.code(), 0);
-    assert!(
-        ended.stderr.contains("this store has no job token"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("this store has no job token");
     place.end();
 }
 
@@ -373,11 +369,7 @@ fn the_token_is_found_in_no_process_and_in_no_text() {
     fs::write(&go, "go\ngo\n").unwrap();
     let ended = running.wait();
     assert_eq!(ended.code(), 1);
-    assert!(
-        ended.stdout.contains("RDZV_JOB_TOKEN_FILE="),
-        "{}",
-        ended.stdout
-    );
+    ended.assert_stdout("RDZV_JOB_TOKEN_FILE=");
     for text in [&ended.stdout, &ended.stderr] {
         assert!(!text.contains(SECRET), "{text}");
     }
@@ -393,19 +385,15 @@ fn an_explanation_has_the_path_of_the_token_alone() {
     for form in ["--explain", "--explain=json"] {
         let job = run_shell(&[form], "true").env("RDZV_JOB_TOKEN", SECRET);
         let folder = job.path("");
-        let ended = job.run().expect(0);
-        assert!(
-            ended.stdout.contains("RDZV_JOB_TOKEN_FILE"),
-            "{}",
-            ended.stdout
-        );
+        let ended = job.expect(0);
+        ended.assert_stdout("RDZV_JOB_TOKEN_FILE");
         assert!(!(ended.stdout.clone() + &ended.stderr).contains(SECRET));
         assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
     }
     // A command that reads no token leaves no copy of it.
     let job = rdzv(["env"]).env("RDZV_JOB_TOKEN", SECRET);
     let folder = job.path("");
-    let ended = job.run().expect(0);
+    let ended = job.expect(0);
     assert!(!ended.stdout.contains(SECRET));
     assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
 }
@@ -436,7 +424,7 @@ fn a_token_in_a_variable_is_put_into_a_private_file_that_is_removed() {
     assert_processes_are_clean(&running);
     fs::write(&go, "go\n").unwrap();
     let ended = running.wait().expect(0);
-    assert!(ended.stdout.contains("-rw------- "), "{}", ended.stdout);
+    ended.assert_stdout("-rw------- ");
     assert!(
         !ended.stdout.contains("RDZV_TOKEN_COPY"),
         "{}",
@@ -508,20 +496,12 @@ fn a_token_that_cannot_be_used_is_a_usage_error() {
     let job = run_shell(&["--token-file=token"], "true").file("token", "short");
     let ended = job.run();
     assert_eq!(ended.code(), 2);
-    assert!(
-        ended.stderr.contains("5 bytes can be guessed"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("5 bytes can be guessed");
     let ended = run_shell(&["--token-file=nowhere"], "true").run();
     assert_eq!(ended.code(), 2);
     let ended = run_shell(&["--torch-clients=any"], "true").run();
     assert_eq!(ended.code(), 2);
-    assert!(
-        ended.stderr.contains("needs a job token"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("needs a job token");
 }
 
 #[test]
@@ -538,11 +518,9 @@ fn a_token_is_made_for_this_user_alone() {
         0o600
     );
     drop(ended);
-    let printed = rdzv(["token"]).run().expect(0).stdout;
+    let printed = rdzv(["token"]).expect(0).stdout;
     assert_ne!(printed, text);
     let (_folder, file) = token_file(SECRET);
-    let bearer = rdzv(["token", "--bearer", file.to_str().unwrap()])
-        .run()
-        .expect(0);
+    let bearer = rdzv(["token", "--bearer", file.to_str().unwrap()]).expect(0);
     assert_eq!(bearer.stdout.trim().len(), 64);
 }

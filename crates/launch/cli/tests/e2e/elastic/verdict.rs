@@ -69,7 +69,7 @@ fn failure_elsewhere(place: Place) {
         "rdzv: first failure of the job: rank {} (local rank 0, pid ",
         first["rank"]
     );
-    assert!(ended.stderr.contains(&line), "{}", ended.stderr);
+    ended.assert_stderr(&line);
     place.end();
 }
 
@@ -154,11 +154,7 @@ fn one_goes(end: impl Fn(&Running)) {
     );
     assert_eq!(first["host"], "127.0.0.1");
     assert!(first["cause"]["text"].as_str().unwrap().contains(&name));
-    assert!(
-        ended
-            .stderr
-            .contains("rdzv: first failure of the job: node 127.0.0.1 at ")
-    );
+    ended.assert_stderr("rdzv: first failure of the job: node 127.0.0.1 at ");
     assert!(
         report["error"]
             .as_str()

@@ -120,7 +120,7 @@ fn a_job_outlives_the_machine_of_its_coordinator() {
         let ended = node.wait().expect(0);
         // Nobody's workers have failed.
         assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
-        assert!(ended.stdout.contains("round 1"), "{}", ended.stdout);
+        ended.assert_stdout("round 1");
     }
 }
 
@@ -232,7 +232,7 @@ fn a_coordinator_that_ends_in_order_hands_over() {
         let ended = node.wait().expect(0);
         // The new coordinator knows it, and does not wait for somebody who will not come back.
         let known = "has left; will join the next round";
-        assert!(ended.stderr.contains(known), "{}", ended.stderr);
+        ended.assert_stderr(known);
     }
 }
 
@@ -331,9 +331,9 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     for endpoint in &endpoints[..2] {
         let why = format!("{endpoint}: it has proven another job token");
-        assert!(ended.stderr.contains(&why), "{}", ended.stderr);
+        ended.assert_stderr(&why);
     }
-    assert!(ended.stderr.contains("--token-file"), "{}", ended.stderr);
+    ended.assert_stderr("--token-file");
     let named = format!(
         "the process at {} is one of the voters and cannot be talked to",
         endpoints[2]
@@ -550,19 +550,15 @@ fn a_store_that_cannot_be_a_voter_says_why() {
         ("127.0.0.1,127.0.0.2,127.0.0.1", "is in the list twice"),
         ("203.0.113.1,203.0.113.2,203.0.113.3", "is this machine"),
     ] {
-        let ended = rdzv(["store", "--join", list]).run().expect(2);
-        assert!(ended.stderr.contains(text), "{}", ended.stderr);
-        assert!(
-            ended.stderr.contains("rdzv store: --join: "),
-            "{}",
-            ended.stderr
-        );
+        let ended = rdzv(["store", "--join", list]).expect(2);
+        ended.assert_stderr(text);
+        ended.assert_stderr("rdzv store: --join: ");
     }
     let place = places(3);
     let store = store_voter(&place);
     let others = [store_voter(&place), store_voter(&place)];
-    let ended = rdzv(["store", "--join", &place.endpoint]).run().expect(1);
-    assert!(ended.stderr.contains("are in use"), "{}", ended.stderr);
+    let ended = rdzv(["store", "--join", &place.endpoint]).expect(1);
+    ended.assert_stderr("are in use");
     for store in others.into_iter().chain([store]) {
         store.signal(Signal::TERM);
         store.wait().expect(0);

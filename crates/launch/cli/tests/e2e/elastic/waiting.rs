@@ -43,7 +43,6 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
     let ended = place
         .node(&["--max-restarts=1"], &script)
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-        .run()
         .expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!((lines.len(), lines[1], lines[3]), (4, "False", "False"));
@@ -75,7 +74,7 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
 fn one_of_two_starts_alone_after_the_last_call() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    let ended = place.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     let took = ended.took.as_secs_f64();
     assert!((1.0..20.0).contains(&took), "{took}");
@@ -88,7 +87,7 @@ fn one_of_two_starts_alone_after_the_last_call() {
 fn without_a_last_call_one_of_two_starts_at_once() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
-    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    let ended = place.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
     // The default would be thirty seconds.
@@ -99,7 +98,7 @@ fn without_a_last_call_one_of_two_starts_at_once() {
 #[test]
 fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
     let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
-    let ended = run_shell(&flags, "echo started").run().expect(1);
+    let ended = run_shell(&flags, "echo started").expect(1);
     assert_eq!(ended.stdout, "");
     let last = ended.last_error_line();
     for part in [
@@ -141,8 +140,8 @@ fn too_few_nodes_are_counted_and_named() {
 #[test]
 fn a_run_that_was_closed_admits_nobody() {
     let place = store();
-    place.node(&[], "exit 0").run().expect(0);
-    let ended = place.node(&[], "echo started").run().expect(1);
+    place.node(&[], "exit 0").expect(0);
+    let ended = place.node(&[], "echo started").expect(1);
     assert_eq!(ended.stdout, "");
     let last = ended.last_error_line();
     assert!(
@@ -525,7 +524,6 @@ fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
         ],
         "exit 9",
     )
-    .run()
     .expect(1);
     let last = ended.last_error_line();
     for part in [
@@ -599,7 +597,6 @@ fn a_port_of_something_else_is_distinguished_from_a_store() {
         ],
         "exit 9",
     )
-    .run()
     .expect(1);
     let last = ended.last_error_line();
     assert!(

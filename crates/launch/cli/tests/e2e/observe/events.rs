@@ -23,7 +23,7 @@ fn names(events: &[Value]) -> Vec<&str> {
 #[test]
 fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
     let flags = "--metrics-handler=console --max-restarts=1";
-    let ended = run_shell(flags, "echo at work; exit 3").run().expect(1);
+    let ended = run_shell(flags, "echo at work; exit 3").expect(1);
     let (points, others): (Vec<&str>, Vec<&str>) =
         ended.stdout.lines().partition(|line| line.starts_with('['));
     assert_eq!(others, ["at work"; 2]);
@@ -42,9 +42,7 @@ fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
 
 #[test]
 fn a_metrics_handler_that_is_none_is_refused() {
-    let ended = run_shell("--metrics-handler=statsd", "true")
-        .run()
-        .expect(2);
+    let ended = run_shell("--metrics-handler=statsd", "true").expect(2);
     let text = "argument --metrics-handler: 'statsd' is neither console nor null";
     ended.assert_stderr(text);
 }
@@ -56,7 +54,6 @@ fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
         "--nproc-per-node=2 --max-restarts=1 --event-log-handler=console",
         "exit 3",
     )
-    .run()
     .expect(1);
     let events = parsed(&ended.stderr);
     let states: Vec<String> = events
@@ -119,7 +116,6 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     .file("events.jsonl", "{\"name\":\"before\"}\n")
     // The level hides the events of torchelastic only.
     .env("LOGLEVEL", "ERROR")
-    .run()
     .expect(0);
     let text = fs::read_to_string(ended.directory.path().join("events.jsonl")).unwrap();
     let events = parsed(&text);
@@ -171,7 +167,6 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
 fn a_pipe_that_nobody_reads_is_refused_and_holds_up_nothing() {
     let ended: Ended = run_shell("--events-file=pipe", "true")
         .pipe("pipe")
-        .run()
         .expect(1);
     ended.assert_stderr("--events-file");
 }

@@ -130,7 +130,6 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     let ended = run_shell("", "true")
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", "http")
         .env("LOGLEVEL", "INFO")
-        .run()
         .expect(0);
     let expected = "TORCHELASTIC_HEALTH_CHECK_PORT='http' is no port, so there is no health check";
     ended.assert_stderr(expected);
@@ -138,7 +137,7 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--status-addr=127.0.0.1:{port}");
-    let ended = run_shell(&*flag, "true").run().expect(1);
+    let ended = run_shell(&*flag, "true").expect(1);
     let expected = format!("OSError: --status-addr 127.0.0.1:{port}: Address already in use");
     ended.assert_stderr(&expected);
 }
