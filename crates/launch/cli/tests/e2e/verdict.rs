@@ -1,7 +1,5 @@
 //! The verdict on a run: which worker failed first and why, in words, as a file, and as an exit code.
 
-use std::fs;
-
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -16,9 +14,8 @@ echo 'still flushing' >&2
 exit 1"#;
 
 /// The report that the run has written.
-fn report(ended: &Ended) -> Value {
-    let text = fs::read_to_string(ended.directory.path().join("report.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+pub(crate) fn report(ended: &Ended) -> Value {
+    ended.json("report.json")
 }
 
 /// The lines of the verdict on stderr.

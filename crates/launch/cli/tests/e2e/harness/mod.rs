@@ -2,6 +2,7 @@
 //! of it is left.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::fs;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -25,15 +26,16 @@ pub(crate) fn fixture_worker() -> OsString {
     rdzv_testing::program("fixture_worker").into()
 }
 
-/// Asks at intervals until there is an answer: for events that nobody tells of.
+/// Asks at intervals until there is an answer, for events that are not announced. If there is none in time, shows the
+/// last error.
 #[track_caller]
-pub(crate) fn poll<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
     let until = Instant::now() + DEADLINE;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{error:?}"),
         }
-        assert!(Instant::now() < until, "{what}: not within {DEADLINE:?}");
         thread::park_timeout(Duration::from_millis(5));
     }
 }
@@ -41,7 +43,7 @@ pub(crate) fn poll<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// The same for a condition.
 #[track_caller]
 pub(crate) fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
-    poll(what, || holds().then_some(()));
+    poll(|| if holds() { Ok(()) } else { Err(what) });
 }
 
 /// A launch to be: program, arguments, environment, and a directory of its own to run in.
@@ -352,6 +354,16 @@ impl Ended {
 
     pub(crate) fn last_error_line(&self) -> &str {
         self.stderr.lines().last().unwrap_or_default()
+    }
+
+    /// Asserts the beginning of the last line of stderr, and further parts of it.
+    #[track_caller]
+    pub(crate) fn assert_last_error(&self, beginning: &str, parts: &[&str]) {
+        let last = self.last_error_line();
+        assert!(last.starts_with(beginning), "{last:?}");
+        for part in parts {
+            assert!(last.contains(part), "no {part:?} in {last:?}");
+        }
     }
 
     /// A path inside the job's directory.

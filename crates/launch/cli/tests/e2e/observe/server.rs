@@ -29,7 +29,7 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
 }
 
 /// The port that the program says it serves at.
-pub(crate) fn logged_port(running: &mut Running, what: &str) -> u16 {
+pub(crate) fn logged_port(running: &Running, what: &str) -> u16 {
     let text = format!("{what} at http://");
     running.stderr.await_text(&text, 1);
     let said = running.stderr.so_far();
@@ -48,8 +48,8 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
     .pipe("end1")
     .env("LOGLEVEL", "INFO");
     let ends = ["end0", "end1"].map(|name| job.path(name));
-    let mut running = job.start();
-    let port = logged_port(&mut running, "status");
+    let running = job.start();
+    let port = logged_port(&running, "status");
     let until = Instant::now() + DEADLINE;
     let status = loop {
         let (code, text) = get(port, "/status");
@@ -103,11 +103,11 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
 fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
     let (port, endpoint) = (free_port(), free_port());
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{endpoint}");
-    let mut running = run_shell(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint], "exit 0")
+    let running = run_shell(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint], "exit 0")
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", &port.to_string())
         .env("LOGLEVEL", "INFO")
         .start();
-    assert_eq!(logged_port(&mut running, "health"), port);
+    assert_eq!(logged_port(&running, "health"), port);
     // The second node never comes. The port is there even before the agent is.
     let until = Instant::now() + DEADLINE;
     loop {
@@ -153,8 +153,8 @@ fn requests_to_a_worker_are_passed_on_as_they_are() {
     .pipe("end")
     .env("LOGLEVEL", "INFO");
     let (socket, end) = (job.path("socket"), job.path("end"));
-    let mut running = job.start();
-    let port = logged_port(&mut running, "status");
+    let running = job.start();
+    let port = logged_port(&running, "status");
     let socket = std::fs::read_to_string(socket).unwrap();
     let socket = PathBuf::from(socket.trim());
     let (code, text) = get(port, "/workers/0/handler/");
