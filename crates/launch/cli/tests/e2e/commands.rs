@@ -12,14 +12,13 @@ fn a_program_is_executed_without_python() {
 // SCN-A17
 #[test]
 fn the_interpreter_can_be_chosen() {
-    let ended = torchrun(["s.py", "a"])
-        .env("PYTHON_EXEC", "/bin/echo")
-        .expect(0);
-    assert_eq!(ended.stdout, "-u s.py a\n");
-    let ended = torchrun(["-m", "pkg.mod", "a"])
-        .env("PYTHON_EXEC", "/bin/echo")
-        .expect(0);
-    assert_eq!(ended.stdout, "-u -m pkg.mod a\n");
+    for (line, words) in [
+        (&["s.py", "a"][..], "-u s.py a\n"),
+        (&["-m", "pkg.mod", "a"], "-u -m pkg.mod a\n"),
+    ] {
+        let job = torchrun(line).env("PYTHON_EXEC", "/bin/echo");
+        assert_eq!(job.expect(0).stdout, words);
+    }
 }
 
 // SCN-A18
@@ -105,7 +104,7 @@ else:
 ";
     let flags = ["run", "--run-path", "--nproc-per-node=2"];
     let ended = rdzv(flags).args(["s.py"]).file("s.py", script).expect(0);
-    let notes = std::fs::read_to_string(ended.directory.path().join("notes")).unwrap();
+    let notes = ended.text("notes");
     assert_eq!(notes, "0 returns\n1 returns\n0 ends\n", "{}", ended.stderr);
 }
 
@@ -133,13 +132,8 @@ fn run_path_records_the_exception_of_the_script() {
         "  traceback : Traceback (most recent call last):\n    File \"s.py\", line 3,",
     );
     ended.assert_stderr("\n  ValueError: boom\n  \n===");
-    let error_file = ended
-        .files_below("logs")
-        .into_iter()
-        .find(|path| path.ends_with("attempt_0/0/error.json"))
-        .unwrap();
-    let text = std::fs::read_to_string(ended.directory.path().join("logs").join(error_file));
-    let content: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
+    let text = ended.content("logs", "attempt_0/0/error.json");
+    let content: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(content["message"]["message"], "ValueError: boom");
 }
 
@@ -199,42 +193,22 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     let make = || rdzv(["link", "--dir", directory.path().to_str().unwrap()]).run();
     let ended = make().expect(0);
     let program = std::fs::read_link(&link).unwrap();
-    assert_eq!(
-        ended.stdout,
-        format!(
-            "{} is a link to {} now\n",
-            link.display(),
-            program.display()
-        )
-    );
-    let help = std::process::Command::new(&link)
-        .arg("--help")
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&help.stdout).contains("torchrun "));
+    let (name, target) = (link.display(), program.display());
+    assert_eq!(ended.stdout, format!("{name} is a link to {target} now\n"));
+    let help = std::process::Command::new(&link).arg("--help").output();
+    assert!(String::from_utf8_lossy(&help.unwrap().stdout).contains("torchrun "));
     // Not even a link that leads nowhere.
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("/nowhere", &link).unwrap();
     let ended = make().expect(1);
-    assert_eq!(
-        ended.stderr,
-        format!(
-            "rdzv link: {} exists and is not overwritten; remove it, or name another directory with --dir\n",
-            link.display()
-        )
+    let said = format!(
+        "rdzv link: {name} exists and is not overwritten; remove it, or name another directory with --dir\n"
     );
-    assert_eq!(
-        std::fs::read_link(&link).unwrap().to_str(),
-        Some("/nowhere")
-    );
+    assert_eq!(ended.stderr, said);
+    let target = std::fs::read_link(&link).unwrap();
+    assert_eq!(target.to_str(), Some("/nowhere"));
     let ended = rdzv(["link", "--dir", "/no/such/folder"]).expect(1);
-    assert!(
-        ended
-            .stderr
-            .starts_with("rdzv link: /no/such/folder/torchrun cannot be made: "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_last_error("rdzv link: /no/such/folder/torchrun cannot be made: ", &[]);
 }
 
 #[test]
@@ -245,18 +219,14 @@ fn variables_are_listed() {
 
 #[test]
 fn topics_commands_and_their_typos_have_help() {
-    let ended = rdzv(["help"]).expect(0);
-    ended.assert_stdout("\n  exit-codes ");
-    let ended = rdzv(["help", "exit-codes"]).expect(0);
-    assert!(
-        ended.stdout.starts_with("# Exit codes\n"),
-        "{}",
-        ended.stdout
-    );
-    let ended = rdzv(["help", "run"]).expect(0);
-    ended.assert_stdout("\nHow the nodes meet:\n");
-    let ended = rdzv(["help", "store"]).expect(0);
-    ended.assert_stdout("--max-keys");
+    for (line, text) in [
+        (&["help"][..], "\n  exit-codes "),
+        (&["help", "exit-codes"], "# Exit codes\n"),
+        (&["help", "run"], "\nHow the nodes meet:\n"),
+        (&["help", "store"], "--max-keys"),
+    ] {
+        rdzv(line).expect(0).assert_stdout(text);
+    }
     let ended = rdzv(["help", "exit-code"]).expect(2);
     assert_eq!(
         ended.stderr,
@@ -267,10 +237,7 @@ fn topics_commands_and_their_typos_have_help() {
 #[test]
 fn manual_pages_have_every_flag() {
     let ended = rdzv(["man", "pages"]).expect(0);
-    let page = |name: &str| {
-        let path = ended.directory.path().join("pages").join(name);
-        std::fs::read_to_string(path).unwrap()
-    };
+    let page = |name: &str| ended.text(&format!("pages/{name}"));
     ended.assert_stdout("pages/rdzv-run.1\n");
     assert!(page("rdzv.1").starts_with(".ie"), "{}", page("rdzv.1"));
     let run = page("rdzv-run.1");

@@ -11,7 +11,7 @@ fn an_explained_launch_starts_nothing() {
     for part in ["touch started", "--nproc-per-node", "WORLD_SIZE", "logs"] {
         ended.assert_stdout(part);
     }
-    let left: Vec<_> = std::fs::read_dir(ended.directory.path()).unwrap().collect();
+    let left: Vec<_> = std::fs::read_dir(ended.path("")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     let ended = job()
         .args(["--explain=json", "--no-python", "touch", "started"])
@@ -26,13 +26,7 @@ fn a_line_that_cannot_be_run_is_not_explained() {
     assert!(ended.last_error_line().starts_with("AssertionError: "));
     assert_eq!(ended.stdout, "");
     let ended = torchrun(["--explain=xml", "s.py"]).expect(2);
-    assert!(
-        ended
-            .last_error_line()
-            .ends_with("invalid choice: 'xml' (choose from 'table', 'json')"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_last_error("", &["invalid choice: 'xml' (choose from 'table', 'json')"]);
     torchrun(["--explain"]).expect(2);
 }
 

@@ -6,9 +6,15 @@ use rustix::process::Signal;
 
 use crate::harness::{Ended, ends_within, rdzv, run_fixture, run_shell};
 
-/// How many times a text is in the log.
-fn said(ended: &Ended, text: &str) -> usize {
-    ended.stderr.matches(text).count()
+/// Asserts how many times a text is in the log.
+#[track_caller]
+fn assert_said(ended: &Ended, text: &str, times: usize) {
+    assert_eq!(
+        ended.stderr.matches(text).count(),
+        times,
+        "{}",
+        ended.stderr
+    );
 }
 
 /// A shell function that sends a line of the watchdog's protocol: scope, seconds from now, signal,
@@ -32,10 +38,7 @@ fn a_timer_that_is_released_kills_nobody() {
     )
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
-    assert_eq!(
-        std::fs::read_dir(ended.directory.path()).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(ended.path("")).unwrap().count(), 0);
 }
 
 // SCN-A52, EDGE-S13
@@ -48,14 +51,9 @@ fn an_expired_timer_is_a_failure_of_its_worker_and_the_agent_goes_on() {
     )
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
-    assert_eq!(
-        said(&ended, "rank 1 (local rank 1, pid"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, "rank 1 (local rank 1, pid", 1);
     let cause = "its own timer 'step one' ran out";
-    assert!(said(&ended, cause) > 0, "{}", ended.stderr);
+    ended.assert_stderr(cause);
 }
 
 #[test]
@@ -79,14 +77,9 @@ fn what_is_no_timer_of_ours_is_ignored() {
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
     let foreign = "timer \"foreign\" of process 1 has expired, which is gone or not one of ours";
-    assert_eq!(said(&ended, foreign), 1, "{}", ended.stderr);
-    assert_eq!(said(&ended, "no timer request"), 1, "{}", ended.stderr);
-    assert_eq!(
-        said(&ended, "longer than 4096 bytes"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, foreign, 1);
+    assert_said(&ended, "no timer request", 1);
+    assert_said(&ended, "longer than 4096 bytes", 1);
 }
 
 #[test]
@@ -96,8 +89,8 @@ fn a_flood_of_nonsense_is_complained_about_only_so_often() {
         "yes nonsense | head -n 5000 > $TORCHELASTIC_TIMER_FILE; sleep 0.3",
     )
     .expect(0);
-    assert_eq!(said(&ended, "no timer request"), 20, "{}", ended.stderr);
-    assert_eq!(said(&ended, "further ones are not shown"), 1);
+    assert_said(&ended, "no timer request", 20);
+    assert_said(&ended, "further ones are not shown", 1);
 }
 
 #[test]
@@ -109,8 +102,7 @@ fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
     let ended = job.expect(1);
     ended.assert_stderr("no named pipe");
     assert!(!ended.stdout.contains("started"));
-    let path = ended.directory.path().join("precious");
-    assert_eq!(std::fs::read_to_string(path).unwrap(), "text");
+    assert_eq!(ended.text("precious"), "text");
 }
 
 #[test]
@@ -120,7 +112,7 @@ fn a_pipe_that_was_left_there_is_used_again() {
         .env("TORCHELASTIC_TIMER_FILE", "timers")
         .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert!(!ended.directory.path().join("timers").exists());
+    assert!(!ended.path("timers").exists());
 }
 
 #[test]
@@ -134,14 +126,11 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
     let cause = "rank 1 (local rank 1, pid";
-    assert_eq!(said(&ended, cause), 1, "{}", ended.stderr);
+    assert_said(&ended, cause, 1);
     ended.assert_stderr("in phase 'step 4' (limit 4.0 s)");
     // Where it is, from the kernel's point of view.
     ended.assert_stderr("system call wait4");
-    assert_eq!(
-        std::fs::read_dir(ended.directory.path()).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(ended.path("")).unwrap().count(), 0);
 }
 
 #[test]
@@ -168,13 +157,8 @@ fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
     )
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "no heartbeat for"), 1, "{}", ended.stderr);
-    assert_eq!(
-        said(&ended, "sends heartbeats again"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, "no heartbeat for", 1);
+    assert_said(&ended, "sends heartbeats again", 1);
 }
 
 #[test]
@@ -190,7 +174,7 @@ fn time_in_which_the_job_was_stopped_does_not_count() {
     running.signal(Signal::CONT);
     let ended = running.wait().expect(0);
     assert!(ended.stdout.ends_with("fine\n"), "{}", ended.stdout);
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -213,19 +197,19 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
     assert!(ended.took < Duration::from_secs(2 + 10), "{:?}", ended.took);
     for rank in 0..3 {
         let place = format!("  rank {rank} (pid ");
-        assert_eq!(said(&ended, &place), 1, "{}", ended.stderr);
+        assert_said(&ended, &place, 1);
     }
     ended.assert_stderr("system call clock_nanosleep");
     ended.assert_stderr("no progress for 2.");
-    assert_eq!(said(&ended, "hangs: no progress"), 3, "{}", ended.stderr);
+    assert_said(&ended, "hangs: no progress", 3);
 }
 
 #[test]
 fn a_hang_that_ends_by_itself_is_reported_once_and_then_its_end() {
     let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine").expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs: no progress"), 1, "{}", ended.stderr);
-    assert_eq!(said(&ended, "make progress again"), 1, "{}", ended.stderr);
+    assert_said(&ended, "hangs: no progress", 1);
+    assert_said(&ended, "make progress again", 1);
 }
 
 #[test]
@@ -236,7 +220,7 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
     )
     .run();
     // Rank 0 ends by its own signal: what ends the run is not a hang.
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
     ended.assert_stderr("(SIGUSR1)");
 }
 
@@ -248,7 +232,7 @@ fn a_child_that_computes_is_progress() {
     )
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -258,7 +242,7 @@ fn output_is_progress() {
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.4; done",
     )
     .expect(0);
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -276,5 +260,5 @@ fn a_silent_worker_that_computes_for_a_minute_is_not_reported() {
     assert!(ends_within(running.pid(), Duration::from_secs(300)));
     let ended = running.wait().expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }

@@ -34,7 +34,7 @@ fn redirected_streams_are_in_files_only() {
         run.starts_with("job_") && run.len() == "job_".len() + 8,
         "{run}"
     );
-    let mode = ended.directory.path().join("logs").join(run).metadata();
+    let mode = ended.path("logs").join(run).metadata();
     assert_eq!(mode.unwrap().permissions().mode() & 0o777, 0o700);
     let expected: Vec<PathBuf> = ["0/stderr", "0/stdout", "1/stderr", "1/stdout"]
         .iter()
@@ -71,24 +71,15 @@ fn streams_can_be_chosen_by_rank() {
 #[test]
 fn the_prefix_is_a_template() {
     let template = "<${role_name}/${local_rank}/${rank}/${hostname}/${bogus}> ";
-    let flags = [
-        "-t",
-        "0:0,1:1",
-        "--role",
-        "tr",
-        "--log-line-prefix-template",
-        template,
-    ];
-    let ended = job(&flags, "echo text $RANK").expect(0);
+    let flags = (
+        "-t 0:0,1:1 --role tr",
+        &["--log-line-prefix-template", template],
+    );
+    let ended = job(flags, "echo text $RANK").expect(0);
     let host = rustix::system::uname();
     let host = host.nodename().to_str().unwrap().split('.').next().unwrap();
-    assert_eq!(
-        ended.sorted(),
-        [
-            format!("<tr/1/1/{host}/${{bogus}}> text 1").as_str(),
-            "text 0"
-        ]
-    );
+    let prefixed = format!("<tr/1/1/{host}/${{bogus}}> text 1");
+    assert_eq!(ended.sorted(), [&*prefixed, "text 0"]);
 }
 
 // SCN-A38
@@ -141,11 +132,8 @@ fn lines_are_never_torn_on_the_console() {
 // SCN-A54
 #[test]
 fn no_log_directory_means_no_files_and_a_plain_console() {
-    let ended = run_shell(
-        "--log-dir /dev/null -t 3",
-        "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2",
-    )
-    .expect(0);
+    let script = "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2";
+    let ended = run_shell("--log-dir /dev/null -t 3", script).expect(0);
     assert_eq!(ended.stdout, "file:\n");
     assert_eq!(ended.stderr, "err\n");
     assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
@@ -155,11 +143,8 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 fn a_temporary_log_directory_is_gone_at_the_end() {
     for (script, code) in [("true", 0), ("exit 7", 1)] {
         let ended = run_shell("", script).expect(code);
-        let left = fs::read_dir(ended.directory.path()).unwrap().count();
-        assert_eq!(
-            left, 0,
-            "without output it is of no use after a failure either"
-        );
+        // Without output it is of no use after a failure either.
+        assert_eq!(fs::read_dir(ended.path("")).unwrap().count(), 0);
     }
 }
 
@@ -169,11 +154,8 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
     let ended = job("", script).expect(1);
     ended.assert_stderr("traceback : lost?");
-    assert!(
-        ended
-            .content("logs", "attempt_0/0/error.json")
-            .contains("lost?")
-    );
+    let recorded = ended.content("logs", "attempt_0/0/error.json");
+    assert!(recorded.contains("lost?"), "{recorded}");
 }
 
 // EDGE-S22
@@ -186,10 +168,7 @@ fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
     let report = ended.stderr.find("Root Cause");
     assert!(shown.is_some() && shown < report, "{}", ended.stderr);
     let lines = ended.stderr.matches("[default1]:").count();
-    assert!(
-        (5000..12_000).contains(&lines),
-        "the end of it, not {lines} lines"
-    );
+    assert!((5000..12_000).contains(&lines), "{lines} lines");
     let kept = ended.content("logs", "1/kept_stderr.log");
     assert!(kept.ends_with("\nreason\n"));
 }

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
@@ -228,6 +228,14 @@ impl Running {
         let line = self.stdout.so_far();
         let address = line.strip_prefix("listening on ").unwrap();
         address.trim_end().parse().unwrap()
+    }
+
+    /// Waits until a port is listened at, which is not announced.
+    pub(crate) fn listens_at(&self, port: u16) {
+        poll_until("it listens at its port", || {
+            assert!(!ends_within(self.pid(), Duration::ZERO));
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
     }
 
     /// Waits until this was written to stdout; false if the launcher ended instead.
