@@ -150,14 +150,6 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The name by which this host knows itself.
-pub(super) fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
-}
-
 /// The directories that a run writes to: temporary files and, if they are there, those that were named.
 pub(super) fn directories(environment: &Environment, named: &[PathBuf]) -> Vec<PathBuf> {
     let temporary = environment.0.get(OsStr::new("TMPDIR"));

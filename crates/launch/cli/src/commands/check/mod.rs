@@ -16,9 +16,9 @@ use rdzv_store::parse_size;
 
 use self::compare::{Finding, alone, together};
 use self::exchange::{Exchange, Place};
-use self::facts::{Facts, directories, gather, host_name};
+use self::facts::{Facts, directories, gather};
 use crate::exit::Exit;
-use crate::launch::Environment;
+use crate::launch::{Environment, host_name};
 use crate::scheduler;
 use crate::terminal::{complain, show};
 
