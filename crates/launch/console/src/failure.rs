@@ -103,20 +103,11 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 
 /// The end of a run that failed by an error of the agent itself: the text, and what to try.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
-    let mut lines = said(Role::Error, without_number(text), width);
+    // `[Errno 98] Address already in use`: Python puts the number in front.
+    let text_alone = traceback::without_mark(text, "[Errno ", "] ");
+    let mut lines = said(Role::Error, text_alone, width);
     lines.extend(advice(remedy::of_text(text), width));
     lines
-}
-
-/// A text of the system without the number that Python puts in front: `[Errno 98] Address already in use`.
-fn without_number(text: &str) -> &str {
-    let rest = text
-        .strip_prefix("[Errno ")
-        .and_then(|text| text.split_once("] "));
-    match rest {
-        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => rest,
-        _ => text,
-    }
 }
 
 fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
@@ -176,18 +167,11 @@ fn last_words(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Li
     if run.stderr_seen || tail.is_empty() {
         return Vec::new();
     }
-    let most = if width.is_some() {
-        STDERR_LINES.1
-    } else {
-        STDERR_LINES.0
-    };
-    let skipped = tail.len().saturating_sub(most);
+    let (in_log, on_terminal) = STDERR_LINES;
+    let most = width.map_or(in_log, |_| on_terminal);
+    let shown = tail[tail.len().saturating_sub(most)..].iter();
     let mut lines = said(Role::Detail, "the last lines of its stderr:", width);
-    lines.extend(
-        tail[skipped..]
-            .iter()
-            .map(|line| quoted(4, line.trim_end(), width)),
-    );
+    lines.extend(shown.map(|line| quoted(4, line.trim_end(), width)));
     lines
 }
 
@@ -251,16 +235,13 @@ fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
 /// Failures of one cause together, in the order of their first ones.
 fn alike(failures: &[Failure]) -> Vec<Vec<&Failure>> {
     let key = |failure: &Failure| {
-        let cause = &failure.cause;
-        let kind = cause.kind().to_owned();
-        (kind, cause.to_string(), failure.evidence.exit)
+        let kind = failure.cause.kind().to_owned();
+        (kind, failure.cause.to_string(), failure.evidence.exit)
     };
     let mut groups: Vec<Vec<&Failure>> = Vec::new();
     for failure in failures {
-        let same = groups
-            .iter_mut()
-            .find(|group| key(group[0]) == key(failure));
-        match same {
+        let key_here = key(failure);
+        match groups.iter_mut().find(|group| key(group[0]) == key_here) {
             Some(group) => group.push(failure),
             None => groups.push(vec![failure]),
         }

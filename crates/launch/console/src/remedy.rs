@@ -1,6 +1,12 @@
 //! Advice for causes that are known.
 
-use rdzv_agent_proto::group::Failure;
+use rdzv_agent_proto::group::{Exit, Failure};
+
+const MORE_MEMORY: &str = "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit \
+     of the container or job";
+
+const MORE_ROOM: &str =
+    "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere";
 
 /// Words in the text of a failure, all lower case, and the advice. The first row that fits counts.
 const ADVICE: &[(&[&str], &str)] = &[
@@ -17,8 +23,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     // After the row before: torch.OutOfMemoryError is the device's.
     (
         &["memoryerror", "cannot allocate memory", "bad_alloc"],
-        "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
-         container or job",
+        MORE_MEMORY,
     ),
     (
         &["eaddrinuse", "address already in use"],
@@ -67,10 +72,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["device-side assert"],
         "CUDA_LAUNCH_BLOCKING=1, so that the traceback names the operation",
     ),
-    (
-        &["no space left on device"],
-        "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere",
-    ),
+    (&["no space left on device"], MORE_ROOM),
     (
         &["can't open file", "no such file or directory"],
         "the path: relative ones begin in the directory that rdzv was started in",
@@ -102,25 +104,12 @@ pub fn of(failure: &Failure) -> Option<String> {
              environment or PYTHON_EXEC (`rdzv run --explain` shows which)"
         ));
     }
-    let by_text = |text: &str| {
-        let text = text.to_lowercase();
-        let row = ADVICE
-            .iter()
-            .find(|(words, _)| words.iter().any(|word| text.contains(word)))?;
-        Some(row.1.to_owned())
-    };
+    let mut last_lines = failure.evidence.stderr_tail.iter().rev().take(20);
     // The text of an error says more than its kind, and the cause more than the lines before it.
-    by_text(&text)
-        .or_else(|| by_kind(failure).map(str::to_owned))
-        .or_else(|| {
-            failure
-                .evidence
-                .stderr_tail
-                .iter()
-                .rev()
-                .take(20)
-                .find_map(|line| by_text(line))
-        })
+    of_text(&text)
+        .or_else(|| by_kind(failure))
+        .or_else(|| last_lines.find_map(|line| of_text(line)))
+        .map(str::to_owned)
 }
 
 /// The advice for the text of an error that is no failure of a worker: of a rendezvous, say.
@@ -134,18 +123,9 @@ pub fn of_text(text: &str) -> Option<&'static str> {
 
 fn by_kind(failure: &Failure) -> Option<&'static str> {
     Some(match failure.cause.kind() {
-        "out_of_memory" => {
-            "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit of the \
-             container or job"
-        }
-        "disk_full" => {
-            "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere"
-        }
-        "signal" => match failure
-            .evidence
-            .exit
-            .map(rdzv_agent_proto::group::Exit::as_number)
-        {
+        "out_of_memory" => MORE_MEMORY,
+        "disk_full" => MORE_ROOM,
+        "signal" => match failure.evidence.exit.map(Exit::as_number) {
             Some(-9) => {
                 "`dmesg` and the scheduler's log: SIGKILL comes from the kernel for lack of memory, a scheduler, or a person"
             }

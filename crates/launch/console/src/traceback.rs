@@ -24,7 +24,7 @@ pub struct Frame {
 /// The last frames of a Python traceback in code of the user, oldest first; those of libraries if there are no
 /// others. None if the text is no traceback.
 pub fn frames(traceback: &str) -> Vec<Frame> {
-    let lines: Vec<&str> = traceback.lines().map(unprefixed).collect();
+    let lines: Vec<&str> = traceback.lines().map(unmarked).collect();
     // A second traceback ("During handling of the above exception") is the one that ended the
     // program.
     let start = lines
@@ -61,13 +61,16 @@ fn is_code(line: &str) -> bool {
 }
 
 /// A line without the mark that PyTorch puts before each (`[rank0]: `).
-fn unprefixed(line: &str) -> &str {
-    let rest = line
-        .strip_prefix("[rank")
-        .and_then(|rest| rest.split_once("]: "));
-    match rest {
-        Some((rank, rest)) if rank.bytes().all(|byte| byte.is_ascii_digit()) => rest,
-        _ => line,
+fn unmarked(line: &str) -> &str {
+    without_mark(line, "[rank", "]: ")
+}
+
+/// A text without the mark in front of it, which is a number between these two words.
+pub(crate) fn without_mark<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let rest = text.strip_prefix(before);
+    match rest.and_then(|rest| rest.split_once(after)) {
+        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => rest,
+        _ => text,
     }
 }
 

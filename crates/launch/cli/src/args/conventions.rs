@@ -96,7 +96,7 @@ pub(crate) fn normalise(
             script = words.into();
             break;
         }
-        let option = match classify(&options, &word)? {
+        let (option, full) = match classify(&options, &word)? {
             Word::Positional => {
                 if let Some(separator) = words.iter().position(|word| word == "--") {
                     words.remove(separator);
@@ -109,48 +109,32 @@ pub(crate) fn normalise(
                 result.unknown.push(word.to_string_lossy().into_owned());
                 continue;
             }
-            Word::Switch(option) => {
-                result.line.push(option.name().into());
-                option
+            Word::Switch(option, next) => {
+                if let Some(next) = next {
+                    words.push_front(next);
+                }
+                (option, option.name().into())
             }
-            Word::Switches(option, next) => {
-                result.line.push(option.name().into());
-                words.push_front(next);
-                option
-            }
-            Word::Valued(option, Some(value)) => {
-                result.line.push(option.assign(&value));
-                option
-            }
+            Word::Valued(option, Some(value)) => (option, option.assign(&value)),
             Word::Valued(option, None) => match words.pop_front() {
                 Some(next) if next != "--" && is_value(&options, &next)? => {
-                    result.line.push(option.assign(&next));
-                    option
+                    (option, option.assign(&next))
                 }
-                _ => {
-                    let flag = display(option.arg);
-                    return Err(Refusal::parser(
-                        &flag,
-                        "expected one argument",
-                        " needs a value",
-                    ));
-                }
+                _ => return Err(option.unfed()),
             },
         };
+        result.line.push(full);
         typed.insert(option.id());
         if IMMEDIATE.contains(&option.id()) {
             result.unknown.clear();
             return Ok(result);
         }
     }
-    let missing = |(id, _): &(&str, _)| !typed.contains(id);
-    for (id, word) in defaults.into_iter().filter(missing) {
-        let variable = options.iter().find(|option| option.id() == id);
-        let variable = variable.and_then(|option| self::variable(option.arg));
-        result
-            .from_environment
-            .insert(id.to_owned(), variable.unwrap_or_default());
-        result.line.push(word);
+    for (id, variable, word) in defaults {
+        if !typed.contains(id) {
+            result.from_environment.insert(id.to_owned(), variable);
+            result.line.push(word);
+        }
     }
     if !script.is_empty() {
         result.line.push("--".into());
@@ -227,6 +211,11 @@ impl<'a> Known<'a> {
         Refusal::parser(&display(self.arg), problem, &plain)
     }
 
+    fn unfed(&self) -> Refusal {
+        let flag = display(self.arg);
+        Refusal::parser(&flag, "expected one argument", " needs a value")
+    }
+
     fn overfed(&self, value: &OsStr) -> Refusal {
         let value = value.to_string_lossy();
         self.misused(&format!("ignored explicit argument '{value}'"))
@@ -236,9 +225,8 @@ impl<'a> Known<'a> {
 enum Word<'k, 'a> {
     Positional,
     Unknown,
-    Switch(&'k Known<'a>),
-    /// `-mr3`: a switch, and the rest as a word of its own.
-    Switches(&'k Known<'a>, OsString),
+    /// A switch; of `-mr3` also the rest, as a word of its own.
+    Switch(&'k Known<'a>, Option<OsString>),
     /// An option that takes a value, and the value if it is attached.
     Valued(&'k Known<'a>, Option<OsString>),
 }
@@ -291,7 +279,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
     if let Some(option) = found {
         return match (option.takes_value(), attached) {
             (true, attached) => Ok(Word::Valued(option, attached)),
-            (false, None) => Ok(Word::Switch(option)),
+            (false, None) => Ok(Word::Switch(option, None)),
             (false, attached) if option.has_value() => Ok(Word::Valued(option, attached)),
             (false, Some(value)) => Err(option.overfed(&value)),
         };
@@ -305,7 +293,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
             } else if named(&format!("-{}", first_letter(more))).is_some() {
                 let mut next = OsString::from("-");
                 next.push(more);
-                Word::Switches(option, next)
+                Word::Switch(option, Some(next))
             } else {
                 return Err(option.overfed(more));
             });
@@ -340,26 +328,30 @@ fn is_negative_number(text: &str) -> bool {
     }
 }
 
-/// Defaults from the environment, by the option's id.
+/// Defaults from the environment: the option's id, the variable, and the word.
 fn defaults<'a>(
     options: &[Known<'a>],
     environment: &BTreeMap<OsString, OsString>,
-) -> Result<Vec<(&'a str, OsString)>, Refusal> {
+) -> Result<Vec<(&'a str, String, OsString)>, Refusal> {
     let mut words = Vec::new();
     for option in options {
-        let value = variable(option.arg).and_then(|name| environment.get(OsStr::new(&name)));
-        let Some(value) = value else { continue };
+        let Some(variable) = variable(option.arg) else {
+            continue;
+        };
+        let Some(value) = environment.get(OsStr::new(&variable)) else {
+            continue;
+        };
+        let id = option.id();
         if !option.takes_value() {
             let text = value.to_string_lossy();
             let number = int_or_raise(&text).map_err(|raised| {
-                let variable = variable(option.arg).unwrap_or_default();
                 raised.plainly(format!("{variable} is '{text}' and has to be 0 or 1"))
             });
             if number? != 0 {
-                words.push((option.id(), option.name().into()));
+                words.push((id, variable, option.name().into()));
             }
         } else if option.arg.get_possible_values().is_empty() {
-            words.push((option.id(), option.assign(value)));
+            words.push((id, variable, option.assign(value)));
         }
         // An option with choices takes any text from the environment in `torchrun`. There is
         // one such option, `--start-method`, and no text of it changes anything here.

@@ -16,13 +16,12 @@ use rdzv_rendezvous::dynamic::StoreVoter;
 use rdzv_rendezvous::dynamic::native::{self, NoteFile, Origin};
 use rdzv_rendezvous::{GroupStatus, Onlookers, RendezvousError};
 use rdzv_store::{Admission, Limits, ServerOptions, StoreError, TcpStoreServer, Token, parse_size};
-use rustix::system::uname;
 
 use crate::exit::Exit;
-use crate::launch::status_address;
+use crate::launch::{host_name, status_address};
 use crate::observe::group_metrics;
 use crate::observe::status_server::{self, Listener, Sources};
-use crate::terminal::{complain, finish_lines, start_lines};
+use crate::terminal::{FINAL_FLUSH, complain, finish_lines, start_lines};
 use crate::trust::{self, NO_TOKEN, Trust, TrustArgs};
 
 /// Flags of `rdzv store`.
@@ -127,9 +126,6 @@ const LINGER: Duration = Duration::from_millis(200);
 
 /// The same for one that is a voter, and hands over to another one before.
 const HAND_OVER: Duration = Duration::from_millis(500);
-
-/// The time for the reader of stderr to take the last lines.
-const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
 /// The time for which agents wait for a store that was killed, in seconds.
 const AWAITED: u64 = 60;
@@ -310,10 +306,7 @@ impl StatusPage {
 fn own_endpoint(options: &ServerOptions) -> String {
     let listener = options.listeners.first();
     let port = listener.and_then(|listener| listener.local_addr().ok());
-    let host = match &options.host {
-        Some(host) => host.clone(),
-        None => uname().nodename().to_string_lossy().into_owned(),
-    };
+    let host = options.host.clone().unwrap_or_else(host_name);
     let port = port.map_or(options.port, |address| address.port());
     Endpoint { host, port }.to_string()
 }

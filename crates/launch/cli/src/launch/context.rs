@@ -153,6 +153,12 @@ pub(crate) trait Machine {
     fn random_id(&self) -> String;
 }
 
+/// The name by which this host knows itself.
+pub(crate) fn host_name() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
 /// The host that this process runs on.
 #[derive(Debug)]
 pub(crate) struct ThisHost;

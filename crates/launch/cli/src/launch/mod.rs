@@ -49,7 +49,7 @@ mod worker_variables;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::context::{Environment, Machine, Note, ThisHost};
+pub(crate) use self::context::{Environment, Machine, Note, ThisHost, host_name};
 pub(crate) use self::entrypoint::Called;
 pub(crate) use self::explain::explain;
 pub(crate) use self::flags::{LaunchArgs, RunArgs};

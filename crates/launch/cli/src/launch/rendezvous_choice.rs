@@ -231,7 +231,7 @@ impl RendezvousChoice<'_> {
             {
                 C10dRendezvous::from_parameters(parameters)
                     .map(drop)
-                    .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))
+                    .map_err(misplaced)
             }
             _ => Ok(()),
         }
@@ -265,12 +265,10 @@ impl RendezvousChoice<'_> {
             };
             return Ok((plan, RunId::new(run_id), reasons));
         }
+        let random = || context.machine.random_id();
         let (run_id, id_reason) = match given {
             None => ("none".to_owned(), "the same for all jobs that name none"),
-            Some("") => (
-                context.machine.random_id(),
-                "it is empty: a new UUID for each run",
-            ),
+            Some("") => (random(), "it is empty: a new UUID for each run"),
             Some(id) => (id.to_owned(), ""),
         };
         let backend = &self.arguments.rdzv_backend;
@@ -383,15 +381,12 @@ impl RendezvousChoice<'_> {
         let parameters = self.parameters(backend, endpoint, run_id, settings)?;
         if backend == "c10d" && self.nodes.most == 1 && is_private(endpoint) {
             // There is nothing to do for the backend, except to check its options.
-            backends
-                .create(&parameters)
-                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
+            backends.create(&parameters).map_err(misplaced)?;
             return Ok(RendezvousPlan::Local);
         }
         // PyTorch has no lists, and looks at an endpoint when it connects.
         if backend == "c10d" && (endpoint.contains(',') || settings.get("voters").is_some()) {
-            C10dRendezvous::places(&parameters)
-                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
+            C10dRendezvous::places(&parameters).map_err(misplaced)?;
         }
         Ok(RendezvousPlan::Dynamic { parameters })
     }
@@ -406,7 +401,7 @@ impl RendezvousChoice<'_> {
         let (least, most) = (self.nodes.least, self.nodes.most);
         let mut parameters =
             RendezvousParameters::new(backend, endpoint, run_id, least, most, settings.clone())
-                .map_err(|error| value_error("--rdzv-endpoint, --rdzv-conf", &error))?;
+                .map_err(misplaced)?;
         parameters.local_addr = self.fixed.local_addr();
         Ok(parameters)
     }
@@ -514,6 +509,11 @@ pub(super) fn without_effect(
 
 pub(super) fn value_error(flag: &str, error: &RendezvousError) -> Raised {
     Raised::value_error(error.to_string()).about(flag)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
+fn misplaced(error: RendezvousError) -> Raised {
+    value_error("--rdzv-endpoint, --rdzv-conf", &error)
 }
 
 fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {

@@ -84,27 +84,14 @@ impl RestartArgs {
             settle_delay,
         })
     }
-}
 
-fn exit_code(text: &str) -> Result<i32, Refusal> {
-    parse_int(text)
-        .and_then(|code| i32::try_from(code).ok())
-        .filter(|code| (-64..=255).contains(code) && *code != 0)
-        .ok_or_else(|| {
-            let problem = format!(
-                "'{text}' is neither an exit code (1 to 255) nor minus the number of a signal"
-            );
-            Refusal::argument("--final-exit-codes", &problem)
-        })
-}
-
-impl RestartArgs {
     /// The number of restarts of the agent, and the reason for it.
     pub(super) fn of_agent(
         &self,
         plan: &RendezvousPlan,
         context: &mut Context<'_>,
     ) -> (u32, &'static str) {
+        let alone = "there is no other node";
         let (default, why) = match plan {
             RendezvousPlan::Dynamic { parameters } if parameters.backend != "c10d" => {
                 (None, "only agents that meet over c10d are started again")
@@ -112,10 +99,8 @@ impl RestartArgs {
             RendezvousPlan::Static { .. } => {
                 (None, "the ranks of static rendezvous are given once")
             }
-            RendezvousPlan::Local => (Some(0), "there is no other node"),
-            RendezvousPlan::Dynamic { parameters } if parameters.max_nodes == 1 => {
-                (Some(0), "there is no other node")
-            }
+            RendezvousPlan::Local => (Some(0), alone),
+            RendezvousPlan::Dynamic { parameters } if parameters.max_nodes == 1 => (Some(0), alone),
             RendezvousPlan::Dynamic { parameters }
                 if parameters.config.get("store_type") == Some("file") =>
             {
@@ -136,6 +121,18 @@ impl RestartArgs {
     }
 }
 
+fn exit_code(text: &str) -> Result<i32, Refusal> {
+    parse_int(text)
+        .and_then(|code| i32::try_from(code).ok())
+        .filter(|code| (-64..=255).contains(code) && *code != 0)
+        .ok_or_else(|| {
+            let problem = format!(
+                "'{text}' is neither an exit code (1 to 255) nor minus the number of a signal"
+            );
+            Refusal::argument("--final-exit-codes", &problem)
+        })
+}
+
 impl StopArgs {
     /// Resolves the section, with the numbers of the signals in `--signals-to-handle`. A name that does not exist is
     /// refused if `is_strict`, else left out with a warning; a signal that cannot be handled is an error.
@@ -146,20 +143,16 @@ impl StopArgs {
         context: &mut Context<'_>,
     ) -> Result<StopOptions, Refusal> {
         let mut numbers = Vec::new();
+        let deadly = [Signal::KILL, Signal::STOP].map(Signal::as_raw);
         for name in self.signals_to_handle.split(',') {
             match signal::number(name.trim()) {
-                Some(number)
-                    if [Signal::KILL, Signal::STOP]
-                        .map(Signal::as_raw)
-                        .contains(&number) =>
-                {
+                Some(number) if deadly.contains(&number) => {
                     let raised = Raised::new("OSError", "[Errno 22] Invalid argument");
-                    return Err(raised
-                        .plainly(format!(
-                            "--signals-to-handle names {}, which no process can handle: leave it out",
-                            name.trim()
-                        ))
-                        .into());
+                    let name = name.trim();
+                    let sentence = format!(
+                        "--signals-to-handle names {name}, which no process can handle: leave it out"
+                    );
+                    return Err(raised.plainly(sentence).into());
                 }
                 Some(number) if numbers.contains(&number) => {}
                 Some(number) => numbers.push(number),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::context::Machine;
+use super::context::{Machine, host_name};
 use crate::exit::{ExitCodes, Refusal};
 
 /// Flags for the results of a run. `torchrun` has none of them.
@@ -67,11 +67,7 @@ impl ReportArgs {
                 let problem = format!("{} cannot be made: {error}", path.display());
                 Refusal::argument("--report", &problem)
             })?;
-            let host = rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned();
-            Ok(path.join(format!("{host}.json")))
+            Ok(path.join(format!("{}.json", host_name())))
         });
         Ok((report.transpose()?, exit_codes))
     }

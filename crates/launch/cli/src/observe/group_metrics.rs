@@ -51,33 +51,23 @@ fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3]
         let there = voters.iter().filter(|voter| voter.state.votes());
         number(there.count())
     });
-    let term = group
-        .term
-        .map(|term| i64::try_from(term).unwrap_or(i64::MAX));
+    let term = group.term.map(i64::try_from);
+    let term = term.map(|term| term.unwrap_or(i64::MAX));
+    let help = "Voters that there should be.";
     let target = group.target.map(number);
     [
         ("group_term", "The term of the voters.", term),
         ("group_voters", "Voters that are there.", voters),
-        (
-            "group_target_voters",
-            "Voters that there should be.",
-            target,
-        ),
+        ("group_target_voters", help, target),
     ]
 }
 
 fn counters(group: &GroupReport) -> [(&'static str, &'static str, u64); 2] {
+    let elected = "Coordinators that were elected, as this process has seen.";
+    let anew = "Times that the group has begun anew without its log.";
     [
-        (
-            "group_elections",
-            "Coordinators that were elected, as this process has seen.",
-            group.elections,
-        ),
-        (
-            "group_takeovers",
-            "Times that the group has begun anew without its log.",
-            group.takeovers,
-        ),
+        ("group_elections", elected, group.elections),
+        ("group_takeovers", anew, group.takeovers),
     ]
 }
 

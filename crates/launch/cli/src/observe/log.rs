@@ -134,16 +134,8 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
 /// The lines of a message: without the name of the role or run in front, which every message of a run has, and without
 /// rows of stars.
 fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
-    let text = match text
-        .strip_prefix('[')
-        .and_then(|text| text.split_once("] "))
-    {
-        Some((_, text)) => text,
-        None => text,
-    };
-    let lines = text
-        .lines()
-        .filter(|line| !line.trim_matches('*').is_empty());
+    let lines = super::without_name(text).lines();
+    let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
     let mut shown = Vec::new();
     for line in lines {
         shown.extend(match shown.is_empty() {

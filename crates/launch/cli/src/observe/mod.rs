@@ -17,3 +17,10 @@ mod prometheus;
 mod status_row;
 pub(crate) mod status_server;
 pub(crate) mod story;
+
+/// A message without the name of the run (`[name] `) that may stand in front of it.
+fn without_name(text: &str) -> &str {
+    let named = text.strip_prefix('[');
+    let named = named.and_then(|text| text.split_once("] "));
+    named.map_or(text, |(_, text)| text)
+}

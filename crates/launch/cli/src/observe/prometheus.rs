@@ -54,46 +54,22 @@ pub(crate) fn metrics(
         reattach: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
         fenced_seconds: Counter::default(),
     };
-    registry.register(
-        "events",
-        "Events of the run, by name",
-        counters.events.clone(),
-    );
-    registry.register(
-        "worker_exits",
-        "Workers of this node that have ended, in all attempts, by cause",
-        counters.exits.clone(),
-    );
-    registry.register(
-        "regroupings",
-        "Rounds given up because nodes came or went, which costs no restart",
-        counters.regroupings.clone(),
-    );
-    registry.register(
-        "agent_restarts",
-        "Agents of this node that were killed and started again",
-        counters.agent_restarts.clone(),
-    );
-    registry.register(
-        "rendezvous_failures",
-        "Rendezvous that failed",
-        counters.rendezvous_failures.clone(),
-    );
-    registry.register(
-        "rendezvous_duration_seconds",
-        "How long a rendezvous took",
-        counters.rendezvous.clone(),
-    );
-    registry.register(
-        "reattach_seconds",
-        "How long the agent was without a connection to a coordinator",
-        counters.reattach.clone(),
-    );
-    registry.register(
-        "fenced_seconds",
-        "How long workers stood still, counted when they go on or are killed",
-        counters.fenced_seconds.clone(),
-    );
+    let help = "Events of the run, by name";
+    registry.register("events", help, counters.events.clone());
+    let help = "Workers of this node that have ended, in all attempts, by cause";
+    registry.register("worker_exits", help, counters.exits.clone());
+    let help = "Rounds given up because nodes came or went, which costs no restart";
+    registry.register("regroupings", help, counters.regroupings.clone());
+    let help = "Agents of this node that were killed and started again";
+    registry.register("agent_restarts", help, counters.agent_restarts.clone());
+    let (help, failures) = ("Rendezvous that failed", &counters.rendezvous_failures);
+    registry.register("rendezvous_failures", help, failures.clone());
+    let (help, rendezvous) = ("How long a rendezvous took", &counters.rendezvous);
+    registry.register("rendezvous_duration_seconds", help, rendezvous.clone());
+    let help = "How long the agent was without a connection to a coordinator";
+    registry.register("reattach_seconds", help, counters.reattach.clone());
+    let help = "How long workers stood still, counted when they go on or are killed";
+    registry.register("fenced_seconds", help, counters.fenced_seconds.clone());
     registry.register_collector(Box::new(GroupMetrics(group)));
     registry.register_collector(Box::new(Standing {
         status,

@@ -34,12 +34,7 @@ pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
     let Some(view) = VIEW.get() else {
         return false;
     };
-    // In front stands the name of the run.
-    let name = text
-        .strip_prefix('[')
-        .and_then(|text| text.split_once("] "));
-    let text = name.map_or(text, |(_, text)| text);
-    view.set_awaited(text, left)
+    view.set_awaited(super::without_name(text), left)
 }
 
 /// As for the agent.
@@ -140,8 +135,9 @@ impl EventSink for StatusRow {
                 state: GroupState::Succeeded,
                 ..
             } => self.status.phase = Phase::Finishing,
-            AgentEvent::Restarting { .. } => self.status.phase = Phase::Restarting,
-            AgentEvent::Regrouping { .. } => self.status.phase = Phase::Restarting,
+            AgentEvent::Restarting { .. } | AgentEvent::Regrouping { .. } => {
+                self.status.phase = Phase::Restarting;
+            }
             AgentEvent::SignalReceived { signal, .. } => self.stopping(*signal),
             AgentEvent::WorkerFinal { .. } => self.status.phase = Phase::Finishing,
             _ => {}

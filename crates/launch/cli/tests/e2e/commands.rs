@@ -5,25 +5,20 @@ use crate::harness::{rdzv, torchrun};
 // SCN-A16
 #[test]
 fn a_program_is_executed_without_python() {
-    let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "/bin/echo", "hi", "${local_rank}"]).expect(0);
     assert_eq!(ended.stdout, "hi 0\n");
 }
 
 // SCN-A17
 #[test]
 fn the_interpreter_can_be_chosen() {
-    let ended = torchrun(["s.py", "a"])
-        .env("PYTHON_EXEC", "/bin/echo")
-        .run()
-        .expect(0);
-    assert_eq!(ended.stdout, "-u s.py a\n");
-    let ended = torchrun(["-m", "pkg.mod", "a"])
-        .env("PYTHON_EXEC", "/bin/echo")
-        .run()
-        .expect(0);
-    assert_eq!(ended.stdout, "-u -m pkg.mod a\n");
+    for (line, words) in [
+        (&["s.py", "a"][..], "-u s.py a\n"),
+        (&["-m", "pkg.mod", "a"], "-u -m pkg.mod a\n"),
+    ] {
+        let job = torchrun(line).env("PYTHON_EXEC", "/bin/echo");
+        assert_eq!(job.expect(0).stdout, words);
+    }
 }
 
 // SCN-A18
@@ -35,7 +30,7 @@ fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
             "import sys; sys.stdout.write(' '.join(sys.argv[1:]) + '\\n')",
         )
     };
-    let ended = job().args(["s.py", "--foo"]).run().expect(0);
+    let ended = job().args(["s.py", "--foo"]).expect(0);
     assert_eq!(
         ended.sorted(),
         ["--local-rank=0 --foo", "--local-rank=1 --foo"]
@@ -45,9 +40,9 @@ fn the_older_launcher_passes_the_local_rank_before_the_scripts_arguments() {
         "{}",
         ended.stderr
     );
-    let ended = job().args(["--use_env", "s.py", "--foo"]).run().expect(0);
+    let ended = job().args(["--use_env", "s.py", "--foo"]).expect(0);
     assert_eq!(ended.sorted(), ["--foo", "--foo"]);
-    let ended = job().args(["--no-python", "s.py"]).run().expect(1);
+    let ended = job().args(["--no-python", "s.py"]).expect(1);
     assert_eq!(
         ended.last_error_line(),
         "ValueError: When using the '--no-python' flag, you must also set the '--use-env' flag."
@@ -59,13 +54,9 @@ fn python_runs_scripts_and_modules() {
     let script = "import sys, os\nprint(__name__, sys.argv, os.environ['RANK'], flush=False)\n";
     let ended = rdzv(["run", "s.py", "a", "--x=1"])
         .file("s.py", script)
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '--x=1'] 0\n");
-    let ended = rdzv(["run", "-m", "s", "a"])
-        .file("s.py", script)
-        .run()
-        .expect(0);
+    let ended = rdzv(["run", "-m", "s", "a"]).file("s.py", script).expect(0);
     assert!(ended.stdout.starts_with("__main__ ['/"), "{}", ended.stdout);
     assert!(
         ended.stdout.ends_with("/s.py', 'a'] 0\n"),
@@ -76,10 +67,10 @@ fn python_runs_scripts_and_modules() {
 
 #[test]
 fn a_script_that_does_not_exist_fails_as_the_interpreter_does() {
-    let ended = rdzv(["run", "no-such-script.py"]).run().expect(1);
-    assert!(ended.stderr.contains("No such file or directory"));
-    assert!(ended.stderr.contains("no-such-script.py FAILED"));
-    assert!(ended.stderr.contains("exitcode  : 2 (pid: "));
+    let ended = rdzv(["run", "no-such-script.py"]).expect(1);
+    ended.assert_stderr("No such file or directory");
+    ended.assert_stderr("no-such-script.py FAILED");
+    ended.assert_stderr("exitcode  : 2 (pid: ");
 }
 
 #[test]
@@ -90,7 +81,6 @@ fn run_path_gives_the_script_its_own_arguments_and_directory() {
             "s.py",
             "import sys, beside\nprint(__name__, sys.argv, beside.word)\n",
         )
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "__main__ ['s.py', 'a', '$b'] beside\n");
 }
@@ -113,12 +103,8 @@ else:
     note('1 returns')
 ";
     let flags = ["run", "--run-path", "--nproc-per-node=2"];
-    let ended = rdzv(flags)
-        .args(["s.py"])
-        .file("s.py", script)
-        .run()
-        .expect(0);
-    let notes = std::fs::read_to_string(ended.directory.path().join("notes")).unwrap();
+    let ended = rdzv(flags).args(["s.py"]).file("s.py", script).expect(0);
+    let notes = ended.text("notes");
     assert_eq!(notes, "0 returns\n1 returns\n0 ends\n", "{}", ended.stderr);
 }
 
@@ -130,7 +116,7 @@ if os.environ['RANK'] == '1':
     os._exit(0)
 ";
     let flags = ["run", "--run-path", "--nproc-per-node=3", "s.py"];
-    rdzv(flags).file("s.py", script).run().expect(0);
+    rdzv(flags).file("s.py", script).expect(0);
 }
 
 #[test]
@@ -140,20 +126,14 @@ fn run_path_records_the_exception_of_the_script() {
             "s.py",
             "def main():\n    raise ValueError('boom')\nmain()\n",
         )
-        .run()
         .expect(1);
     ended.assert_stderr("\nrun_script_path FAILED\n");
     ended.assert_stderr(
         "  traceback : Traceback (most recent call last):\n    File \"s.py\", line 3,",
     );
     ended.assert_stderr("\n  ValueError: boom\n  \n===");
-    let error_file = ended
-        .files_below("logs")
-        .into_iter()
-        .find(|path| path.ends_with("attempt_0/0/error.json"))
-        .unwrap();
-    let text = std::fs::read_to_string(ended.directory.path().join("logs").join(error_file));
-    let content: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
+    let text = ended.content("logs", "attempt_0/0/error.json");
+    let content: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(content["message"]["message"], "ValueError: boom");
 }
 
@@ -161,7 +141,6 @@ fn run_path_records_the_exception_of_the_script() {
 fn run_path_leaves_exit_codes_alone() {
     let ended = rdzv(["run", "--run-path", "--log-dir", "logs", "s.py"])
         .file("s.py", "import sys; sys.exit(3)\n")
-        .run()
         .expect(1);
     ended.assert_stderr("exitcode  : 3 (pid: ");
     ended.assert_stderr("error_file: <N/A>");
@@ -170,22 +149,22 @@ fn run_path_leaves_exit_codes_alone() {
 #[test]
 fn help_goes_to_stdout_under_the_name_it_was_asked_of() {
     for flag in ["-h", "--help", "--he"] {
-        let ended = torchrun([flag]).run().expect(0);
+        let ended = torchrun([flag]).expect(0);
         ended.assert_stdout("Usage: torchrun [OPTIONS]");
         assert_eq!(ended.stderr, "");
     }
-    let ended = rdzv(["run", "--help"]).run().expect(0);
+    let ended = rdzv(["run", "--help"]).expect(0);
     ended.assert_stdout("Usage: rdzv run [OPTIONS]");
-    let ended = rdzv(["--help"]).run().expect(0);
+    let ended = rdzv(["--help"]).expect(0);
     ended.assert_stdout("  store ");
-    let ended = rdzv::<&str>([]).run().expect(2);
+    let ended = rdzv::<&str>([]).expect(2);
     assert_eq!(ended.stdout, "");
     ended.assert_stderr("Usage: rdzv <COMMAND>");
 }
 
 #[test]
 fn the_version_is_printed() {
-    let ended = rdzv(["--version"]).run().expect(0);
+    let ended = rdzv(["--version"]).expect(0);
     assert_eq!(
         ended.stdout,
         format!("rdzv {}\n", env!("CARGO_PKG_VERSION"))
@@ -199,11 +178,11 @@ fn completion_scripts_are_printed_for_each_shell() {
         ("zsh", "#compdef torchrun"),
         ("tcsh", "complete torchrun "),
     ] {
-        let ended = torchrun(["--print-completion", shell]).run().expect(0);
+        let ended = torchrun(["--print-completion", shell]).expect(0);
         ended.assert_stdout(sign);
         ended.assert_stdout("nproc-per-node");
     }
-    let ended = rdzv(["completions", "fish"]).run().expect(0);
+    let ended = rdzv(["completions", "fish"]).expect(0);
     ended.assert_stdout("complete -c rdzv");
 }
 
@@ -214,65 +193,41 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     let make = || rdzv(["link", "--dir", directory.path().to_str().unwrap()]).run();
     let ended = make().expect(0);
     let program = std::fs::read_link(&link).unwrap();
-    assert_eq!(
-        ended.stdout,
-        format!(
-            "{} is a link to {} now\n",
-            link.display(),
-            program.display()
-        )
-    );
-    let help = std::process::Command::new(&link)
-        .arg("--help")
-        .output()
-        .unwrap();
-    assert!(String::from_utf8_lossy(&help.stdout).contains("torchrun "));
+    let (name, target) = (link.display(), program.display());
+    assert_eq!(ended.stdout, format!("{name} is a link to {target} now\n"));
+    let help = std::process::Command::new(&link).arg("--help").output();
+    assert!(String::from_utf8_lossy(&help.unwrap().stdout).contains("torchrun "));
     // Not even a link that leads nowhere.
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("/nowhere", &link).unwrap();
     let ended = make().expect(1);
-    assert_eq!(
-        ended.stderr,
-        format!(
-            "rdzv link: {} exists and is not overwritten; remove it, or name another directory with --dir\n",
-            link.display()
-        )
+    let said = format!(
+        "rdzv link: {name} exists and is not overwritten; remove it, or name another directory with --dir\n"
     );
-    assert_eq!(
-        std::fs::read_link(&link).unwrap().to_str(),
-        Some("/nowhere")
-    );
-    let ended = rdzv(["link", "--dir", "/no/such/folder"]).run().expect(1);
-    assert!(
-        ended
-            .stderr
-            .starts_with("rdzv link: /no/such/folder/torchrun cannot be made: "),
-        "{}",
-        ended.stderr
-    );
+    assert_eq!(ended.stderr, said);
+    let target = std::fs::read_link(&link).unwrap();
+    assert_eq!(target.to_str(), Some("/nowhere"));
+    let ended = rdzv(["link", "--dir", "/no/such/folder"]).expect(1);
+    ended.assert_last_error("rdzv link: /no/such/folder/torchrun cannot be made: ", &[]);
 }
 
 #[test]
 fn variables_are_listed() {
-    let ended = rdzv(["env"]).run().expect(0);
+    let ended = rdzv(["env"]).expect(0);
     ended.assert_stdout("  MASTER_ADDR\n");
 }
 
 #[test]
 fn topics_commands_and_their_typos_have_help() {
-    let ended = rdzv(["help"]).run().expect(0);
-    ended.assert_stdout("\n  exit-codes ");
-    let ended = rdzv(["help", "exit-codes"]).run().expect(0);
-    assert!(
-        ended.stdout.starts_with("# Exit codes\n"),
-        "{}",
-        ended.stdout
-    );
-    let ended = rdzv(["help", "run"]).run().expect(0);
-    ended.assert_stdout("\nHow the nodes meet:\n");
-    let ended = rdzv(["help", "store"]).run().expect(0);
-    ended.assert_stdout("--max-keys");
-    let ended = rdzv(["help", "exit-code"]).run().expect(2);
+    for (line, text) in [
+        (&["help"][..], "\n  exit-codes "),
+        (&["help", "exit-codes"], "# Exit codes\n"),
+        (&["help", "run"], "\nHow the nodes meet:\n"),
+        (&["help", "store"], "--max-keys"),
+    ] {
+        rdzv(line).expect(0).assert_stdout(text);
+    }
+    let ended = rdzv(["help", "exit-code"]).expect(2);
     assert_eq!(
         ended.stderr,
         "rdzv help: there is no topic 'exit-code' (did you mean 'exit-codes'?); `rdzv help` lists them\n"
@@ -281,15 +236,12 @@ fn topics_commands_and_their_typos_have_help() {
 
 #[test]
 fn manual_pages_have_every_flag() {
-    let ended = rdzv(["man", "pages"]).run().expect(0);
-    let page = |name: &str| {
-        let path = ended.directory.path().join("pages").join(name);
-        std::fs::read_to_string(path).unwrap()
-    };
+    let ended = rdzv(["man", "pages"]).expect(0);
+    let page = |name: &str| ended.text(&format!("pages/{name}"));
     ended.assert_stdout("pages/rdzv-run.1\n");
     assert!(page("rdzv.1").starts_with(".ie"), "{}", page("rdzv.1"));
     let run = page("rdzv-run.1");
-    let help = rdzv(["run", "--help"]).run().expect(0).stdout;
+    let help = rdzv(["run", "--help"]).expect(0).stdout;
     for line in help.lines().filter(|line| line.starts_with("      --")) {
         let name = line.trim().split([' ', '=', '[']).next().unwrap();
         let escaped = name.replace('-', "\\-");

@@ -15,11 +15,11 @@ fn a_line_without_an_end_is_shown_while_the_worker_waits() {
         .start();
     running.stderr.await_text("[default0]:name? ", 1);
     // The other worker speaks while the question stands there, which must not glue the two.
-    fs::write(running.path("other"), "x\n").unwrap();
+    running.write("other", "x\n");
     running
         .stderr
         .await_text("[default0]:name? \n[default1]:other\n", 1);
-    fs::write(running.path("go"), "x\n").unwrap();
+    running.write("go", "x\n");
     // The question again, because it was interrupted.
     let ended = running.wait().expect(0);
     assert!(
@@ -37,7 +37,6 @@ fn streams_and_our_lines_share_a_pipe_and_no_line_is_torn() {
     let flags = "--nproc-per-node 2 -t 3 --max-restarts 3";
     let ended = run_shell_after("exec 2>&1", flags, script)
         .pipe("go")
-        .run()
         .expect(1);
     const WHOLE: [&str; 4] = [
         "[default0]:out 0 abcdefghijklmnopqrstuvwxyz",
@@ -65,12 +64,9 @@ fn a_long_line_stays_whole_while_others_speak() {
         else while ! read go < go; do :; done & while kill -0 $! ; do echo short; done; fi";
     let script = format!("({script}) 2> /dev/null");
     let flags = "--nproc-per-node 2 -t 1";
-    let ended = run_shell(flags, &script).pipe("go").run().expect(0);
-    let long: Vec<&str> = ended
-        .stdout
-        .lines()
-        .filter(|line| line.contains("xx"))
-        .collect();
+    let ended = run_shell(flags, &script).pipe("go").expect(0);
+    let long = ended.stdout.lines().filter(|line| line.contains("xx"));
+    let long: Vec<&str> = long.collect();
     assert_eq!(long.len(), 1, "{} pieces", long.len());
     assert_eq!(long[0].len(), "[default0]:".len() + 4_000_000);
     assert!(ended.stdout.lines().any(|line| line == "[default1]:short"));
@@ -79,14 +75,10 @@ fn a_long_line_stays_whole_while_others_speak() {
 #[test]
 fn what_a_killed_worker_wrote_is_there_before_the_outcome() {
     let script = "seq 20000 >&2; printf 'last words' >&2; kill -9 $$$$";
-    let ended = run_shell("-t 2", script).run().expect(1);
+    let ended = run_shell("-t 2", script).expect(1);
     let (said, outcome) = ended.stderr.split_once("[default0]:last words\n").unwrap();
-    assert_eq!(
-        said.lines()
-            .filter(|line| line.starts_with("[default0]:"))
-            .count(),
-        20_000
-    );
+    let lines = said.lines().filter(|line| line.starts_with("[default0]:"));
+    assert_eq!(lines.count(), 20_000);
     assert!(outcome.contains("ChildFailedError"), "{outcome}");
 }
 
@@ -100,7 +92,6 @@ fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
     let ended = run_shell(flags, script)
         .env("CHILD", child)
         .pipe("go")
-        .run()
         .expect(1);
     let written = ended.content("logs", "stdout.log");
     assert!(written.starts_with("line 0\n"));
@@ -116,21 +107,16 @@ fn collapsing_loses_nothing_of_a_flood_of_distinct_lines() {
     let script =
         "i=0; while test $i -lt 5000; do i=$((i+1)); echo $RANK $i; done; printf 'no newline'";
     let flags = "--nproc-per-node 3 -t 1 --collapse";
-    let ended = run_shell(flags, script).run().expect(0);
+    let ended = run_shell(flags, script).expect(0);
     for rank in 0..3 {
         let prefix = format!("[default{rank}]:{rank} ");
         let lines = ended.stdout.lines();
         let numbers = lines.filter_map(|line| line.strip_prefix(prefix.as_str()));
-        assert!(
-            numbers
-                .map(|number| number.parse::<u32>().unwrap())
-                .eq(1..=5000)
-        );
+        let numbers = numbers.map(|number| number.parse::<u32>().unwrap());
+        assert!(numbers.eq(1..=5000));
     }
-    let last = ended
-        .stdout
-        .lines()
-        .filter(|line| line.ends_with("no newline"));
+    let lines = ended.stdout.lines();
+    let last = lines.filter(|line| line.ends_with("no newline"));
     assert!((1..=3).contains(&last.count()));
 }
 
@@ -147,13 +133,15 @@ fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
         .start();
     let agents = [(); 4].map(|()| running.stderr.await_line("agent "));
     let status = fs::read_to_string(format!("/proc/{}/status", agents[0])).unwrap();
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes: u64 = peak
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
         .unwrap();
-    let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(kilobytes < 40_000, "{kilobytes} kB of 44 MB");
-    fs::write(running.path("go"), "go\n").unwrap();
+    running.write("go", "go\n");
     // A worker that opens the pipe after the others still finds its line.
     let mut end = File::create(running.path("end")).unwrap();
     end.write_all(b"1\n2\n3\n4\n").unwrap();
@@ -167,7 +155,7 @@ fn a_later_attempt_that_gets_no_directory_writes_to_the_console() {
         mv logs/job_* away; : > ${TORCHELASTIC_ERROR_FILE%/attempt_0/*}; exit 1; fi
         echo shown; echo \"file <$TORCHELASTIC_ERROR_FILE>\"";
     let flags = "--rdzv-id job --log-dir logs -r 3 --max-restarts 1";
-    let ended = run_shell(flags, script).run().expect(0);
+    let ended = run_shell(flags, script).expect(0);
     assert_eq!(ended.stdout, "shown\nfile <>\n");
     let warning = "Not a directory (os error 20); the workers write to the console\n";
     assert_eq!(ended.stderr.matches(warning).count(), 1, "{}", ended.stderr);
@@ -177,8 +165,7 @@ fn a_later_attempt_that_gets_no_directory_writes_to_the_console() {
 fn a_reader_that_goes_away_stops_nobody() {
     let reader = "exec 3>&1; (head -n 1 < console >&3) & exec > console";
     let job = run_shell_after(reader, "-t 1", "seq 100000; echo done > done");
-    let ended = job.pipe("console").run().expect(0);
+    let ended = job.pipe("console").expect(0);
     assert_eq!(ended.stdout, "[default0]:1\n");
-    let done = fs::read_to_string(ended.directory.path().join("done"));
-    assert_eq!(done.unwrap(), "done\n");
+    assert_eq!(ended.text("done"), "done\n");
 }

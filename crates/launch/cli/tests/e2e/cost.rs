@@ -10,9 +10,7 @@ fn the_launchers_processes_take_few_megabytes() {
     let script = "read -r _ _ _ guard _ < /proc/$PPID/stat; \
                   read -r _ _ _ keeper _ < /proc/$guard/stat; \
                   grep -h VmHWM /proc/$PPID/status /proc/$guard/status /proc/$keeper/status";
-    let ended = torchrun(["--no-python", "sh", "-c", script])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "sh", "-c", script]).expect(0);
     let peaks: Vec<u64> = ended
         .stdout
         .lines()
@@ -31,7 +29,7 @@ fn a_launch_takes_little_processor_time() {
     // `times` tells the shell's own time, then that of everything it waited for: user and system.
     let script = "for run in 0 1 2 3 4 5 6 7 8 9; do \
                   \"$RDZV\" run --no-python /bin/true || exit 1; done; times";
-    let ended = shell(script).run().expect(0);
+    let ended = shell(script).expect(0);
     let children = ended.stdout.lines().nth(1).unwrap();
     let seconds: f64 = children
         .split_whitespace()

@@ -15,11 +15,12 @@ const IDLE: usize = 400;
 /// The limits of open files of a process, the soft and the hard one.
 fn limits(process: i32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))
-        .unwrap();
-    let mut numbers = line.split_whitespace().map(|word| word.parse().unwrap());
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Max open files"));
+    let mut numbers = line
+        .unwrap()
+        .split_whitespace()
+        .map(|word| word.parse().unwrap());
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
@@ -51,34 +52,28 @@ fn await_room(mut idle_connections: Vec<TcpStream>) -> Vec<TcpStream> {
 
 /// The line about the lack, of which there is one in ten seconds.
 fn assert_said(stderr: &str, limit: &str) {
-    let lines = || {
-        stderr
-            .lines()
-            .filter(|line| line.contains("short of descriptors"))
-    };
-    let line = lines().next().unwrap_or_else(|| panic!("{stderr}"));
+    let is_it = |line: &&str| line.contains("short of descriptors");
+    let line = stderr.lines().find(is_it);
+    let line = line.unwrap_or_else(|| panic!("{stderr}"));
     let holder = line.split_once("127.0.0.1: ").unwrap().1;
     let count = holder.split(|letter: char| !letter.is_ascii_digit()).next();
     assert!(count.unwrap().parse::<usize>().unwrap() > 50, "{line}");
     for part in [limit, "ulimit -n", "firewall"] {
         assert!(line.contains(part), "{line}");
     }
-    assert!(lines().count() <= 4, "{stderr}");
+    assert!(stderr.lines().filter(is_it).count() <= 4, "{stderr}");
 }
 
 #[test]
 fn the_agent_raises_its_soft_limit_and_workers_have_the_inherited_one() {
-    let running = shell(
-        "ulimit -S -n 256; exec \"$RDZV\" run --no-python sh -c 'ulimit -S -n; read go < go'",
-    )
-    .pipe("go");
-    let go = running.path("go");
-    let running = running.start();
+    let script =
+        "ulimit -S -n 256; exec \"$RDZV\" run --no-python sh -c 'ulimit -S -n; read go < go'";
+    let running = shell(script).pipe("go").start();
     running.stdout.await_text("\n", 1);
     let (soft, hard) = limits(running.agent_pid());
     assert_eq!(soft, hard);
     assert!(soft > 256, "the hard limit here is {hard}");
-    std::fs::write(go, "go\n").unwrap();
+    running.write("go", "go\n");
     assert_eq!(running.wait().expect(0).stdout, "256\n");
 }
 
@@ -91,19 +86,16 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
              --rdzv-id=job --rdzv-endpoint=\"$ENDPOINT\" --no-python sh -c \
              'echo up $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND; read go < go; test $go = ends'",
         );
-        let job = job
-            .env("ENDPOINT", &endpoint)
-            .env("PET_LOCAL_ADDR", "127.0.0.1")
-            .pipe("go");
-        (job.path("go"), job.start(), name)
+        let job = job.env("ENDPOINT", &endpoint).pipe("go");
+        (job.env("PET_LOCAL_ADDR", "127.0.0.1").start(), name)
     });
-    for (_, node, _) in &nodes {
+    for (node, _) in &nodes {
         node.stdout.await_text("up", 1);
     }
     let idle = idle_connections(endpoint.parse().unwrap());
     let failed = Instant::now();
-    std::fs::write(&nodes[0].0, "fails\n").unwrap();
-    for (_, node, _) in &nodes {
+    nodes[0].0.write("go", "fails\n");
+    for (node, _) in &nodes {
         node.stdout.await_text("up", 2);
     }
     // The wait for a free descriptor took 30 s.
@@ -111,10 +103,10 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
     assert!(took < Duration::from_secs(20), "{took:?}");
     let idle = await_room(idle);
     let mut stderr = String::new();
-    for (go, _, _) in &nodes {
-        std::fs::write(go, "ends\n").unwrap();
+    for (node, _) in &nodes {
+        node.write("go", "ends\n");
     }
-    for (_, node, name) in nodes {
+    for (node, name) in nodes {
         let ended = node.wait().expect(0);
         assert!(
             ended.stdout.ends_with(" 1\n"),
@@ -131,10 +123,7 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
 #[test]
 fn clients_of_a_store_are_served_while_others_hold_its_descriptors() {
     let store = shell("ulimit -n 128; exec \"$RDZV\" store --host 127.0.0.1 --port 0").start();
-    store.stdout.await_text("\n", 1);
-    let line = store.stdout.so_far();
-    let address = line.strip_prefix("listening on ").unwrap().trim_end();
-    let address: SocketAddr = address.parse().unwrap();
+    let address = store.address();
     let client = || {
         let store = TcpStore::connect(TcpStoreOptions {
             timeout: DEADLINE,

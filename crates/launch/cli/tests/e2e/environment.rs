@@ -11,12 +11,9 @@ const RANKS: &str = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE";
 #[track_caller]
 fn agreed(ended: &Ended) -> String {
     let lines = ended.sorted();
-    let values: Vec<&str> = lines
-        .iter()
-        .map(|line| line.split_once(' ').unwrap().1)
-        .collect();
-    assert_eq!(values.len(), 2, "{lines:?}");
-    assert_eq!(values[0], values[1]);
+    let values = lines.iter().map(|line| line.split_once(' ').unwrap().1);
+    let values: Vec<&str> = values.collect();
+    assert_eq!(values, [values[0]; 2], "{lines:?}");
     values[0].to_owned()
 }
 
@@ -24,9 +21,7 @@ fn agreed(ended: &Ended) -> String {
 #[test]
 fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
     let script = "echo \"$*\" $RANK $WORLD_SIZE";
-    let ended = torchrun(["--no-python", "sh", "-c", script, "w", "a", "--x=1"])
-        .run()
-        .expect(0);
+    let ended = torchrun(["--no-python", "sh", "-c", script, "w", "a", "--x=1"]).expect(0);
     assert_eq!(ended.stdout, "a --x=1 0 1\n");
     assert_eq!(ended.stderr, "");
 }
@@ -34,13 +29,11 @@ fn one_worker_gets_the_arguments_and_the_launcher_says_nothing() {
 #[test]
 fn every_variable_of_the_contract_is_set() {
     let job = run_shell("--max-restarts 3 --role trn", "env");
-    let ended = job.env("PET_LOG_DIR", "logs").own_face().run().expect(0);
+    let ended = job.env("PET_LOG_DIR", "logs").own_face().expect(0);
     let value = |name: &str| {
         let prefix = format!("{name}=");
-        let line = ended
-            .stdout
-            .lines()
-            .find_map(|line| line.strip_prefix(&prefix));
+        let mut lines = ended.stdout.lines();
+        let line = lines.find_map(|line| line.strip_prefix(&prefix));
         line.unwrap_or_else(|| panic!("{name} is not set:\n{}", ended.stdout))
     };
     for (name, expected) in [
@@ -68,16 +61,12 @@ fn every_variable_of_the_contract_is_set() {
     assert!(value("TORCHELASTIC_ERROR_FILE").ends_with("/attempt_0/0/error.json"));
     assert!(value("TORCHELASTIC_ERROR_FILE").starts_with('/'));
     assert_ne!(value("MASTER_PORT"), "0");
+    // Only the round and the marker of the test.
     let ours = ended
         .stdout
         .lines()
         .filter(|line| line.starts_with("RDZV_"));
-    assert_eq!(
-        ours.count(),
-        2,
-        "only the round and the marker of the test: {}",
-        ended.stdout
-    );
+    assert_eq!(ours.count(), 2, "{}", ended.stdout);
 }
 
 // SCN-A2
@@ -85,9 +74,7 @@ fn every_variable_of_the_contract_is_set() {
 fn standalone_workers_share_a_store_and_a_random_run_id() {
     let script = "echo $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RUN_ID \
                   $TORCHELASTIC_USE_AGENT_STORE $OMP_NUM_THREADS";
-    let ended = run_shell("--standalone --nproc-per-node 2", script)
-        .run()
-        .expect(0);
+    let ended = run_shell("--standalone --nproc-per-node 2", script).expect(0);
     let values = agreed(&ended);
     let parts: Vec<&str> = values.split(' ').collect();
     assert_eq!(parts[1].len(), "12345678-1234-1234-1234-123456789abc".len());
@@ -96,11 +83,8 @@ fn standalone_workers_share_a_store_and_a_random_run_id() {
     let stars = "*".repeat(41);
     let boxed: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(boxed.len(), 4, "{}", ended.stderr);
-    assert!(
-        boxed
-            .iter()
-            .all(|line| line.starts_with('W') && line.contains("] "))
-    );
+    let is_logged = |line: &&str| line.starts_with('W') && line.contains("] ");
+    assert!(boxed.iter().all(is_logged));
     assert!(boxed[0].ends_with("] "));
     assert!(boxed[1].ends_with(&stars) && boxed[3].ends_with(&stars));
     assert!(boxed[2].contains("Setting OMP_NUM_THREADS environment variable for each process"));
@@ -111,7 +95,6 @@ fn standalone_workers_share_a_store_and_a_random_run_id() {
 fn a_number_of_threads_that_is_set_stays() {
     let ended = run_shell("--nproc-per-node 2", "echo $RANK $OMP_NUM_THREADS")
         .env("OMP_NUM_THREADS", "7")
-        .run()
         .expect(0);
     assert_eq!(agreed(&ended), "7");
     assert_eq!(ended.stderr, "");
@@ -122,9 +105,7 @@ fn a_number_of_threads_that_is_set_stays() {
 fn a_master_port_makes_the_rendezvous_static() {
     let port = free_port().to_string();
     let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID";
-    let ended = run_shell(&["--master-port", &port, "--node-rank", "0"], script)
-        .run()
-        .expect(0);
+    let ended = run_shell(&["--master-port", &port, "--node-rank", "0"], script).expect(0);
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} none\n"));
 }
 
@@ -134,9 +115,7 @@ fn an_endpoint_makes_the_rendezvous_static() {
     let port = free_port();
     let endpoint = format!("127.0.0.1:{port}");
     let script = "echo $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE";
-    let ended = run_shell(&["--rdzv-endpoint", &endpoint], script)
-        .run()
-        .expect(0);
+    let ended = run_shell(&["--rdzv-endpoint", &endpoint], script).expect(0);
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} True\n"));
 }
 
@@ -146,50 +125,33 @@ fn a_dynamic_backend_on_one_node_uses_what_was_given() {
     let script = "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID $ROLE_NAME $MASTER_PORT";
     let port = free_port();
     let endpoint = format!("localhost:{port}");
-    let ended = run_shell(
-        &[
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            &endpoint,
-            "--rdzv-id",
-            "jobX",
-        ],
-        script,
-    )
-    .env("PET_LOCAL_ADDR", "127.0.0.1")
-    .env("PET_ROLE", "trn")
-    .run()
-    .expect(0);
-    assert!(
-        ended.stdout.starts_with("127.0.0.1 jobX trn "),
-        "{}",
-        ended.stdout
-    );
-    assert!(
-        !ended.stdout.contains(&format!(" {port}\n")),
-        "{}",
-        ended.stdout
-    );
+    let flags = [
+        "--rdzv-backend=c10d",
+        "--rdzv-id=jobX",
+        "--rdzv-endpoint",
+        &endpoint,
+    ];
+    let job = run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1");
+    let said = job.env("PET_ROLE", "trn").expect(0).stdout;
+    assert!(said.starts_with("127.0.0.1 jobX trn "), "{said}");
+    assert!(!said.contains(&format!(" {port}\n")), "{said}");
 }
 
 // SCN-A7
 #[test]
 fn without_a_shared_store_the_port_is_new_in_every_attempt() {
-    let ended = run_shell(
-        "--max-restarts 1",
-        "echo $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE; exit 3",
-    )
-    .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    .run()
-    .expect(1);
+    let script = "echo $MASTER_PORT $TORCHELASTIC_USE_AGENT_STORE; exit 3";
+    let job = run_shell("--max-restarts 1", script);
+    let ended = job.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1").expect(1);
     let lines: Vec<&str> = ended.stdout.lines().collect();
-    assert_eq!(lines.len(), 2, "{}", ended.stdout);
+    let [first, second] = lines[..] else {
+        panic!("{lines:?}");
+    };
     assert!(
-        lines.iter().all(|line| line.ends_with(" False")),
+        first.ends_with(" False") && second.ends_with(" False"),
         "{lines:?}"
     );
-    assert_ne!(lines[0], lines[1]);
+    assert_ne!(first, second);
 }
 
 #[test]
@@ -197,12 +159,10 @@ fn two_static_nodes_make_one_world() {
     let port = free_port().to_string();
     let node = |rank: &str, size: &str, role: &str| {
         let flags = ["--nnodes", "2", "--node-rank", rank, "--master-port", &port];
-        run_shell(
-            &[&flags[..], &["--nproc-per-node", size, "--role", role]].concat(),
-            "echo $RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT \
-                $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE",
-        )
-        .start()
+        let flags = [&flags[..], &["--nproc-per-node", size, "--role", role]].concat();
+        let script = "echo $RANK $WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_WORLD_SIZE \
+            $MASTER_PORT $ROLE_NAME $ROLE_RANK $ROLE_WORLD_SIZE";
+        run_shell(&flags, script).start()
     };
     let (second, first) = (node("1", "2", "learner"), node("0", "1", "actor"));
     assert_eq!(
@@ -232,7 +192,7 @@ fn every_attempt_meets_at_an_empty_store() {
             let store = TcpStoreOptions::new(host, port.parse().unwrap());
             let store = TcpStore::connect(store).unwrap();
             assert_eq!(store.add("shared/key", 1).unwrap(), 1);
-            std::fs::write(running.path("go"), "go\n").unwrap();
+            running.write("go", "go\n");
         }
         running.wait().expect(1);
     }
@@ -244,7 +204,6 @@ fn virtual_local_ranks_give_each_worker_one_device() {
     let script = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES";
     let ended = run_shell("--virtual-local-rank --nproc-per-node 2", script)
         .env("CUDA_VISIBLE_DEVICES", "4, 5")
-        .run()
         .expect(0);
     assert_eq!(ended.sorted(), ["0 0 4", "1 0 5"]);
 }
@@ -254,7 +213,6 @@ fn virtual_local_ranks_give_each_worker_one_device() {
 fn only_the_local_rank_is_substituted_in_arguments() {
     let ended = run_shell("--nproc-per-node 2", "echo \"$1 $2 $3\"")
         .args(["w", "${local_rank}", "$$x", "${foo}"])
-        .run()
         .expect(0);
     assert_eq!(ended.sorted(), ["0 $x ${foo}", "1 $x ${foo}"]);
 }
@@ -263,10 +221,9 @@ fn only_the_local_rank_is_substituted_in_arguments() {
 #[test]
 fn flags_have_defaults_in_the_environment() {
     let job = || run_shell("", RANKS).env("PET_NPROC_PER_NODE", "2");
-    assert_eq!(job().run().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
+    assert_eq!(job().expect(0).sorted(), ["0 0 2 2", "1 1 2 2"]);
     let ended = run_shell("--nproc-per-node 1", RANKS)
         .env("PET_NPROC_PER_NODE", "2")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "0 0 1 1\n");
 }
@@ -274,20 +231,14 @@ fn flags_have_defaults_in_the_environment() {
 // SCN-A13
 #[test]
 fn flags_behind_the_script_are_the_scripts() {
-    let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"])
-        .run()
-        .expect(0);
+    let ended = rdzv(["run", "--no-python", "echo", "--nproc-per-node", "3"]).expect(0);
     assert_eq!(ended.stdout, "--nproc-per-node 3\n");
 }
 
 #[test]
 fn a_run_id_that_is_given_is_kept_on_one_node() {
-    let ended = run_shell(
-        "--rdzv-id mine --log-dir logs",
-        "echo $TORCHELASTIC_RUN_ID $TORCHELASTIC_ERROR_FILE",
-    )
-    .run()
-    .expect(0);
+    let script = "echo $TORCHELASTIC_RUN_ID $TORCHELASTIC_ERROR_FILE";
+    let ended = run_shell("--rdzv-id mine --log-dir logs", script).expect(0);
     assert!(ended.stdout.starts_with("mine /"), "{}", ended.stdout);
     ended.assert_stdout("/logs/mine_");
 }
@@ -296,7 +247,6 @@ fn a_run_id_that_is_given_is_kept_on_one_node() {
 fn a_rendezvous_is_logged_with_all_that_it_settled() {
     let ended = run_shell("--nproc-per-node 2 --role trn", "exit 0")
         .env("LOGLEVEL", "INFO")
-        .run()
         .expect(0);
     ended.assert_stderr("[trn] Rendezvous complete for workers. Result:");
     for field in [
@@ -312,11 +262,7 @@ fn a_rendezvous_is_logged_with_all_that_it_settled() {
         "global_world_sizes=[2, 2]",
         "event_log_handler=null",
     ] {
-        assert!(
-            ended.stderr.contains(field),
-            "no {field} in {}",
-            ended.stderr
-        );
+        ended.assert_stderr(field);
     }
 }
 
@@ -328,12 +274,10 @@ fn a_machine_without_proc_is_enough_for_a_launch() {
         shell(&format!("exec unshare -rm sh -ec '{script}'")).run()
     };
     let ended = without_proc("--nproc-per-node 2 sh -c \"echo rank \\$RANK\"").expect(0);
-    let mut ranks: Vec<&str> = ended.stdout.lines().collect();
-    ranks.sort_unstable();
-    assert_eq!(ranks, ["rank 0", "rank 1"]);
+    assert_eq!(ended.sorted(), ["rank 0", "rank 1"]);
     // A line says what the machine cannot do, and a failure is a failure.
     let ended = without_proc("sh -c \"exit 3\"").expect(1);
     for part in ["/proc is not mounted", "exitcode  : 3"] {
-        assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
+        ended.assert_stderr(part);
     }
 }

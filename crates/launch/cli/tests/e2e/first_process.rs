@@ -4,13 +4,10 @@
 //! orphan. Needs user namespaces (`unshare -rpf`); where a machine does not allow them the tests
 //! fail.
 
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
-
 use rdzv_testing::pids;
 use rustix::process::Signal;
 
-use crate::harness::{DEADLINE, Running, ends_within, free_port, kill, shell};
+use crate::harness::{Running, free_port, kill, shell};
 
 /// Starts `rdzv run` with these words, as a process with the number 1.
 fn first(words: &str) -> Running {
@@ -45,12 +42,7 @@ fn the_first_process_ends_with_143_also_if_no_worker_was_started() {
     let running = first(&format!(
         "--nnodes 2 --node-rank 0 --master-port {port} --no-python true"
     ));
-    let until = Instant::now() + DEADLINE;
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        // Nobody can be told when a port is listened at, so this asks at intervals.
-        assert!(!ends_within(running.pid(), Duration::from_millis(5)));
-        assert!(Instant::now() < until, "it does not listen at {port}");
-    }
+    running.listens_at(port);
     kill(keeper(&running), Signal::TERM);
     running.wait().expect(143);
 }

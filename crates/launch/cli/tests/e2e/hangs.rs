@@ -6,9 +6,15 @@ use rustix::process::Signal;
 
 use crate::harness::{Ended, ends_within, rdzv, run_fixture, run_shell};
 
-/// How many times a text is in the log.
-fn said(ended: &Ended, text: &str) -> usize {
-    ended.stderr.matches(text).count()
+/// Asserts how many times a text is in the log.
+#[track_caller]
+fn assert_said(ended: &Ended, text: &str, times: usize) {
+    assert_eq!(
+        ended.stderr.matches(text).count(),
+        times,
+        "{}",
+        ended.stderr
+    );
 }
 
 /// A shell function that sends a line of the watchdog's protocol: scope, seconds from now, signal,
@@ -30,13 +36,9 @@ fn a_timer_that_is_released_kills_nobody() {
         "timer a 1 9 $$$$; printf '{\"pid\": %s, \"scope_id\": \"a\", \"expiration_time\": -1, \
          \"signal\": 0}\\n' $$$$ > $TORCHELASTIC_TIMER_FILE; sleep 2.2; echo alive",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
-    assert_eq!(
-        std::fs::read_dir(ended.directory.path()).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(ended.path("")).unwrap().count(), 0);
 }
 
 // SCN-A52, EDGE-S13
@@ -47,17 +49,11 @@ fn an_expired_timer_is_a_failure_of_its_worker_and_the_agent_goes_on() {
         "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exit 0; }\n\
          [ $RANK = 1 ] && timer 'step one' 1 9 $$$$\nsleep 1000",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
-    assert_eq!(
-        said(&ended, "rank 1 (local rank 1, pid"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, "rank 1 (local rank 1, pid", 1);
     let cause = "its own timer 'step one' ran out";
-    assert!(said(&ended, cause) > 0, "{}", ended.stderr);
+    ended.assert_stderr(cause);
 }
 
 #[test]
@@ -66,7 +62,6 @@ fn an_expired_timer_whose_signal_is_not_deadly_ends_its_worker_all_the_same() {
         &["--shutdown-timeout", "1"],
         "trap '' USR1 TERM; timer mild 0 10 $$$$; while :; do sleep 1; done",
     )
-    .run()
     .expect(1);
     ended.assert_stderr("(SIGKILL)");
 }
@@ -79,18 +74,12 @@ fn what_is_no_timer_of_ours_is_ignored() {
          head -c 20000 /dev/zero | tr '\\0' x > $TORCHELASTIC_TIMER_FILE\n\
          echo > $TORCHELASTIC_TIMER_FILE; sleep 1.2; echo alive",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
     let foreign = "timer \"foreign\" of process 1 has expired, which is gone or not one of ours";
-    assert_eq!(said(&ended, foreign), 1, "{}", ended.stderr);
-    assert_eq!(said(&ended, "no timer request"), 1, "{}", ended.stderr);
-    assert_eq!(
-        said(&ended, "longer than 4096 bytes"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, foreign, 1);
+    assert_said(&ended, "no timer request", 1);
+    assert_said(&ended, "longer than 4096 bytes", 1);
 }
 
 #[test]
@@ -99,10 +88,9 @@ fn a_flood_of_nonsense_is_complained_about_only_so_often() {
         &[],
         "yes nonsense | head -n 5000 > $TORCHELASTIC_TIMER_FILE; sleep 0.3",
     )
-    .run()
     .expect(0);
-    assert_eq!(said(&ended, "no timer request"), 20, "{}", ended.stderr);
-    assert_eq!(said(&ended, "further ones are not shown"), 1);
+    assert_said(&ended, "no timer request", 20);
+    assert_said(&ended, "further ones are not shown", 1);
 }
 
 #[test]
@@ -111,11 +99,10 @@ fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
         .file("precious", "text")
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", "precious");
-    let ended = job.run().expect(1);
+    let ended = job.expect(1);
     ended.assert_stderr("no named pipe");
     assert!(!ended.stdout.contains("started"));
-    let path = ended.directory.path().join("precious");
-    assert_eq!(std::fs::read_to_string(path).unwrap(), "text");
+    assert_eq!(ended.text("precious"), "text");
 }
 
 #[test]
@@ -123,10 +110,9 @@ fn a_pipe_that_was_left_there_is_used_again() {
     let ended = with_watchdog(&[], "timer a 1000 9 $$$$; echo fine")
         .pipe("timers")
         .env("TORCHELASTIC_TIMER_FILE", "timers")
-        .run()
         .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert!(!ended.directory.path().join("timers").exists());
+    assert!(!ended.path("timers").exists());
 }
 
 #[test]
@@ -137,18 +123,14 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
          [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exit 0; }\n\
          [ $RANK = 0 ] && echo checkpoint > $RDZV_HEARTBEAT; sleep 1000",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "again\nagain\n");
     let cause = "rank 1 (local rank 1, pid";
-    assert_eq!(said(&ended, cause), 1, "{}", ended.stderr);
+    assert_said(&ended, cause, 1);
     ended.assert_stderr("in phase 'step 4' (limit 4.0 s)");
     // Where it is, from the kernel's point of view.
     ended.assert_stderr("system call wait4");
-    assert_eq!(
-        std::fs::read_dir(ended.directory.path()).unwrap().count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(ended.path("")).unwrap().count(), 0);
 }
 
 #[test]
@@ -157,14 +139,12 @@ fn without_a_limit_for_init_a_worker_need_not_send_anything() {
         "--heartbeat-timeout=0.5 --hang-action=fail",
         "sleep 1.5; echo done > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
     let ended = run_shell(
         "--heartbeat-timeout=init=0.5 --hang-action=fail",
         "sleep 1000",
     )
-    .run()
     .expect(1);
     ended.assert_stderr("in phase 'init'");
 }
@@ -175,16 +155,10 @@ fn a_heartbeat_that_comes_late_is_reported_and_the_worker_goes_on() {
         "--heartbeat-timeout=3",
         "echo > $RDZV_HEARTBEAT; sleep 6; echo > $RDZV_HEARTBEAT; sleep 1; echo fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "no heartbeat for"), 1, "{}", ended.stderr);
-    assert_eq!(
-        said(&ended, "sends heartbeats again"),
-        1,
-        "{}",
-        ended.stderr
-    );
+    assert_said(&ended, "no heartbeat for", 1);
+    assert_said(&ended, "sends heartbeats again", 1);
 }
 
 #[test]
@@ -200,7 +174,7 @@ fn time_in_which_the_job_was_stopped_does_not_count() {
     running.signal(Signal::CONT);
     let ended = running.wait().expect(0);
     assert!(ended.stdout.ends_with("fine\n"), "{}", ended.stdout);
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -209,7 +183,6 @@ fn nothing_is_there_for_who_asked_for_nothing() {
         "",
         "echo ${RDZV_HEARTBEAT-none} ${TORCHELASTIC_TIMER_FILE-none}",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "none none\n");
 }
@@ -220,26 +193,23 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
         "--nproc-per-node=3 --hang-timeout=2 --hang-action=fail --max-restarts=5",
         "rank=2?await:/dev/stdin pause:100000",
     )
-    .run()
     .expect(1);
     assert!(ended.took < Duration::from_secs(2 + 10), "{:?}", ended.took);
     for rank in 0..3 {
         let place = format!("  rank {rank} (pid ");
-        assert_eq!(said(&ended, &place), 1, "{}", ended.stderr);
+        assert_said(&ended, &place, 1);
     }
     ended.assert_stderr("system call clock_nanosleep");
     ended.assert_stderr("no progress for 2.");
-    assert_eq!(said(&ended, "hangs: no progress"), 3, "{}", ended.stderr);
+    assert_said(&ended, "hangs: no progress", 3);
 }
 
 #[test]
 fn a_hang_that_ends_by_itself_is_reported_once_and_then_its_end() {
-    let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine")
-        .run()
-        .expect(0);
+    let ended = run_fixture("--hang-timeout=1", "pause:2500 compute:1000 out:fine").expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs: no progress"), 1, "{}", ended.stderr);
-    assert_eq!(said(&ended, "make progress again"), 1, "{}", ended.stderr);
+    assert_said(&ended, "hangs: no progress", 1);
+    assert_said(&ended, "make progress again", 1);
 }
 
 #[test]
@@ -250,7 +220,7 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
     )
     .run();
     // Rank 0 ends by its own signal: what ends the run is not a hang.
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
     ended.assert_stderr("(SIGUSR1)");
 }
 
@@ -260,10 +230,9 @@ fn a_child_that_computes_is_progress() {
         "--hang-timeout=3 --hang-action=fail",
         "child:compute:9000 pause:9000 out:fine",
     )
-    .run()
     .expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -272,9 +241,8 @@ fn output_is_progress() {
         "--hang-timeout=3 --hang-action=fail",
         "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.4; done",
     )
-    .run()
     .expect(0);
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }
 
 #[test]
@@ -291,5 +259,5 @@ fn a_silent_worker_that_computes_for_four_times_the_limit_is_not_reported() {
     assert!(ends_within(running.pid(), Duration::from_secs(200)));
     let ended = running.wait().expect(0);
     assert_eq!(ended.stdout, "fine\n");
-    assert_eq!(said(&ended, "hangs"), 0, "{}", ended.stderr);
+    assert_said(&ended, "hangs", 0);
 }

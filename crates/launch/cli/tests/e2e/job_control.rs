@@ -41,11 +41,8 @@ fn a_stopped_job_stands_still_and_goes_on() {
     let (running, worker) = start(&[], WAITS);
     for _ in 0..3 {
         stop(&running, worker);
-        assert_ne!(
-            state(running.agent_pid()),
-            Some('T'),
-            "it keeps the node in the round"
-        );
+        // It keeps the node in the round.
+        assert_ne!(state(running.agent_pid()), Some('T'));
         running.signal(Signal::CONT);
         wait_for_state(worker, 'S');
         wait_for_state(running.pid(), 'S');
@@ -82,10 +79,8 @@ fn the_grace_does_not_run_while_the_job_stands_still() {
 
 #[test]
 fn a_signal_ends_a_job_that_stands_still() {
-    let (running, worker) = start(
-        &[],
-        &format!("trap 'echo told; exit 0' TERM; {NAMES_SIGTERM}"),
-    );
+    let script = format!("trap 'echo told; exit 0' TERM; {NAMES_SIGTERM}");
+    let (running, worker) = start(&[], &script);
     stop(&running, worker);
     // What a shell does for `kill %1`: the keeper takes the signal when it goes on.
     running.signal(Signal::TERM);
@@ -108,11 +103,9 @@ fn a_worker_that_is_stopped_has_not_ended() {
     let (running, worker) = start(&["--max-restarts", "1"], WAITS);
     kill(worker, Signal::STOP);
     wait_for_state(worker, 'T');
-    fs::write(running.path("go"), "go\n").unwrap();
-    assert!(!ends_within(
-        running.agent_pid(),
-        Duration::from_millis(100)
-    ));
+    running.write("go", "go\n");
+    let agent = running.agent_pid();
+    assert!(!ends_within(agent, Duration::from_millis(100)));
     kill(worker, Signal::CONT);
     assert_eq!(running.wait().expect(0).stdout.matches("up\n").count(), 1);
 }
@@ -125,7 +118,7 @@ fn a_stopped_worker_can_follow_the_signal_that_ends_it() {
             read x x state x < /proc/$$$$/stat; done; echo > go) &
         kill -STOP $$$$; wait";
     let flags = "--nproc-per-node 2 --shutdown-timeout 20";
-    let ended = run_shell(flags, script).pipe("go").run().expect(1);
+    let ended = run_shell(flags, script).pipe("go").expect(1);
     assert_eq!(ended.stdout, "obeyed\n", "{}", ended.stderr);
     ended.assert_stderr("<NO_OTHER_FAILURES>");
 }

@@ -118,10 +118,8 @@ fn kill_at_random(seed: u64) {
     let keeper = running.pid();
     if random.bool() {
         // Into the start, where some of the processes are not there yet.
-        assert!(!ends_within(
-            keeper,
-            Duration::from_micros(random.u64(..60_000))
-        ));
+        let moment = Duration::from_micros(random.u64(..60_000));
+        assert!(!ends_within(keeper, moment));
     } else {
         running.stdout.await_text("up\n", 4);
     }
@@ -134,16 +132,12 @@ fn kill_at_random(seed: u64) {
     let stopped =
         (killed.len() == 1 && random.u8(..4) == 0 && order[1] != Keeper).then_some(order[1]);
     let send = |which: Ours, signal| {
-        ours[which as usize]
-            .as_ref()
-            .is_some_and(|process| pids::signal(process, signal))
+        let process = ours[which as usize].as_ref();
+        process.is_some_and(|process| pids::signal(process, signal))
     };
     stopped.map(|which| send(which, Signal::STOP));
-    let hit = killed
-        .iter()
-        .filter(|which| send(**which, Signal::KILL))
-        .count();
-    if hit == 0 {
+    let hit = killed.iter().filter(|which| send(**which, Signal::KILL));
+    if hit.count() == 0 {
         // None of them was there yet.
         send(Keeper, Signal::KILL);
     }
@@ -181,9 +175,12 @@ fn children_that_were_there_before_are_not_touched() {
     // lose the marker by which processes of the run are found.
     let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
         env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
-    let ended = run_shell_after(first, "", "exit 0").run().expect(0);
-    let foreign = fs::read_to_string(ended.directory.path().join("foreign")).unwrap();
-    for foreign in foreign.lines().map(|line| line.parse().unwrap()) {
+    let ended = run_shell_after(first, "", "exit 0").expect(0);
+    for foreign in ended
+        .text("foreign")
+        .lines()
+        .map(|line| line.parse().unwrap())
+    {
         assert!(pids::state(foreign).is_some(), "{foreign} was hit");
         kill(foreign, Signal::KILL);
     }

@@ -25,7 +25,7 @@ fn sorted(text: &str) -> Vec<&str> {
 // SCN-A34
 #[test]
 fn redirected_streams_are_in_files_only() {
-    let ended = job("-r 3 --rdzv-id job", BOTH).run().expect(0);
+    let ended = job("-r 3 --rdzv-id job", BOTH).expect(0);
     assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
     let paths = ended.files_below("logs");
     let run = paths[0].components().next().unwrap();
@@ -34,7 +34,7 @@ fn redirected_streams_are_in_files_only() {
         run.starts_with("job_") && run.len() == "job_".len() + 8,
         "{run}"
     );
-    let mode = ended.directory.path().join("logs").join(run).metadata();
+    let mode = ended.path("logs").join(run).metadata();
     assert_eq!(mode.unwrap().permissions().mode() & 0o777, 0o700);
     let expected: Vec<PathBuf> = ["0/stderr", "0/stdout", "1/stderr", "1/stdout"]
         .iter()
@@ -48,7 +48,7 @@ fn redirected_streams_are_in_files_only() {
 // SCN-A35
 #[test]
 fn teed_streams_are_in_files_and_prefixed_on_the_console() {
-    let ended = job("-t 3", BOTH).run().expect(0);
+    let ended = job("-t 3", BOTH).expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "[default1]:out 1"]);
     assert_eq!(
         sorted(&ended.stderr),
@@ -61,7 +61,7 @@ fn teed_streams_are_in_files_and_prefixed_on_the_console() {
 // SCN-A36
 #[test]
 fn streams_can_be_chosen_by_rank() {
-    let ended = job("-t 0:1,1:2", BOTH).run().expect(0);
+    let ended = job("-t 0:1,1:2", BOTH).expect(0);
     assert_eq!(ended.sorted(), ["[default0]:out 0", "out 1"]);
     assert_eq!(sorted(&ended.stderr), ["[default1]:err 1", "err 0"]);
     assert_eq!(ended.files_below("logs").len(), 2);
@@ -71,24 +71,15 @@ fn streams_can_be_chosen_by_rank() {
 #[test]
 fn the_prefix_is_a_template() {
     let template = "<${role_name}/${local_rank}/${rank}/${hostname}/${bogus}> ";
-    let flags = [
-        "-t",
-        "0:0,1:1",
-        "--role",
-        "tr",
-        "--log-line-prefix-template",
-        template,
-    ];
-    let ended = job(&flags, "echo text $RANK").run().expect(0);
+    let flags = (
+        "-t 0:0,1:1 --role tr",
+        &["--log-line-prefix-template", template],
+    );
+    let ended = job(flags, "echo text $RANK").expect(0);
     let host = rustix::system::uname();
     let host = host.nodename().to_str().unwrap().split('.').next().unwrap();
-    assert_eq!(
-        ended.sorted(),
-        [
-            format!("<tr/1/1/{host}/${{bogus}}> text 1").as_str(),
-            "text 0"
-        ]
-    );
+    let prefixed = format!("<tr/1/1/{host}/${{bogus}}> text 1");
+    assert_eq!(ended.sorted(), [&*prefixed, "text 0"]);
 }
 
 // SCN-A38
@@ -96,7 +87,7 @@ fn the_prefix_is_a_template() {
 fn the_console_filter_and_the_filtered_copy_work_together() {
     let script = "echo out $RANK; echo nothing $RANK; echo bad $RANK; echo err $RANK >&2";
     let flags = "-t 3 --local-ranks-filter 1 --duplicate-stdout-filters out,bad";
-    let ended = job(flags, script).run().expect(0);
+    let ended = job(flags, script).expect(0);
     assert_eq!(
         ended.stdout,
         "[default1]:out 1\n[default1]:nothing 1\n[default1]:bad 1\n"
@@ -125,7 +116,6 @@ fn lines_are_never_torn_on_the_console() {
         ],
     )
     .env("OMP_NUM_THREADS", "1")
-    .run()
     .expect(0);
     assert_eq!(
         ended.sorted(),
@@ -142,12 +132,8 @@ fn lines_are_never_torn_on_the_console() {
 // SCN-A54
 #[test]
 fn no_log_directory_means_no_files_and_a_plain_console() {
-    let ended = run_shell(
-        "--log-dir /dev/null -t 3",
-        "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2",
-    )
-    .run()
-    .expect(0);
+    let script = "echo \"file:$TORCHELASTIC_ERROR_FILE\"; echo err >&2";
+    let ended = run_shell("--log-dir /dev/null -t 3", script).expect(0);
     assert_eq!(ended.stdout, "file:\n");
     assert_eq!(ended.stderr, "err\n");
     assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
@@ -156,12 +142,9 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 #[test]
 fn a_temporary_log_directory_is_gone_at_the_end() {
     for (script, code) in [("true", 0), ("exit 7", 1)] {
-        let ended = run_shell("", script).run().expect(code);
-        let left = fs::read_dir(ended.directory.path()).unwrap().count();
-        assert_eq!(
-            left, 0,
-            "without output it is of no use after a failure either"
-        );
+        let ended = run_shell("", script).expect(code);
+        // Without output it is of no use after a failure either.
+        assert_eq!(fs::read_dir(ended.path("")).unwrap().count(), 0);
     }
 }
 
@@ -169,13 +152,10 @@ fn a_temporary_log_directory_is_gone_at_the_end() {
 #[test]
 fn a_relative_log_directory_holds_wherever_a_worker_goes() {
     let script = "cd /; echo '{\"message\":\"lost?\"}' > \"$TORCHELASTIC_ERROR_FILE\"; exit 1";
-    let ended = job("", script).run().expect(1);
+    let ended = job("", script).expect(1);
     ended.assert_stderr("traceback : lost?");
-    assert!(
-        ended
-            .content("logs", "attempt_0/0/error.json")
-            .contains("lost?")
-    );
+    let recorded = ended.content("logs", "attempt_0/0/error.json");
+    assert!(recorded.contains("lost?"), "{recorded}");
 }
 
 // EDGE-S22
@@ -183,15 +163,12 @@ fn a_relative_log_directory_holds_wherever_a_worker_goes() {
 fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
     let script = "if test $RANK = 1; then seq 100000 >&2; echo reason >&2; exit 3
         else echo fine; sleep 1000; fi";
-    let ended = job("--local-ranks-filter 0", script).run().expect(1);
+    let ended = job("--local-ranks-filter 0", script).expect(1);
     let shown = ended.stderr.find("[default1]:reason\n");
     let report = ended.stderr.find("Root Cause");
     assert!(shown.is_some() && shown < report, "{}", ended.stderr);
     let lines = ended.stderr.matches("[default1]:").count();
-    assert!(
-        (5000..12_000).contains(&lines),
-        "the end of it, not {lines} lines"
-    );
+    assert!((5000..12_000).contains(&lines), "{lines} lines");
     let kept = ended.content("logs", "1/kept_stderr.log");
     assert!(kept.ends_with("\nreason\n"));
 }
@@ -200,7 +177,7 @@ fn what_the_console_filter_hides_is_shown_if_its_worker_fails() {
 fn hidden_workers_that_succeed_leave_nothing() {
     let flags = "--nproc-per-node 2 --local-ranks-filter 0";
     let job = run_shell(flags, BOTH).env("OMP_NUM_THREADS", "1");
-    let ended = job.run().expect(0);
+    let ended = job.expect(0);
     assert_eq!((&*ended.stdout, &*ended.stderr), ("out 0\n", "err 0\n"));
     assert_eq!(ended.files_below("."), Vec::<PathBuf>::new());
 }
@@ -217,7 +194,6 @@ fn equal_lines_of_several_workers_can_be_shown_as_one() {
         .args(["sh", "--nproc-per-node", "2"])
         .args(flags)
         .args(["--no-python", "sh", "-c", script])
-        .run()
         .expect(0);
     // On a machine that is too busy one of the three may come too late to be the same.
     ended.assert_stdout("<default 0-1> same");

@@ -7,7 +7,6 @@ use crate::harness::{rdzv, run_shell, torchrun};
 fn more_virtual_ranks_than_devices_are_refused() {
     let ended = run_shell("--virtual-local-rank --nproc-per-node 2", "true")
         .env("CUDA_VISIBLE_DEVICES", "4")
-        .run()
         .expect(1);
     assert_eq!(
         ended.last_error_line(),
@@ -18,10 +17,7 @@ fn more_virtual_ranks_than_devices_are_refused() {
 // SCN-A12
 #[test]
 fn a_flag_in_the_environment_must_be_a_number() {
-    let ended = run_shell("", "true")
-        .env("PET_STANDALONE", "abc")
-        .run()
-        .expect(1);
+    let ended = run_shell("", "true").env("PET_STANDALONE", "abc").expect(1);
     assert_eq!(
         ended.stderr,
         "ValueError: invalid literal for int() with base 10: 'abc'\n"
@@ -42,7 +38,7 @@ fn wrong_lines_are_answered_once_with_the_usage() {
             "the following arguments are required: training_script, training_script_args",
         ),
     ] {
-        let ended = torchrun(line).run().expect(2);
+        let ended = torchrun(line).expect(2);
         assert_eq!(ended.stdout, "");
         let lines: Vec<&str> = ended.stderr.lines().collect();
         assert_eq!(lines.len(), 2, "{}", ended.stderr);
@@ -56,49 +52,45 @@ fn wrong_lines_are_answered_once_with_the_usage() {
 fn impossible_values_end_with_the_class_and_text_of_torchrun() {
     for (flags, variable, last) in [
         (
-            &["--nnodes", "1:2:3"][..],
+            "--nnodes 1:2:3",
             None,
             "RuntimeError: nnodes=1:2:3 is not in \"MIN:MAX\" format",
         ),
         (
-            &["--nproc-per-node", "gpu"],
+            "--nproc-per-node gpu",
             Some(("CUDA_VISIBLE_DEVICES", "")),
             "ValueError: Cuda is not available.",
         ),
         (
-            &["--rdzv-backend", "foo"],
+            "--rdzv-backend foo",
             None,
             "ValueError: The rendezvous backend 'foo' is not registered. Did you forget to call \
              `register`?",
         ),
         (
-            &["--rdzv-backend=c10d", "--rdzv-conf=join_timeout=soon"],
+            "--rdzv-backend=c10d --rdzv-conf=join_timeout=soon",
             None,
             "ValueError: The rendezvous configuration option 'join_timeout' does not represent a \
              valid integer value.",
         ),
         (
-            &[
-                "--rdzv-backend=c10d",
-                "--nnodes=2",
-                "--rdzv-conf=read_timeout=0",
-            ],
+            "--rdzv-backend=c10d --nnodes=2 --rdzv-conf=read_timeout=0",
             None,
             "ValueError: The read timeout must be a positive integer.",
         ),
-        (&["--event-log-handler", "bogus"], None, "KeyError: 'bogus'"),
+        ("--event-log-handler bogus", None, "KeyError: 'bogus'"),
         (
-            &["--log-dir", "taken"],
+            "--log-dir taken",
             None,
             "NotADirectoryError: log_dir: taken is a file",
         ),
         (
-            &[],
+            "",
             Some(("LOGLEVEL", "bogus")),
             "ValueError: Unknown level: 'bogus'",
         ),
         (
-            &["--shutdown-timeout", "-1"],
+            "--shutdown-timeout -1",
             None,
             "ValueError: shutdown_timeout must be non-negative, got -1",
         ),
@@ -107,7 +99,7 @@ fn impossible_values_end_with_the_class_and_text_of_torchrun() {
         if let Some((name, value)) = variable {
             job = job.env(name, value);
         }
-        let ended = job.run().expect(1);
+        let ended = job.expect(1);
         assert_eq!(ended.last_error_line(), last, "{flags:?}");
         assert_eq!(ended.stdout, "", "{flags:?}");
     }
@@ -116,13 +108,10 @@ fn impossible_values_end_with_the_class_and_text_of_torchrun() {
 #[test]
 fn a_refusal_is_left_in_the_error_file_that_was_asked_for() {
     let job = run_shell("--rdzv-backend foo", "true");
-    let path = job.path("launcher.json");
     let ended = job
-        .env("TORCHELASTIC_ERROR_FILE", path.to_str().unwrap())
-        .run()
+        .env("TORCHELASTIC_ERROR_FILE", "launcher.json")
         .expect(1);
-    let text = std::fs::read_to_string(ended.directory.path().join("launcher.json")).unwrap();
-    let content: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let content = ended.json("launcher.json");
     let message = content["message"]["message"].as_str().unwrap();
     assert!(
         message.starts_with("ValueError: The rendezvous backend 'foo'"),
@@ -133,9 +122,7 @@ fn a_refusal_is_left_in_the_error_file_that_was_asked_for() {
 
 #[test]
 fn a_program_that_does_not_exist_is_named() {
-    let ended = rdzv(["run", "--no-python", "no-such-program"])
-        .run()
-        .expect(1);
+    let ended = rdzv(["run", "--no-python", "no-such-program"]).expect(1);
     assert_eq!(
         ended.last_error_line(),
         "FileNotFoundError: [Errno 2] No such file or directory: 'no-such-program'"
@@ -145,25 +132,11 @@ fn a_program_that_does_not_exist_is_named() {
 #[test]
 fn an_unknown_signal_is_warned_about_and_an_impossible_one_refused() {
     let line = ["--signals-to-handle", "SIGFOO", "--no-python", "true"];
-    let ended = torchrun(line).run().expect(0);
-    assert!(
-        ended
-            .last_error_line()
-            .contains("Failed to register signal handler for SIGFOO"),
-        "{}",
-        ended.stderr
-    );
-    let ended = rdzv(["run"]).args(line).run().expect(2);
-    assert!(
-        ended
-            .last_error_line()
-            .contains("there is no signal 'SIGFOO'"),
-        "{}",
-        ended.stderr
-    );
-    let ended = run_shell("--signals-to-handle SIGKILL", "true")
-        .run()
-        .expect(1);
+    let ended = torchrun(line).expect(0);
+    ended.assert_last_error("", &["Failed to register signal handler for SIGFOO"]);
+    let ended = rdzv(["run"]).args(line).expect(2);
+    ended.assert_last_error("", &["there is no signal 'SIGFOO'"]);
+    let ended = run_shell("--signals-to-handle SIGKILL", "true").expect(1);
     assert_eq!(
         ended.last_error_line(),
         "OSError: [Errno 22] Invalid argument"
@@ -180,7 +153,7 @@ fn bad_input_for_our_own_commands_is_answered_in_one_sentence() {
             "a size is a number of bytes",
         ),
     ] {
-        let ended = rdzv(line).run().expect(2);
+        let ended = rdzv(line).expect(2);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
         ended.assert_stderr(problem);
     }

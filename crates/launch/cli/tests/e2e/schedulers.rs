@@ -66,7 +66,7 @@ fn nodes_of_a_slurm_job_meet_at_the_first_one() {
             train.py --lr 1
         "#,
     );
-    four_workers(&ended.run().expect(0), "4711");
+    four_workers(&ended.expect(0), "4711");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn nodes_of_a_slurm_job_may_have_fixed_ranks() {
             --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT train.py --lr 1'
         "#,
     );
-    four_workers(&ended.run().expect(0), "none");
+    four_workers(&ended.expect(0), "none");
 }
 
 #[test]
@@ -90,7 +90,6 @@ fn a_failure_on_one_node_of_a_slurm_job_ends_all_of_it() {
             --rdzv_endpoint 127.0.0.1:$PORT train.py
         "#,
     )
-    .run()
     .expect(1);
     ended.assert_stderr("exitcode  : 3");
     assert!(ended.took.as_secs() < 20, "{:?}", ended.took);
@@ -101,24 +100,24 @@ fn a_step_of_a_slurm_job_needs_no_flags() {
     let job = free_port();
     let script = r#"srun "$RDZV" run --nproc-per-node 2 train.py --lr 1"#;
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
-    four_workers(&ended.run().expect(0), &format!("slurm-{job}.0.0"));
+    four_workers(&ended.expect(0), &format!("slurm-{job}.0.0"));
     let script = r#"srun "$RDZV" run --explain train.py | grep -E "place|nodes  |endpoint""#;
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
-    let ended = ended.run().expect(0);
+    let ended = ended.expect(0);
     let place = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");
     for text in [&*place, "SLURM_STEP_NUM_NODES", "127.0.0.1:"] {
-        assert!(ended.stdout.contains(text), "{text}: {}", ended.stdout);
+        ended.assert_stdout(text);
     }
 }
 
 #[test]
 fn steps_in_which_the_nodes_cannot_meet_are_refused() {
     let ended = sbatch(r#"srun "$RDZV" run train.py"#).env("SLURM_STEP_TASKS_PER_NODE", "2(x2)");
-    let ended = ended.run().expect(2);
+    let ended = ended.expect(2);
     let text = "several tasks on a node (SLURM_STEP_TASKS_PER_NODE=2(x2))";
     ended.assert_stderr(text);
     let ended = sbatch(r#"srun sh -c 'SLURM_STEP_NODELIST="n[1-" "$RDZV" run train.py'"#);
-    let ended = ended.run().expect(2);
+    let ended = ended.expect(2);
     let text = "a bracket is not closed";
     ended.assert_stderr(text);
 }
@@ -134,19 +133,17 @@ fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
         lines.len()
     };
     for launcher in ["torchrun", "\"$RDZV\" run --scheduler none"] {
-        let ended = sbatch(&format!("srun {launcher} train.py")).run().expect(0);
+        let ended = sbatch(&format!("srun {launcher} train.py")).expect(0);
         assert_eq!(alone(&ended), 2);
     }
     let variable = r#"RDZV_SCHEDULER=none srun "$RDZV" run train.py"#;
-    assert_eq!(alone(&sbatch(variable).run().expect(0)), 2);
+    assert_eq!(alone(&sbatch(variable).expect(0)), 2);
     let ended = sbatch(r#""$RDZV" run train.py"#).env("SLURM_JOB_NUM_NODES", "2");
-    let ended = ended.run().expect(0);
+    let ended = ended.expect(0);
     assert_eq!(alone(&ended), 1);
     let hint = "one of the 2 nodes of Slurm job 4711: put srun before the line";
     ended.assert_stderr(hint);
-    let wrong = sbatch(r#"RDZV_SCHEDULER=slrum "$RDZV" run train.py"#)
-        .run()
-        .expect(2);
+    let wrong = sbatch(r#"RDZV_SCHEDULER=slrum "$RDZV" run train.py"#).expect(2);
     let text = "RDZV_SCHEDULER is 'slrum' and has to be one of auto, slurm, none";
     wrong.assert_stderr(text);
 }
@@ -154,18 +151,16 @@ fn torchrun_a_batch_script_and_none_are_as_without_slurm() {
 #[test]
 fn a_batch_script_can_ask_for_the_true_result() {
     let one = r#"srun sh -c '"$RDZV" run --report report-$SLURM_NODEID.json train.py'"#;
-    let ended = sbatch(&format!("{one}\n\"$RDZV\" verdict report-*.json"))
-        .run()
-        .expect(0);
+    let ended = sbatch(&format!("{one}\n\"$RDZV\" verdict report-*.json")).expect(0);
     let text = "run slurm-4711.0.0 succeeded on 2 nodes with 0 restarts";
     ended.assert_stdout(text);
     let fails = r#"echo 'test "$RANK" = 1 && exit 3; exec sleep 1000' > train.py"#;
     let one = one.replace("--report", "--exit-code worker --report");
     let script = format!("{fails}\n{one}\n\"$RDZV\" verdict report-*.json");
-    let ended = sbatch(&script).env("SLURM_JOB_ID", "4712").run().expect(3);
+    let ended = sbatch(&script).env("SLURM_JOB_ID", "4712").expect(3);
     let text = "run slurm-4712.0.0 failed with 0 restarts: first failure: rank 1 on ";
     ended.assert_stdout(text);
-    let ended = sbatch(r#""$RDZV" verdict nothing.json"#).run().expect(2);
+    let ended = sbatch(r#""$RDZV" verdict nothing.json"#).expect(2);
     ended.assert_stderr("rdzv verdict: nothing.json: No such file");
 }
 
@@ -180,20 +175,20 @@ fn pods_get_their_settings_from_variables() {
     "#;
     let settings = "export PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=127.0.0.1";
     let ended = sbatch(&format!("{settings} PET_MASTER_PORT=$PORT\n{fixed}"));
-    four_workers(&ended.run().expect(0), "none");
+    four_workers(&ended.expect(0), "none");
     let settings = "export PET_NNODES=2 PET_NPROC_PER_NODE=2 PET_RDZV_BACKEND=c10d";
     let met = "PET_RDZV_ENDPOINT=127.0.0.1:$PORT PET_RDZV_ID=pod PET_MAX_RESTARTS=3";
     let ended = sbatch(&format!(
         "{settings} {met}\n{}",
         fixed.replace("PET_NODE_RANK=$node", "")
     ));
-    four_workers(&ended.run().expect(0), "pod");
+    four_workers(&ended.expect(0), "pod");
 }
 
 #[test]
 fn a_check_of_all_nodes_says_which_it_waits_for() {
     let script = r#"srun sh -c '[ $SLURM_NODEID = 1 ] || "$RDZV" check --timeout 5'"#;
-    let ended = sbatch(script).env("SLURM_JOB_ID", "4713").run().expect(1);
+    let ended = sbatch(script).env("SLURM_JOB_ID", "4713").expect(1);
     let line = "waiting for nodes: 1 of 2 have come, 127.0.0.2 has not; ";
     assert_eq!(ended.stderr.matches(line).count(), 1, "{}", ended.stderr);
     ended.assert_stdout("127.0.0.2: it did not come to the check");
@@ -215,7 +210,7 @@ fn a_job_with_the_run_id_of_another_one_has_not_succeeded() {
     wait $second || echo the second: $?
     cat second >&2
     "#;
-    let ended = sbatch(script).run().expect(0);
+    let ended = sbatch(script).expect(0);
     assert_eq!(ended.stdout, "the first: 0\nthe second: 1\n");
     let line = "the job of run 'same' has ended without this node, which its own job needs: another job has the same";
     assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
@@ -236,7 +231,7 @@ fn a_job_at_the_port_of_another_one_is_warned_of_its_store() {
     wait $first && wait $second || echo a job has failed
     grep -c 'is hosted by an agent' first
     "#;
-    let ended = sbatch(script).run().expect(1);
+    let ended = sbatch(script).expect(1);
     assert_eq!(ended.stdout, "0\n", "{}", ended.stderr);
     let line = "is hosted by an agent of run 'slurm-1.0.0', and is gone soon after that run ends: give run 'slurm-2.0.0' a port \
                 of its own";

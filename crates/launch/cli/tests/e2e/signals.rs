@@ -1,14 +1,11 @@
 //! Signals to the launcher: who gets them, how long it takes, and that nobody survives.
 
 use std::fs;
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{
-    DEADLINE, Running, ends_within, free_port, kill, run_fixture, run_shell, shell,
-};
+use crate::harness::{Running, ends_within, free_port, kill, run_fixture, run_shell, shell};
 
 /// A worker that says it is ready, and which signal it got.
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
@@ -30,37 +27,22 @@ fn workers_get_the_signal_that_the_launcher_got() {
         let launcher = running.pid();
         running.signal(signal);
         let ended = running.wait().expect(1);
-        assert_eq!(
-            ended.sorted(),
-            [
-                format!("got {name}"),
-                format!("got {name}"),
-                "ready".into(),
-                "ready".into()
-            ]
-        );
+        let got = format!("got {name}");
+        assert_eq!(ended.sorted(), [&*got, &*got, "ready", "ready"]);
         let number = signal.as_raw();
         let received = format!("Received {number} death signal, shutting down workers");
-        assert_eq!(
-            ended.stderr.matches(&received).count(),
-            1,
-            "{}",
-            ended.stderr
-        );
-        let last = ended.last_error_line();
-        let expected = format!("SignalException: Process {launcher} got signal: {number}");
-        assert!(last.ends_with(&expected), "{last}");
+        let times = ended.stderr.matches(&received).count();
+        assert_eq!(times, 1, "{}", ended.stderr);
+        let last = format!("SignalException: Process {launcher} got signal: {number}");
+        ended.assert_last_error("", &[&last]);
     }
 }
 
 // SCN-A28
 #[test]
 fn workers_that_ignore_it_are_killed_after_the_grace() {
-    let running = run_fixture(
-        "--nproc-per-node 2 --shutdown-timeout 3",
-        "ignore:15 out:ready hang",
-    )
-    .start();
+    let flags = "--nproc-per-node 2 --shutdown-timeout 3";
+    let running = run_fixture(flags, "ignore:15 out:ready hang").start();
     running.stdout.await_text("ready\n", 2);
     let before = Instant::now();
     running.signal(Signal::TERM);
@@ -73,29 +55,19 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
 // SCN-A29
 #[test]
 fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
-    let ended = run_fixture(
-        "--nproc-per-node 2 --shutdown-timeout 3",
-        "rank=0?ignore:15 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang",
-    )
-    .pipe("ready")
-    .run()
-    .expect(1);
-    assert!(
-        (3.0..6.0).contains(&ended.took.as_secs_f64()),
-        "{:?}",
-        ended.took
-    );
+    let steps = "rank=0?ignore:15 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang";
+    let job = run_fixture("--nproc-per-node 2 --shutdown-timeout 3", steps);
+    let ended = job.pipe("ready").expect(1);
+    let took = ended.took.as_secs_f64();
+    assert!((3.0..6.0).contains(&took), "{took}");
     ended.assert_stderr("exitcode  : -9 (pid: ");
 }
 
 // SCN-A30
 #[test]
 fn repeated_signals_leave_no_worker_alive() {
-    let running = run_fixture(
-        "--nproc-per-node 2 --shutdown-timeout 60",
-        "ignore:15,2,1 out:ready hang",
-    )
-    .start();
+    let flags = "--nproc-per-node 2 --shutdown-timeout 60";
+    let running = run_fixture(flags, "ignore:15,2,1 out:ready hang").start();
     running.stdout.await_text("ready\n", 2);
     for signal in [Signal::TERM, Signal::INT] {
         running.signal(signal);
@@ -159,12 +131,8 @@ fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
     running.stdout.await_text("got USR2\n", 2);
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
-    assert_eq!(
-        ended.sorted(),
-        [
-            "got USR1", "got USR1", "got USR2", "got USR2", "ready", "ready"
-        ]
-    );
+    let said = ["got USR1", "got USR2", "ready"];
+    assert_eq!(ended.sorted(), said.map(|line| [line; 2]).concat());
 }
 
 #[test]
@@ -199,10 +167,8 @@ fn a_signal_that_was_blocked_is_taken_all_the_same() {
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::TERM);
     let ended = running.wait().expect(1);
-    assert_eq!(
-        ended.stdout.lines().next().unwrap(),
-        "SigBlk:\t0000000000000000"
-    );
+    let mask = ended.stdout.lines().next().unwrap();
+    assert_eq!(mask, "SigBlk:\t0000000000000000");
 }
 
 #[test]
@@ -210,22 +176,9 @@ fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
     for signal in [Signal::TERM, Signal::INT] {
         // The first of two nodes waits for the other, who does not come.
         let port = free_port();
-        let number = port.to_string();
-        let flags = [
-            "--nnodes",
-            "2",
-            "--node-rank",
-            "0",
-            "--master-port",
-            &number,
-        ];
-        let running = run_shell(&flags, "true").start();
-        let until = Instant::now() + DEADLINE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            // Nobody can be told when a port is listened at, so this asks at intervals.
-            assert!(!ends_within(running.pid(), Duration::from_millis(5)));
-            assert!(Instant::now() < until, "it does not listen at {port}");
-        }
+        let flags = format!("--nnodes 2 --node-rank 0 --master-port {port}");
+        let running = run_shell(&*flags, "true").start();
+        running.listens_at(port);
         running.signal(signal);
         running.wait().expect(-signal.as_raw());
     }
@@ -234,6 +187,14 @@ fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
 /// A pipe that is full, which is descriptor 3 of a script from then on.
 const FULL_PIPE: &str = "exec 3<>stalled; \
     dd if=/dev/zero of=stalled oflag=nonblock bs=4096 count=1000 2>dd.txt;";
+
+/// Starts a script that has the full pipe, and waits until its worker is ready.
+fn start_with_full_pipe(script: &str) -> Running {
+    let job = shell(&format!("{FULL_PIPE} {script}")).pipe("stalled");
+    let running = job.pipe("ready").start();
+    fs::read(running.path("ready")).unwrap();
+    running
+}
 
 #[test]
 fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
@@ -244,20 +205,17 @@ fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
         ("", "yes x | head -c 30000 >&2"),
     ] {
         let script = format!(
-            "{FULL_PIPE} exec \"$RDZV\" run {flags} --shutdown-timeout 1 --log-dir logs \
+            "exec \"$RDZV\" run {flags} --shutdown-timeout 1 --log-dir logs \
                  --events-file events --no-python \
                  sh -c 'trap \"\" TERM; {worker}; echo > ready; while :; do sleep 1; done' >&3 2>&3"
         );
-        let job = shell(&script).pipe("stalled").pipe("ready");
-        let (ready, events) = (job.path("ready"), job.path("events"));
-        let running = job.start();
-        fs::read(ready).unwrap();
+        let running = start_with_full_pipe(&script);
         let before = Instant::now();
         running.signal(Signal::TERM);
-        let _ended = running.wait().expect(1);
+        let ended = running.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(10), "{flags} {worker}: {took:?}");
-        let events = fs::read_to_string(events).unwrap();
+        let events = ended.text("events");
         let dropped = events.lines().find(|line| line.contains("output_dropped"));
         assert_eq!(dropped.is_some(), worker.contains("yes"), "{events}");
     }
@@ -266,11 +224,8 @@ fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
 #[test]
 fn a_console_that_nobody_reads_does_not_keep_workers_of_a_killed_run_alive() {
     let worker = "setsid yes >&2 & echo > ready; wait";
-    let script = format!("{FULL_PIPE} exec \"$RDZV\" run --no-python sh -c '{worker}' 2>&3");
-    let job = shell(&script).pipe("stalled").pipe("ready");
-    let ready = job.path("ready");
-    let running = job.start();
-    fs::read(ready).unwrap();
+    let script = format!("exec \"$RDZV\" run --no-python sh -c '{worker}' 2>&3");
+    let running = start_with_full_pipe(&script);
     running.signal(Signal::KILL);
     assert!(running.all_gone_within(Duration::from_secs(10)));
     running.wait().expect(-9);
@@ -278,12 +233,8 @@ fn a_console_that_nobody_reads_does_not_keep_workers_of_a_killed_run_alive() {
 
 #[test]
 fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
-    let script =
-        format!("{FULL_PIPE} exec \"$RDZV\" run --no-python sh -c 'echo > ready; exit 7' 2>&3");
-    let job = shell(&script).pipe("stalled").pipe("ready");
-    let ready = job.path("ready");
-    let running = job.start();
-    fs::read(ready).unwrap();
+    let script = "exec \"$RDZV\" run --no-python sh -c 'echo > ready; exit 7' 2>&3";
+    let running = start_with_full_pipe(script);
     assert!(!ends_within(running.pid(), Duration::from_secs(1)));
     running.signal(Signal::TERM);
     assert!(ends_within(running.pid(), Duration::from_secs(10)));
@@ -293,20 +244,17 @@ fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
 #[test]
 fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
     // The pipe is full before the launch: 64 KiB are what it holds. The workers do without it.
-    let fill = "dd if=/dev/zero of=stalled oflag=nonblock bs=4096 count=1000 2>dd.txt";
     let script = format!(
-        "exec 3<>stalled; {fill}; \
-         exec \"$RDZV\" run --nproc-per-node 2 --no-python \
+        "{FULL_PIPE} exec \"$RDZV\" run --nproc-per-node 2 --no-python \
              sh -c 'exec 2>/dev/null; {TELLS}' 2>&3"
     );
-    let job = shell(&script).pipe("stalled");
-    let stalled = job.path("stalled");
-    let running = job.start();
+    let running = shell(&script).pipe("stalled").start();
     running.stdout.await_text("ready\n", 2);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 2);
     // Reads until the last writer, the keeper, has ended.
-    let said = String::from_utf8_lossy(&fs::read(&stalled).unwrap()).into_owned();
+    let said = fs::read(running.path("stalled")).unwrap();
+    let said = String::from_utf8_lossy(&said);
     running.wait().expect(1);
     assert_eq!(said.matches('\0').count(), 64 << 10);
     assert!(said.contains("Received 15 death signal"), "{said}");

@@ -9,23 +9,16 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, rdzv};
 
-/// Starts a store, and tells where it listens.
-fn listening(arguments: &[&str]) -> (Running, SocketAddr) {
-    let running = rdzv(["store"]).args(arguments).start();
-    let address = address_of(&running);
+/// Starts a store at a free port of this host, and tells where it listens.
+fn listening() -> (Running, SocketAddr) {
+    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
+    let address = running.address();
     (running, address)
-}
-
-fn address_of(running: &Running) -> SocketAddr {
-    running.stdout.await_text("\n", 1);
-    let line = running.stdout.so_far();
-    let address = line.strip_prefix("listening on ").unwrap().trim_end();
-    address.parse().unwrap()
 }
 
 #[test]
 fn the_first_line_tells_where_it_listens() {
-    let (running, address) = listening(&["--host", "127.0.0.1", "--port", "0"]);
+    let (running, address) = listening();
     assert_ne!(address.port(), 0);
     TcpStream::connect(address).unwrap();
     running.signal(Signal::TERM);
@@ -36,7 +29,7 @@ fn the_first_line_tells_where_it_listens() {
 
 #[test]
 fn an_interrupt_ends_it_cleanly_with_clients_connected() {
-    let (running, address) = listening(&["--host", "127.0.0.1", "--port", "0"]);
+    let (running, address) = listening();
     let _client = TcpStream::connect(address).unwrap();
     running.signal(Signal::INT);
     let ended = running.wait().expect(0);
@@ -47,15 +40,9 @@ fn an_interrupt_ends_it_cleanly_with_clients_connected() {
 fn a_port_in_use_is_one_sentence() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let ended = rdzv(["store", "--host", "127.0.0.1", "--port", &port])
-        .run()
-        .expect(1);
+    let ended = rdzv(["store", "--host", "127.0.0.1", "--port", &port]).expect(1);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.starts_with("rdzv store: ") && ended.stderr.contains(&port),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_last_error("rdzv store: ", &[&port]);
 }
 
 /// A pipe that is full, and that nobody reads.
@@ -82,7 +69,7 @@ fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
     let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
         .stderr(stderr)
         .start();
-    let address = address_of(&running);
+    let address = running.address();
     scan(address);
     // A client that asks is answered.
     let options = TcpStoreOptions::new(address.ip().to_string(), address.port());
@@ -97,7 +84,7 @@ fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
 #[test]
 fn a_port_scan_is_logged_in_a_few_lines_and_a_count() {
     const SCANS: usize = 200;
-    let (running, address) = listening(&["--host", "127.0.0.1", "--port", "0"]);
+    let (running, address) = listening();
     for _ in 0..SCANS {
         scan(address);
     }

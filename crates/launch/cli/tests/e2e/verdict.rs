@@ -1,7 +1,5 @@
 //! The verdict on a run: which worker failed first and why, in words, as a file, and as an exit code.
 
-use std::fs;
-
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -16,9 +14,8 @@ echo 'still flushing' >&2
 exit 1"#;
 
 /// The report that the run has written.
-fn report(ended: &Ended) -> Value {
-    let text = fs::read_to_string(ended.directory.path().join("report.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+pub(crate) fn report(ended: &Ended) -> Value {
+    ended.json("report.json")
 }
 
 /// The lines of the verdict on stderr.
@@ -30,7 +27,7 @@ fn verdict_lines(ended: &Ended) -> Vec<&str> {
 #[test]
 fn an_exception_is_named_with_nothing_but_the_default_flags() {
     let flags = "--nproc-per-node=2 --report=report.json";
-    let ended = run_shell(flags, EXCEPTION).run().expect(1);
+    let ended = run_shell(flags, EXCEPTION).expect(1);
     let lines = verdict_lines(&ended);
     assert!(
         lines[0].starts_with("rdzv: first failure: rank 1 (local rank 1, pid ")
@@ -38,10 +35,8 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
             && lines[0].ends_with("Z: ValueError: loss is NaN"),
         "{lines:?}"
     );
-    assert_eq!(
-        lines[1..],
-        ["rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent"]
-    );
+    let other = "rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent";
+    assert_eq!(lines[1..], [other]);
     // What the worker wrote is passed on as it is, and stands above what is said of it.
     let words = "line 7, in <module>\nValueError: loss is NaN\nstill flushing\n";
     let said = ended.stderr.find(words).unwrap();
@@ -54,18 +49,14 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
     assert_eq!(report["title"], "sh");
     assert_eq!(report["error"], Value::Null);
     let first = &report["first_failure"];
-    assert_eq!(
-        (&first["rank"], &first["local_rank"], &first["exit_code"]),
-        (&1.into(), &1.into(), &1.into())
-    );
+    for name in ["rank", "local_rank", "exit_code"] {
+        assert_eq!(first[name], 1, "{name}");
+    }
     assert_eq!(first["cause"]["kind"], "exception");
     assert_eq!(first["cause"]["text"], "ValueError: loss is NaN");
     assert_eq!(first["stderr_tail"][3], "still flushing");
     let traceback = first["traceback"].as_str().unwrap();
-    assert!(
-        traceback.ends_with("\nValueError: loss is NaN"),
-        "{traceback}"
-    );
+    assert!(traceback.ends_with("\nValueError: loss is NaN"));
     let time = first["time"].as_str().unwrap();
     assert_eq!(time.len(), "2031-05-06T07:08:09.123456Z".len(), "{time}");
     assert_eq!(report["failures"][0]["secondary"], false);
@@ -75,14 +66,10 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
 
 #[test]
 fn stderr_that_went_to_a_file_only_is_shown() {
-    let ended = run_shell("-r2 --nproc-per-node=2", EXCEPTION)
-        .run()
-        .expect(1);
+    let ended = run_shell("-r2 --nproc-per-node=2", EXCEPTION).expect(1);
     let tail = "rdzv: the last lines of its stderr:\n    Traceback (most recent call last):\n";
     ended.assert_stderr(tail);
-    let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION)
-        .run()
-        .expect(1);
+    let teed = run_shell("-t2 --nproc-per-node=2", EXCEPTION).expect(1);
     assert!(!teed.stderr.contains("the last lines"), "{}", teed.stderr);
     assert!(verdict_lines(&teed)[0].ends_with("ValueError: loss is NaN"));
 }
@@ -90,22 +77,20 @@ fn stderr_that_went_to_a_file_only_is_shown() {
 #[test]
 fn a_bare_stderr_is_the_launchers_own() {
     let script = "readlink /proc/self/fd/2; echo oh >&2; exit 3";
-    let ended = run_shell("--bare-stderr", script).run().expect(1);
+    let ended = run_shell("--bare-stderr", script).expect(1);
     let bare = ended.stdout.trim().to_owned();
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
     let script = &format!("test $(readlink /proc/self/fd/2) != '{bare}' && exit 3; exit 4");
-    let ended = run_shell("", script).run().expect(1);
+    let ended = run_shell("", script).expect(1);
     assert!(verdict_lines(&ended)[0].ends_with(": exited with code 3"));
 }
 
 #[test]
 fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
     let script = "i=0; while [ $i -lt 20000 ]; do echo line $i >&2; i=$((i+1)); done; exit 5";
-    let ended = run_shell("--report=report.json", script).run().expect(1);
-    let lines = ended
-        .stderr
-        .lines()
-        .filter(|line| line.starts_with("line "));
+    let ended = run_shell("--report=report.json", script).expect(1);
+    let lines = ended.stderr.lines();
+    let lines = lines.filter(|line| line.starts_with("line "));
     assert!(lines.eq((0..20_000).map(|line| format!("line {line}"))));
     let tail = &report(&ended)["first_failure"]["stderr_tail"];
     let tail = tail.as_array().unwrap();
@@ -123,87 +108,57 @@ fn a_worker_that_reads_no_stderr_of_its_own_may_leave_it_to_a_child() {
 #[test]
 fn a_report_is_written_however_the_run_ends() {
     let with_report = "--report=report.json --rdzv-id=job";
-    let ended = run_shell(with_report, "true").run().expect(0);
+    let ended = run_shell(with_report, "true").expect(0);
     let good = report(&ended);
-    assert_eq!(
-        (&good["outcome"], &good["exit_code"]),
-        (&"succeeded".into(), &0.into())
-    );
-    assert_eq!(
-        (&good["run_id"], &good["first_failure"]),
-        (&"job".into(), &Value::Null)
-    );
+    assert_eq!(good["outcome"], "succeeded");
+    assert_eq!(good["exit_code"], 0);
+    assert_eq!(good["run_id"], "job");
+    assert_eq!(good["first_failure"], Value::Null);
 
     let running = run_shell(with_report, "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     let stopped = report(&running.wait().expect(1));
     assert_eq!(stopped["outcome"], "signalled");
-    assert!(
-        stopped["error"]
-            .as_str()
-            .unwrap()
-            .ends_with("got signal: 15")
-    );
+    let error = stopped["error"].as_str().unwrap();
+    assert!(error.ends_with("got signal: 15"), "{error}");
 
-    let missing = rdzv([
-        "run",
-        "--report=report.json",
-        "--no-python",
-        "no-such-program",
-    ]);
-    let missing = report(&missing.run().expect(1));
+    let line = "run --report=report.json --no-python no-such-program";
+    let missing = rdzv(line.split(' '));
+    let missing = report(&missing.expect(1));
     assert_eq!(missing["outcome"], "error");
     assert_eq!(missing["first_failure"]["cause"]["kind"], "not_started");
     assert_eq!(missing["first_failure"]["local_rank"], 0);
 
     let refused = rdzv(["run", "--report=report.json", "--nnodes=a", "train.py"]);
-    let refused = report(&refused.run().expect(1));
-    assert_eq!(
-        (&refused["outcome"], &refused["exit_code"]),
-        (&"error".into(), &1.into())
-    );
-    assert!(
-        refused["error"]
-            .as_str()
-            .unwrap()
-            .starts_with("ValueError: ")
-    );
+    let refused = report(&refused.expect(1));
+    assert_eq!(refused["outcome"], "error");
+    assert_eq!(refused["exit_code"], 1);
+    let error = refused["error"].as_str().unwrap();
+    assert!(error.starts_with("ValueError: "), "{error}");
 
-    let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000")
-        .run()
-        .expect(-9);
-    assert!(
-        killed
-            .stderr
-            .contains("rdzv: the agent was ended by SIGKILL")
-    );
+    let killed = run_shell(with_report, "kill -KILL $PPID; sleep 1000").expect(-9);
+    killed.assert_stderr("rdzv: the agent was ended by SIGKILL");
     let killed = report(&killed);
     assert_eq!(killed["first_failure"]["cause"]["kind"], "agent_error");
-    assert_eq!(
-        (&killed["run_id"], &killed["title"]),
-        (&"job".into(), &"sh".into())
-    );
+    assert_eq!(killed["run_id"], "job");
+    assert_eq!(killed["title"], "sh");
 }
 
 #[test]
 fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
-    let ended = run_shell("--report=none/report.json", "echo ran")
-        .run()
-        .expect(2);
+    let ended = run_shell("--report=none/report.json", "echo ran").expect(2);
     assert_eq!(ended.stdout, "");
-    let last = ended.last_error_line();
-    assert!(
-        last.starts_with("rdzv run: error: argument --report: ")
-            && last.contains("none/report.json cannot be written: No such file"),
-        "{last}"
+    ended.assert_last_error(
+        "rdzv run: error: argument --report: ",
+        &["none/report.json cannot be written: No such file"],
     );
 }
 
 #[test]
 fn a_report_replaces_the_one_before_and_a_relative_path_survives_the_workers_ways() {
     let job = run_shell("--report=report.json", "cd /; exit 3").file("report.json", "old");
-    let ended = job.run().expect(1);
+    let ended = job.expect(1);
     assert_eq!(report(&ended)["first_failure"]["exit_code"], 3);
     let left = ended.files_below(".");
     assert_eq!(left, [std::path::PathBuf::from("report.json")]);
@@ -211,53 +166,36 @@ fn a_report_replaces_the_one_before_and_a_relative_path_survives_the_workers_way
 
 #[test]
 fn a_scheduler_may_have_the_workers_exit_code() {
-    let code = |flags: &[&str], script: &str| {
-        let flags = [&["--exit-code=worker"], flags].concat();
-        run_shell(&flags, script).run().code()
-    };
-    assert_eq!(code(&[], "exit 0"), 0);
-    assert_eq!(
-        code(
-            &["--nproc-per-node=2"],
-            "test $RANK = 0 && sleep 1000; exit 77"
+    for (flags, script, code) in [
+        ("", "exit 0", 0),
+        (
+            "--nproc-per-node=2",
+            "test $RANK = 0 && sleep 1000; exit 77",
+            77,
         ),
-        77
-    );
-    assert_eq!(code(&[], "kill -SEGV $$$$"), 139);
-    assert_eq!(
-        code(
-            &["--max-restarts=1"],
-            "exit $((8 + TORCHELASTIC_RESTART_COUNT))"
+        ("", "kill -SEGV $$$$", 139),
+        (
+            "--max-restarts=1",
+            "exit $((8 + TORCHELASTIC_RESTART_COUNT))",
+            9,
         ),
-        9
-    );
-    let missing = [
-        "run",
-        "--exit-code",
-        "worker",
-        "--no-python",
-        "no-such-program",
-    ];
-    rdzv(missing).run().expect(127);
+    ] {
+        run_shell(("--exit-code=worker", flags), script).expect(code);
+    }
+    let missing = "run --exit-code worker --no-python no-such-program";
+    rdzv(missing.split(' ')).expect(127);
     let running = run_shell("--exit-code=worker", "echo on; sleep 1000").start();
     running.stdout.await_text("on\n", 1);
     running.signal(Signal::TERM);
     running.wait().expect(143);
-    let ended = run_shell("--exit-code=both", "exit 0").run().expect(2);
-    assert!(
-        ended
-            .last_error_line()
-            .contains("neither launcher nor worker")
-    );
+    let ended = run_shell("--exit-code=both", "exit 0").expect(2);
+    ended.assert_last_error("", &["neither launcher nor worker"]);
 }
 
 #[test]
 fn the_environment_may_ask_for_both() {
-    let ended = run_shell("", "exit 6")
-        .env("PET_REPORT", "report.json")
-        .env("PET_EXIT_CODE", "worker")
-        .run()
-        .expect(6);
+    let job = run_shell("", "exit 6").env("PET_REPORT", "report.json");
+    let ended = job.env("PET_EXIT_CODE", "worker").expect(6);
     assert_eq!(report(&ended)["exit_code"], 6);
 }
 
@@ -268,13 +206,9 @@ fn a_recorded_error_says_more_than_stderr() {
         "error:RuntimeError: shapes do not match",
         "exit:1",
     ];
-    let ended = run_fixture("--report=report.json", &steps).run().expect(1);
+    let ended = run_fixture("--report=report.json", &steps).expect(1);
     let first = &report(&ended)["first_failure"];
     assert_eq!(first["cause"]["text"], "RuntimeError: shapes do not match");
-    assert!(
-        first["error_file"]
-            .as_str()
-            .unwrap()
-            .ends_with("/0/error.json")
-    );
+    let file = first["error_file"].as_str().unwrap();
+    assert!(file.ends_with("/0/error.json"), "{file}");
 }

@@ -9,7 +9,7 @@ use crate::harness::{rdzv, run_fixture, run_shell, run_shell_after};
 fn workers_get_three_descriptors_and_a_session_of_their_own() {
     let script = "ls /proc/$$$$/fd; cut -d' ' -f 1,5,6 /proc/$$$$/stat; echo $RDZV_KEEPER; pwd";
     let first = "exec 5< /dev/null 7> seven";
-    let ended = run_shell_after(first, "", script).run().expect(0);
+    let ended = run_shell_after(first, "", script).expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!(lines[..3], ["0", "1", "2"]);
     let ids: Vec<&str> = lines[3].split(' ').collect();
@@ -31,7 +31,6 @@ fn a_child_that_ignores_the_signal_its_worker_obeys_goes_too() {
     ];
     run_fixture("--nproc-per-node 2", &steps)
         .pipe("go")
-        .run()
         .expect(1);
 }
 
@@ -40,18 +39,12 @@ fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
     // The agent can open so few files that it runs out of them among the workers.
     let script = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000 & wait $!; done";
     let flags = "--nproc-per-node 60 --shutdown-timeout 1 --max-restarts 3";
-    let ended = run_shell_after("ulimit -n 60", flags, script)
-        .run()
-        .expect(1);
+    let ended = run_shell_after("ulimit -n 60", flags, script).expect(1);
+    ended.assert_last_error("", &["local rank ", "Too many open files"]);
     let error = ended.last_error_line();
-    let (_, worker) = error
-        .split_once("local rank ")
-        .unwrap_or_else(|| panic!("{error}"));
+    let (_, worker) = error.split_once("local rank ").unwrap();
     let started: u32 = worker.split(',').next().unwrap().parse().unwrap();
-    assert!(
-        (1..60).contains(&started) && error.contains("Too many open files"),
-        "{error}"
-    );
+    assert!((1..60).contains(&started), "{error}");
 }
 
 /// A worker counts as started when its program is being executed, not when there is a process.
@@ -65,23 +58,11 @@ fn what_cannot_be_executed_is_named_with_the_reason() {
             "not the interpreter that it names",
         ),
     ] {
-        let job = rdzv([
-            "run",
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            "1",
-            "--no-python",
-            "./program",
-        ])
-        .file("program", content);
+        let line = "run --nproc-per-node 2 --max-restarts 1 --no-python ./program";
+        let job = rdzv(line.split(' ')).file("program", content);
         fs::set_permissions(job.path("program"), PermissionsExt::from_mode(mode)).unwrap();
-        let ended = job.run().expect(1);
-        let error = ended.last_error_line();
-        assert!(
-            error.contains("./program") && error.contains(reason),
-            "{error}"
-        );
+        let ended = job.expect(1);
+        ended.assert_last_error("", &["./program", reason]);
         assert!(!ended.stderr.contains("restart"), "{}", ended.stderr);
     }
 }
@@ -103,28 +84,25 @@ fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_l
     let flags = "--nproc-per-node 2 --max-restarts 3 --shutdown-timeout 1";
     let ended = run_shell(flags, &script)
         .env("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0.4")
-        .run()
         .expect(1);
     let said = &ended.stderr;
-    assert_eq!(
-        ended.stdout.matches("started\n").count(),
-        2,
-        "a restart: {said}"
-    );
-    assert!(said.contains("rank      : 1 (local_rank: 1)"), "{said}");
-    assert!(
-        said.contains("exitcode  : -9 ") && said.contains("<NO_OTHER_FAILURES>"),
-        "{said}"
-    );
+    // Without a restart.
+    assert_eq!(ended.stdout.matches("started\n").count(), 2, "{said}");
+    for text in [
+        "rank      : 1 (local_rank: 1)",
+        "exitcode  : -9 ",
+        "<NO_OTHER_FAILURES>",
+    ] {
+        ended.assert_stderr(text);
+    }
     let held = "is in an uninterruptible wait of the kernel (state D";
     assert_eq!(said.matches(held).count(), 1, "{said}");
     let unhealthy = said.lines().filter(|line| line.contains("UNHEALTHY"));
     let unhealthy: Vec<&str> = unhealthy.collect();
-    assert!(
-        unhealthy.len() == 1 && unhealthy[0].contains("local rank 1"),
-        "{said}"
-    );
-    assert!(unhealthy[0].contains("held by the kernel"), "{said}");
+    assert_eq!(unhealthy.len(), 1, "{said}");
+    for text in ["local rank 1", "held by the kernel"] {
+        assert!(unhealthy[0].contains(text), "{said}");
+    }
 }
 
 #[test]
@@ -135,5 +113,5 @@ fn without_a_limit_nobody_minds_a_worker_that_the_kernel_holds() {
          exec 9> held; wait $pid"
     );
     let off = ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0");
-    run_shell("", &script).env(off.0, off.1).run().expect(0);
+    run_shell("", &script).env(off.0, off.1).expect(0);
 }

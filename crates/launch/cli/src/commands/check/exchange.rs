@@ -22,13 +22,10 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// This node among the others.
-pub(super) struct Exchange {
+pub(super) struct Exchange<'a> {
     store: TcpStore,
     until: Instant,
-    rank: usize,
-    nodes: usize,
-    /// One of them says what is awaited.
-    is_host: bool,
+    place: &'a Place,
     /// Keeps the port that others try.
     _listener: Option<TcpListener>,
 }
@@ -36,24 +33,23 @@ pub(super) struct Exchange {
 /// The place where the nodes meet, and this node among them.
 pub(super) struct Place {
     pub(super) endpoint: Endpoint,
+    /// One of the nodes says what is awaited.
     pub(super) is_host: bool,
     pub(super) rank: usize,
     pub(super) nodes: usize,
 }
 
-impl Exchange {
+impl<'a> Exchange<'a> {
     /// Meets the others and tells them the facts.
     pub(super) fn begin(
-        place: &Place,
+        place: &'a Place,
         facts: &mut Facts,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
         let listener = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
         let listener = listener.ok();
-        facts.port = listener
-            .as_ref()
-            .and_then(|listener| listener.local_addr().ok())
-            .map_or(0, |address| address.port());
+        let address = listener.as_ref().and_then(|it| it.local_addr().ok());
+        facts.port = address.map_or(0, |address| address.port());
         let store = TcpStore::connect(TcpStoreOptions {
             is_master: place.is_host,
             timeout,
@@ -62,9 +58,7 @@ impl Exchange {
         let exchange = Self {
             store,
             until: Instant::now() + timeout,
-            rank: place.rank,
-            nodes: place.nodes,
-            is_host: place.is_host,
+            place,
             _listener: listener,
         };
         exchange.publish("facts", facts)?;
@@ -73,7 +67,16 @@ impl Exchange {
 
     fn publish(&self, what: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
         let text = serde_json::to_vec(value).unwrap_or_default();
-        self.store.set(&format!("{what}/{}", self.rank), &text)
+        self.store.set(&self.own_key(what), &text)
+    }
+
+    fn own_key(&self, what: &str) -> String {
+        format!("{what}/{}", self.place.rank)
+    }
+
+    /// The time that is left.
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
     }
 
     /// The values that nodes tell under this word in the time that is left; only those that are expected to.
@@ -83,11 +86,11 @@ impl Exchange {
         is_expected: impl Fn(usize) -> bool,
     ) -> Vec<Option<T>> {
         let one = |rank: usize| {
-            let left = self.until.saturating_duration_since(Instant::now());
-            let text = self.store.get_within(&format!("{what}/{rank}"), Some(left));
+            let key = format!("{what}/{rank}");
+            let text = self.store.get_within(&key, Some(self.left()));
             serde_json::from_slice(&text.ok()?).ok()
         };
-        let ranks = 0..self.nodes;
+        let ranks = 0..self.place.nodes;
         ranks
             .map(|rank| if is_expected(rank) { one(rank) } else { None })
             .collect()
@@ -104,14 +107,12 @@ impl Exchange {
 
     /// Waits until all nodes have told their facts, or the time is over. Says now and then which have not.
     fn await_all(&self, names: &[String]) {
-        let keys: Vec<String> = (0..self.nodes)
-            .map(|rank| format!("facts/{rank}"))
-            .collect();
+        let nodes = self.place.nodes;
+        let keys: Vec<String> = (0..nodes).map(|rank| format!("facts/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let left = self.until.saturating_duration_since(Instant::now());
         // The findings name the nodes that did not come.
-        let _ = wait_reminding(&self.store, &keys, Some(left), &mut |_, left| {
-            if !self.is_host {
+        let _ = wait_reminding(&self.store, &keys, Some(self.left()), &mut |_, left| {
+            if !self.place.is_host {
                 return;
             }
             let has_come = |key: &str| self.store.check(&[key]).unwrap_or(false);
@@ -123,9 +124,8 @@ impl Exchange {
             warn!(
                 target: reminder::TARGET,
                 left = left.as_secs(),
-                "waiting for nodes: {} of {} have come, {first} has not; {} s left",
-                self.nodes - absent.len(),
-                self.nodes,
+                "waiting for nodes: {} of {nodes} have come, {first} has not; {} s left",
+                nodes - absent.len(),
                 left.as_secs()
             );
         });
@@ -133,10 +133,8 @@ impl Exchange {
 
     /// Tries to reach the others, and takes the time when all have done so.
     pub(super) fn look(&self, all: &[Option<Facts>]) -> Result<(), StoreError> {
-        let others = all.iter().flatten().enumerate();
-        let others = others.filter(|(_, facts)| facts.port != 0);
         let mut unreachable = BTreeMap::new();
-        for (_, facts) in others {
+        for facts in all.iter().flatten().filter(|facts| facts.port != 0) {
             if let Err(reason) = reach(&facts.node, facts.port) {
                 unreachable.insert(facts.node.clone(), reason);
             }
@@ -146,17 +144,11 @@ impl Exchange {
         if usize::try_from(ready).is_ok_and(|ready| ready >= present) {
             self.store.set("go", b"1")?;
         }
-        let left = self.until.saturating_duration_since(Instant::now());
         // The last one to be ready may be one that has fallen silent.
-        let _ = self.store.wait(&["go"], Some(left));
+        let _ = self.store.wait(&["go"], Some(self.left()));
         let clock = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        self.publish(
-            "seen",
-            &Seen {
-                unreachable,
-                clock: clock.as_secs_f64(),
-            },
-        )
+        let clock = clock.as_secs_f64();
+        self.publish("seen", &Seen { unreachable, clock })
     }
 
     /// The others, as each node has seen them.
@@ -172,10 +164,9 @@ impl Exchange {
     ) -> Result<(), StoreError> {
         let text = serde_json::to_vec(findings).unwrap_or_default();
         self.store.set("findings", &text)?;
-        let keys: Vec<String> = (0..self.nodes)
-            .filter(|rank| *rank != self.rank && all[*rank].is_some())
-            .map(|rank| format!("read/{rank}"))
-            .collect();
+        let others = (0..self.place.nodes).filter(|rank| *rank != self.place.rank);
+        let others = others.filter(|rank| all[*rank].is_some());
+        let keys: Vec<String> = others.map(|rank| format!("read/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         if !keys.is_empty() {
             let _ = self.store.wait(&keys, Some(READ_WITHIN));
@@ -185,9 +176,9 @@ impl Exchange {
 
     /// The number of findings of each node, from the one that compares.
     pub(super) fn findings(&self) -> Result<BTreeMap<String, usize>, StoreError> {
-        let left = self.until.saturating_duration_since(Instant::now()) + READ_WITHIN;
+        let left = self.left() + READ_WITHIN;
         let text = self.store.get_within("findings", Some(left))?;
-        self.store.set(&format!("read/{}", self.rank), b"1")?;
+        self.store.set(&self.own_key("read"), b"1")?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 }

@@ -55,26 +55,21 @@ pub(super) struct Python {
 
 /// Looks at this node. `directories` are those that have to have room.
 pub(super) fn gather(node: String, environment: &Environment, directories: &[PathBuf]) -> Facts {
-    let (vendor, gpus) = {
-        let accelerators = ThisHost.accelerators();
-        let (vendor, all) = accelerators.gpus();
-        (vendor, all.len())
-    };
-    let problems = match gpus {
-        0 => Vec::new(),
-        _ if vendor.name() == "NVIDIA" => nvidia(gpus),
+    let accelerators = ThisHost.accelerators();
+    let (vendor, gpus) = accelerators.gpus();
+    let gpus = gpus.len();
+    let gpu_problems = match vendor.name() {
+        "NVIDIA" if gpus > 0 => nvidia(gpus),
         _ => Vec::new(),
     };
+    let disks = directories.iter().map(|path| (path.clone(), free(path)));
     let addresses = (node.as_str(), 0).to_socket_addrs();
     Facts {
         rdzv: env!("CARGO_PKG_VERSION").to_owned(),
         python: python(environment),
-        disks: directories
-            .iter()
-            .map(|path| (path.clone(), free(path)))
-            .collect(),
+        disks: disks.collect(),
         gpus,
-        gpu_problems: problems,
+        gpu_problems,
         addresses: addresses
             .map(|all| all.map(|address| address.ip().to_string()).collect())
             .map_err(|error| error.to_string()),
@@ -146,29 +141,19 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
     let status = child.wait().map_err(|error| error.to_string())?;
     match text {
-        Err(_) => Err(format!(
-            "it did not end within {} s",
-            PROGRAM_WITHIN.as_secs()
-        )),
+        Err(_) => {
+            let limit = PROGRAM_WITHIN.as_secs();
+            Err(format!("it did not end within {limit} s"))
+        }
         Ok(_) if !status.success() => Err(format!("it failed ({status})")),
         Ok(text) => text.map_err(|error| error.to_string()),
     }
 }
 
-/// The name by which this host knows itself.
-pub(super) fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
-}
-
 /// The directories that a run writes to: temporary files and, if they are there, those that were named.
 pub(super) fn directories(environment: &Environment, named: &[PathBuf]) -> Vec<PathBuf> {
-    let temporary = environment
-        .0
-        .get(OsStr::new("TMPDIR"))
-        .filter(|path| !path.is_empty());
+    let temporary = environment.0.get(OsStr::new("TMPDIR"));
+    let temporary = temporary.filter(|path| !path.is_empty());
     let temporary = temporary.map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let mut all = vec![temporary];
     all.extend(named.iter().cloned());

@@ -16,9 +16,9 @@ use rdzv_store::parse_size;
 
 use self::compare::{Finding, alone, together};
 use self::exchange::{Exchange, Place};
-use self::facts::{Facts, directories, gather, host_name};
+use self::facts::{Facts, directories, gather};
 use crate::exit::Exit;
-use crate::launch::Environment;
+use crate::launch::{Environment, host_name};
 use crate::scheduler;
 use crate::terminal::{complain, show};
 
@@ -63,10 +63,8 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
         }
     };
     let paths = directories(&environment, &arguments.dir);
-    let name = step
-        .place
-        .as_ref()
-        .map_or_else(host_name, |place| place.node.clone());
+    let place = step.place.as_ref();
+    let name = place.map_or_else(host_name, |place| place.node.clone());
     let mut facts = gather(name, &environment, &paths);
     let least_free = u64::try_from(arguments.min_free).unwrap_or(u64::MAX);
     let findings = match place_of(&step) {
@@ -125,17 +123,11 @@ fn compare_nodes(
     let present: Vec<Facts> = all.iter().flatten().cloned().collect();
     let seen = all.iter().zip(seen);
     let seen = seen.filter_map(|(facts, seen)| Some((facts.as_ref()?.node.clone(), seen?)));
-    let mut findings: Vec<Finding> = present
-        .iter()
-        .flat_map(|facts| alone(facts, least_free))
-        .collect();
+    let each = present.iter().flat_map(|facts| alone(facts, least_free));
+    let mut findings: Vec<Finding> = each.collect();
     findings.extend(together(&present, &seen.collect()));
-    let known: Vec<&str> = present.iter().map(|facts| facts.node.as_str()).collect();
-    let missing: Vec<&str> = names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !known.contains(name))
-        .collect();
+    let missing = names.iter().zip(&all).filter(|(_, facts)| facts.is_none());
+    let missing: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
     report(&present.iter().collect::<Vec<_>>(), &missing, &findings);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for finding in &findings {

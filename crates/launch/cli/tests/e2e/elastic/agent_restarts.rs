@@ -1,79 +1,47 @@
 //! Agents that are killed, and started again by the processes around them.
 
-use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rdzv_testing::pids::{self, kill};
 use rustix::process::Signal;
 
 use super::{
-    PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, rounds, store,
+    Gate, PRINT_ROUND, Place, await_each, await_participants, expect_killed, first_agent,
+    kill_node, printed, rounds, serving, store, terminated,
 };
-use crate::harness::{DEADLINE, Running, free_port, rdzv};
+use crate::harness::{Running, free_port, poll_until, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
 
-/// Says where it is, and ends when it is told to.
-fn script(go: &Path) -> String {
-    format!(
-        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
-        go.display()
-    )
-}
-
-/// Waits until a node has printed that it is in this round.
-fn await_round(node: &Running, round: u64) {
-    node.stdout.await_text(&format!("round {round} pid"), 1);
+/// Waits until nodes have printed that they are in this round.
+fn await_round<'n>(nodes: impl IntoIterator<Item = &'n Running>, round: u64) {
+    await_each(nodes, &format!("round {round}\n"), 1);
 }
 
 /// Kills the agent of a node, and returns when there is another one.
 fn kill_agent(node: &Running) {
     let agent = node.agent_pid();
     kill(agent, Signal::KILL);
-    let until = Instant::now() + DEADLINE;
-    while pids::agent(node.pid()).is_none_or(|pid| pid == agent) {
-        assert!(Instant::now() < until, "{}", node.stderr.so_far());
-        // Nobody tells when it has been started.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-}
-
-fn started_again(node: &Running, round: u64) {
-    let said = "the agent was killed (SIGKILL); started again (";
-    node.stderr.await_text(said, 1);
-    await_round(node, round);
+    let next = || pids::agent(node.pid()).is_some_and(|pid| pid != agent);
+    poll_until("another agent", next);
 }
 
 #[test]
 fn a_job_outlives_each_of_its_agents() {
     let flags = [&FLAGS[..], &["--agent-restarts=1000000"]].concat();
     for place in [first_agent(), store()] {
-        let directory = tempfile::tempdir().unwrap();
-        let go = directory.path().join("go");
-        let first = place.node(&flags, &script(&go)).start();
-        if place.store.is_none() {
-            await_participants(&place.endpoint, 1, |_| true);
-        }
-        let second = place.node(&flags, &script(&go)).start();
+        let gate = Gate::new();
+        let nodes = place.two_nodes(&flags, &gate.script());
         let mut round = 0;
-        for killed in [&first, &second].into_iter().cycle().take(rounds()) {
-            for node in [&first, &second] {
-                await_round(node, round);
-            }
+        for killed in nodes.iter().cycle().take(rounds()) {
+            await_round(&nodes, round);
             kill_agent(killed);
             round += 1;
-            started_again(killed, round);
+            let said = "the agent was killed (SIGKILL); started again (";
+            killed.stderr.await_text(said, 1);
         }
-        for node in [&first, &second] {
-            await_round(node, round);
-        }
-        fs::write(&go, "").unwrap();
-        for node in [first, second] {
-            let ended = node.wait().expect(0);
-            // Nobody's workers have failed.
-            assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
-        }
+        await_round(&nodes, round);
+        gate.finish_without_failures(nodes);
         place.end();
     }
 }
@@ -81,21 +49,18 @@ fn a_job_outlives_each_of_its_agents() {
 #[test]
 fn an_agent_knows_how_many_restarts_of_its_workers_one_before_it_has_used() {
     let place = store();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let gate = Gate::new();
     let fails = format!(
-        "{PRINT_ROUND} pid $$$$; test $RDZV_ROUND -ge 1 || exit 7; until test -e {}; do sleep 0.05; done",
-        go.display()
+        "{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || exit 7; {}",
+        gate.until_open("sleep 0.05")
     );
     let first = place.node(&FLAGS, &fails).start();
-    let second = place.node(&FLAGS, &script(&go)).start();
-    await_round(&first, 1);
+    let second = place.node(&FLAGS, &gate.script()).start();
+    await_round([&first], 1);
     kill_agent(&first);
-    await_round(&first, 2);
-    fs::write(&go, "").unwrap();
-    let ended = first.wait().expect(0);
+    await_round([&first], 2);
+    let ended = &gate.finish([first, second])[0];
     assert_eq!(printed(&ended.stdout, "restarts"), "1", "{}", ended.stdout);
-    second.wait().expect(0);
     place.end();
 }
 
@@ -112,13 +77,7 @@ fn an_agent_that_is_killed_too_often_ends() {
     node.stdout.await_text("here 1", 1);
     kill(node.agent_pid(), Signal::KILL);
     let ended = node.wait().expect(-9);
-    assert!(
-        ended
-            .stderr
-            .contains("rdzv: the agent was ended by SIGKILL"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("rdzv: the agent was ended by SIGKILL");
     place.end();
 }
 
@@ -151,9 +110,7 @@ fn without_restarts(port: u16) -> (Place, [Running; 2]) {
     let host = place.node(&flags, &script).start();
     await_participants(&format!("127.0.0.1:{port}"), 1, |_| true);
     let other = place.node(&flags, &script).start();
-    for node in [&host, &other] {
-        node.stdout.await_text("node", 1);
-    }
+    await_each([&host, &other], "node", 1);
     (place, [host, other])
 }
 
@@ -166,7 +123,7 @@ fn expect_end_after_five_seconds(node: Running, before: Instant, said: &str) {
         "{elapsed:?}, {}",
         ended.stderr
     );
-    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    ended.assert_stderr(said);
 }
 
 #[test]
@@ -202,8 +159,7 @@ fn without_restarts_and_with_one_voter_another_agent_that_is_killed_is_lost_at_o
         // Neither the last call is waited for, nor that a connection comes back.
         let elapsed = before.elapsed();
         assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
-        assert!(other.all_gone_within(Duration::from_secs(20)));
-        other.wait().expect(-9);
+        expect_killed(other);
         kill_node(host);
     }
 }
@@ -215,8 +171,7 @@ fn without_restarts_and_with_one_voter_a_host_whose_keeper_is_killed_leaves_and_
     let before = Instant::now();
     host.signal(Signal::KILL);
     other.stderr.await_text(" has left", 1);
-    assert!(host.all_gone_within(Duration::from_secs(20)));
-    host.wait().expect(-9);
+    expect_killed(host);
     let said = format!("at the rdzv store at 127.0.0.1:{port} after 5.");
     expect_end_after_five_seconds(other, before, &said);
 }
@@ -226,15 +181,11 @@ fn nobody_waits_for_a_host_that_has_ended_in_order() {
     let place = first_agent();
     // With more voters another node would be the host.
     let flags = ["--nnodes=2", "--rdzv-conf=voters=1"];
-    let host = place.node(&flags, "echo here; sleep 1000").start();
-    await_participants(&place.endpoint, 1, |_| true);
-    let other = place.node(&flags, "echo here; sleep 1000").start();
-    for node in [&host, &other] {
-        node.stdout.await_text("here", 1);
-    }
+    let nodes = place.two_nodes(&flags, "echo here; sleep 1000");
+    await_each(&nodes, "here", 1);
+    let [host, other] = nodes;
     let before = Instant::now();
-    host.signal(Signal::TERM);
-    host.wait().expect(1);
+    terminated(host).expect(1);
     other.wait().expect(1);
     // It would be 60 s.
     assert!(before.elapsed() < Duration::from_secs(30));
@@ -242,33 +193,22 @@ fn nobody_waits_for_a_host_that_has_ended_in_order() {
 
 /// A store at this port, which may be killed with its keeper.
 fn store_at(port: &str) -> Place {
-    let running = rdzv(["store", "--host", "127.0.0.1", "--port", port])
-        .env("LOGLEVEL", "INFO")
-        .start();
-    running.stdout.await_text("\n", 1);
-    Place {
-        endpoint: format!("127.0.0.1:{port}"),
-        store: Some(running),
-    }
+    let store = rdzv(["store", "--host", "127.0.0.1", "--port", port]);
+    serving(store.env("LOGLEVEL", "INFO"))
 }
 
 #[test]
 fn a_store_that_somebody_starts_again_finds_the_round_as_it_was() {
     let port = free_port().to_string();
     let place = store_at(&port);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let nodes = [1, 2].map(|_| place.node(&FLAGS, &script(&go)).start());
-    for node in &nodes {
-        await_round(node, 0);
-    }
+    let gate = Gate::new();
+    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    await_round(&nodes, 0);
     kill_node(place.store.unwrap());
     let place = store_at(&port);
     let running = place.store.as_ref().unwrap();
     running.stderr.await_text("recovered round 0 of 2 nodes", 1);
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     }
     place.end();
@@ -277,56 +217,42 @@ fn a_store_that_somebody_starts_again_finds_the_round_as_it_was() {
 #[test]
 fn a_host_that_somebody_starts_again_finds_the_others() {
     let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let host = place.node(&FLAGS, &script(&go)).start();
-    await_participants(&place.endpoint, 1, |_| true);
-    let other = place.node(&FLAGS, &script(&go)).start();
-    for node in [&host, &other] {
-        await_round(node, 0);
-    }
+    let gate = Gate::new();
+    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    await_round(&nodes, 0);
+    let [host, other] = nodes;
     // All of its processes, as far as that goes at once: its agent may have the time to leave.
     drop(host);
-    let host = place.node(&FLAGS, &script(&go)).start();
-    host.stdout.await_text(" pid ", 1);
-    other.stdout.await_text(" pid ", 2);
-    fs::write(&go, "").unwrap();
-    host.wait().expect(0);
-    other.wait().expect(0);
+    let host = place.node(&FLAGS, &gate.script()).start();
+    host.stdout.await_text(" at ", 1);
+    other.stdout.await_text(" at ", 2);
+    gate.finish([host, other]);
 }
 
 #[test]
 fn the_others_wait_for_a_host_whose_keeper_was_killed() {
     let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let gate = Gate::new();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let host = place.node(&flags, &script(&go)).start();
+    let node = || place.node(&flags, &gate.script()).start();
+    let host = node();
     host.stdout.await_text("/1 at", 1);
-    let other = place.node(&flags, &script(&go)).start();
-    for node in [&host, &other] {
-        node.stdout.await_text("/2 at", 1);
-    }
+    let other = node();
+    await_each([&host, &other], "/2 at", 1);
     kill_node(host);
-    let host = place.node(&flags, &script(&go)).start();
+    let host = node();
     host.stdout.await_text("/2 at", 1);
     other.stdout.await_text("/2 at", 2);
-    fs::write(&go, "").unwrap();
-    host.wait().expect(0);
-    other.wait().expect(0);
+    gate.finish([host, other]);
 }
 
 #[test]
 fn a_host_that_is_stopped_is_named_and_waited_for() {
     let place = first_agent();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let host = place.node(&FLAGS, &script(&go)).start();
-    await_participants(&place.endpoint, 1, |_| true);
-    let other = place.node(&FLAGS, &script(&go)).start();
-    for node in [&host, &other] {
-        await_round(node, 0);
-    }
+    let gate = Gate::new();
+    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    await_round(&nodes, 0);
+    let [host, other] = &nodes;
     let agent = host.agent_pid();
     kill(agent, Signal::STOP);
     let stopped = Instant::now();
@@ -335,9 +261,7 @@ fn a_host_that_is_stopped_is_named_and_waited_for() {
     other.stderr.await_text(text, 1);
     assert!(stopped.elapsed() < Duration::from_secs(10));
     kill(agent, Signal::CONT);
-    fs::write(&go, "").unwrap();
-    for node in [host, other] {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     }
 }

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::restarts::{restartable, restartable_with};
-use super::{PRINT_ROUND, Place, first_agent, kill_node, printed, store};
-use crate::harness::{DEADLINE, Running, ends_within, kill};
+use super::{
+    PRINT_ROUND, Place, await_each, first_agent, kill_node, printed, store, store_with, terminated,
+};
+use crate::harness::{Job, Running, ends_within, free_port, kill, poll_until, run_shell};
 
 // SCN-A45
 #[test]
@@ -24,14 +25,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
 // others have succeeded.
 #[test]
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
-    let place = restartable_with(&["--coordinator-timeout", "1"]);
-    let flags = ["--nnodes=2"];
-    let job = place.node(&flags, "echo started; cat go").pipe("go");
-    let runs = job.start();
-    super::await_participants(&place.endpoint, 1, |_| true);
-    let succeeds = place.node(&flags, "echo done").start();
-    runs.stdout.await_text("started\n", 1);
-    succeeds.stdout.await_text("done\n", 1);
+    let place = store_with(&["--coordinator-timeout", "1"]);
+    let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go");
     let line = "the workers of this node have succeeded; waiting for those of the other nodes";
     succeeds.stderr.await_text(line, 1);
     for (pid, _) in place.store.as_ref().unwrap().processes() {
@@ -45,67 +40,48 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
         "{}",
         ended.stderr
     );
-    assert!(
-        ended.stderr.contains("Error waiting on exit barrier. "),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("Error waiting on exit barrier. ");
     runs.wait().expect(1);
 }
 
-fn one_fails_after_the_other_has_succeeded(place: Place) {
-    let job = place
-        .node(&["--nnodes=2"], "echo started; cat go; exit 7")
-        .pipe("go");
-    let go = job.path("go");
-    let fails = job.start();
+/// Two nodes: the worker of the first does this, that of the second has succeeded.
+fn one_runs_while_the_other_has_succeeded(place: &Place, runs: &str) -> [Running; 2] {
+    let script = format!("echo started; {runs}");
+    let runs = place.node(&["--nnodes=2"], &script).pipe("go").start();
     super::await_participants(&place.endpoint, 1, |_| true);
     let succeeds = place.node(&["--nnodes=2"], "echo done").start();
-    fails.stdout.await_text("started\n", 1);
+    runs.stdout.await_text("started\n", 1);
     succeeds.stdout.await_text("done\n", 1);
+    [runs, succeeds]
+}
+
+fn one_fails_after_the_other_has_succeeded(place: Place) {
+    let [fails, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go; exit 7");
     assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
     let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
     let before = Instant::now();
-    std::fs::write(go, "").unwrap();
+    fails.write("go", "");
     fails.wait().expect(1);
     let ended = succeeds.wait().expect(1);
     let took = before.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
-    let last = ended.last_error_line();
-    assert!(
-        last.contains(&named) && last.contains("exited with code 7"),
-        "{last}"
-    );
+    ended.assert_last_error("", &[&named, "exited with code 7"]);
     place.end();
 }
 
 #[test]
 fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
     let place = store();
-    let job = place
-        .node(&["--nnodes=3"], "echo started; cat go; kill -SEGV $$$$")
-        .pipe("go");
-    let go = job.path("go");
-    let fails = job.start();
-    let mut others = [(), ()].map(|()| {
-        place
-            .node(&["--nnodes=3"], "echo started; sleep 1000")
-            .start()
-    });
-    fails.stdout.await_text("started\n", 1);
-    for other in &mut others {
-        other.stdout.await_text("started\n", 1);
-    }
+    let node = |script: &str| place.node(&["--nnodes=3"], script).pipe("go").start();
+    let fails = node("echo started; cat go; kill -SEGV $$$$");
+    let others = [(), ()].map(|()| node("echo started; sleep 1000"));
+    await_each([&fails, &others[0], &others[1]], "started\n", 1);
     let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
-    std::fs::write(go, "").unwrap();
+    fails.write("go", "");
     fails.wait().expect(1);
     for other in others {
         let ended = other.wait().expect(1);
-        let last = ended.last_error_line();
-        assert!(
-            last.contains(&named) && last.contains("was ended by signal 11"),
-            "{last}"
-        );
+        ended.assert_last_error("", &[&named, "was ended by signal 11"]);
     }
     place.end();
 }
@@ -127,10 +103,8 @@ fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
         assert_eq!(printed(&ended.stdout, "round"), "1");
         assert!(printed(&ended.stdout, "rank").ends_with("/2"));
     }
-    assert_eq!(
-        printed(&steady.stdout, "at"),
-        printed(&failing.stdout, "at")
-    );
+    let [first, second] = [&steady, &failing].map(|ended| printed(&ended.stdout, "at"));
+    assert_eq!(first, second);
 }
 
 #[test]
@@ -170,13 +144,10 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
     let place = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
     let script = format!("{PRINT_ROUND}; test $GROUP_WORLD_SIZE = 1 || sleep 1000");
-    let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
-    for node in &mut nodes {
-        node.stdout.await_text("node", 1);
-    }
+    let nodes = place.two_nodes(&flags, &script);
+    await_each(&nodes, "node", 1);
     let [goes, stays] = nodes;
-    goes.signal(Signal::TERM);
-    goes.wait().expect(1);
+    terminated(goes).expect(1);
     let ended = stays.wait().expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert_eq!(printed(&ended.stdout, "restarts"), "0");
@@ -194,84 +165,61 @@ fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let other = place
         .node(&["--nnodes=2", "--max-restarts=3"], script)
         .start();
-    host.stdout.await_text("started\n", 1);
-    other.stdout.await_text("started\n", 1);
+    await_each([&host, &other], "started\n", 1);
     let before = Instant::now();
     kill_node(host);
     let ended = other.wait().expect(1);
-    assert!(
-        before.elapsed() < Duration::from_secs(40),
-        "{:?}",
-        before.elapsed()
-    );
-    let last = ended.last_error_line();
-    assert!(
-        last.starts_with("RendezvousConnectionError: ") && last.contains(&place.endpoint),
-        "{last}"
-    );
+    let took = before.elapsed();
+    assert!(took < Duration::from_secs(40), "{took:?}");
+    ended.assert_last_error("RendezvousConnectionError: ", &[&place.endpoint]);
 }
 
 // SCN-A58
 #[test]
 fn with_static_rendezvous_a_failed_node_restarts_alone() {
-    let port = crate::harness::free_port().to_string();
-    let node = |rank: &str, script: &str| {
-        let flags = [
-            "--nnodes=2",
-            "--max-restarts=1",
-            "--master-port",
-            &port,
-            "--node-rank",
-            rank,
-        ];
-        crate::harness::run_shell(&flags, script).start()
-    };
-    let steady = node("0", PRINT_ROUND);
-    let failing = node(
-        "1",
-        &format!("{PRINT_ROUND}; test $TORCHELASTIC_RESTART_COUNT = 1"),
-    );
-    let failing = failing.wait().expect(0);
-    let steady = steady.wait().expect(0);
+    let fails = format!("{PRINT_ROUND}; test $TORCHELASTIC_RESTART_COUNT = 1");
+    let jobs = static_jobs([PRINT_ROUND, &fails]);
+    let nodes = jobs.map(|job| job.env("PET_MAX_RESTARTS", "1").start());
+    let [steady, failing] = nodes.map(|node| node.wait().expect(0));
     assert_eq!(steady.stdout.lines().count(), 1);
     assert_eq!(failing.stdout.lines().count(), 2);
     assert_eq!(printed(&failing.stdout, "restarts"), "1");
 }
 
-/// Two static nodes, of which one has the store.
+/// Two static nodes, of which the first has the store.
 fn two_static(scripts: [&str; 2]) -> [Running; 2] {
-    let port = crate::harness::free_port().to_string();
+    static_jobs(scripts).map(Job::start)
+}
+
+/// The same, before they are started.
+fn static_jobs(scripts: [&str; 2]) -> [Job; 2] {
+    let port = free_port().to_string();
     [0, 1].map(|rank| {
         let number = rank.to_string();
         let flags = ["--nnodes=2", "--master-port", &port, "--node-rank", &number];
-        crate::harness::run_shell(&flags, scripts[rank]).start()
+        run_shell(&flags, scripts[rank])
     })
 }
+
+/// A worker that ends when it is told to.
+const HANGS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
 
 #[test]
 fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
     for failing in [0, 1] {
-        let fails = "read go < go; exit 7";
-        let hangs = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
-        let port = crate::harness::free_port().to_string();
-        let job = |rank: usize, script: &str| {
-            let number = rank.to_string();
-            let flags = ["--nnodes=2", "--master-port", &port, "--node-rank", &number];
-            crate::harness::run_shell(&flags, script)
-        };
-        let job_that_fails = job(failing, fails).pipe("go");
-        let go = job_that_fails.path("go");
-        let dies = job_that_fails.start();
-        let other = job(1 - failing, hangs).start();
+        let mut scripts = [HANGS; 2];
+        scripts[failing] = "read go < go; exit 7";
+        let mut nodes = static_jobs(scripts).map(|job| Some(job.pipe("go").start()));
+        let [dies, other] = [failing, 1 - failing].map(|node| nodes[node].take().unwrap());
         other.stdout.await_text("up\n", 1);
         let before = Instant::now();
-        std::fs::write(go, "go\n").unwrap();
+        dies.write("go", "go\n");
         let ended = other.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
         let named = format!("(node rank {failing}) has failed for good");
-        assert!(ended.stderr.contains(&named), "{}", ended.stderr);
-        assert!(ended.stderr.contains("code 7"), "{}", ended.stderr);
+        ended.assert_stderr(&named);
+        ended.assert_stderr("code 7");
         dies.wait().expect(1);
     }
 }
@@ -279,11 +227,8 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
 #[test]
 fn static_nodes_do_not_outlive_one_that_was_killed() {
     for killed in [0, 1] {
-        let hangs = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
-        let mut nodes = two_static([hangs, hangs]).map(Some);
-        for node in nodes.iter().flatten() {
-            node.stdout.await_text("up\n", 1);
-        }
+        let mut nodes = two_static([HANGS; 2]).map(Some);
+        await_each(nodes.iter().flatten(), "up\n", 1);
         let [dies, other] = [killed, 1 - killed].map(|node| nodes[node].take().unwrap());
         let before = Instant::now();
         kill_node(dies);
@@ -306,10 +251,10 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
 
 #[test]
 fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
-    let port = crate::harness::free_port().to_string();
+    let port = free_port().to_string();
     let nodes = ["0", "1", "1"].map(|rank| {
         let flags = ["--nnodes=3", "--master-port", &port, "--node-rank", rank];
-        crate::harness::run_shell(&flags, "sleep 1000").start()
+        run_shell(&flags, "sleep 1000").start()
     });
     // The words of each, up to the names of both.
     let said = nodes.map(|node| {
@@ -343,7 +288,7 @@ fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
     let [first, second] = two_static(["exit 0", "sleep 1; exit 7"]);
     let ended = first.wait().expect(1);
     let named = "(node rank 1) has failed for good";
-    assert!(ended.stderr.contains(named), "{}", ended.stderr);
+    ended.assert_stderr(named);
     second.wait().expect(1);
 }
 
@@ -351,7 +296,7 @@ fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
 fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
     // The barrier stands in the store if that is not started again, else at the coordinator.
     for restarts in ["0", "3"] {
-        at_the_exit_barrier(&restartable(restarts));
+        at_the_exit_barrier(&store_with(&["--restarts", restarts]));
     }
 }
 
@@ -361,20 +306,17 @@ fn at_the_exit_barrier(place: &Place) {
         .start();
     super::await_participants(&place.endpoint, 1, |_| true);
     let job = place.node(&["--nnodes=2", "--events-file=events"], "true");
-    let events = job.path("events");
     let succeeds = job.start();
     dies.stdout.await_text("started\n", 1);
-    let until = Instant::now() + DEADLINE;
-    while !std::fs::read_to_string(&events).is_ok_and(|events| events.contains("\"SUCCEEDED\"")) {
-        assert!(Instant::now() < until);
-        // The file is only appended to.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    poll_until("the success of one node", || {
+        let events = std::fs::read_to_string(succeeds.path("events"));
+        events.is_ok_and(|events| events.contains("\"SUCCEEDED\""))
+    });
     let named = format!("127.0.0.1_{}_0", dies.agent_pid());
     let before = Instant::now();
     kill_node(dies);
     let ended = succeeds.wait().expect(0);
     let took = before.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
-    assert!(ended.stderr.contains(&named), "{}", ended.stderr);
+    ended.assert_stderr(&named);
 }

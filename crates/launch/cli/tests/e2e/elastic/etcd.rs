@@ -1,6 +1,5 @@
 //! Agents that meet in etcd: no agent hosts anything, and the server may crash.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
@@ -11,8 +10,8 @@ use rdzv_rendezvous_proto::{RendezvousState, codec};
 use self::server::Server;
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, printed};
-use crate::harness::{DEADLINE, Job, free_port, kill, run_shell};
+use super::{PRINT_ROUND, await_each, printed, terminated};
+use crate::harness::{Job, free_port, kill, poll, run_shell};
 
 #[path = "../../../../../rendezvous/driver/tests/etcd/server.rs"]
 #[allow(dead_code, reason = "its own tests use more of it")]
@@ -28,17 +27,15 @@ fn node(server: &Server, flags: &[&str], script: &str) -> Job {
 /// Waits until the state is as wanted.
 fn await_state(server: &Server, wanted: impl Fn(&RendezvousState) -> bool) {
     let mut state = EtcdState::open(&server.options(), &RunId::new("job")).unwrap();
-    let until = Instant::now() + DEADLINE;
-    loop {
+    poll(|| {
         let now = state.get().unwrap();
         let now = now.map(|(pickle, _)| codec::decode(&pickle).unwrap());
         if now.as_ref().is_some_and(&wanted) {
-            return;
+            Ok(())
+        } else {
+            Err(now)
         }
-        assert!(Instant::now() < until, "{now:?}");
-        // Not every write is told, so this asks at intervals.
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+    });
 }
 
 #[test]
@@ -53,16 +50,11 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         // Whoever is alone after another was there has nothing left to wait for.
         let script =
             format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
-        let mut nodes = [(), ()].map(|()| {
-            let job = node(&server, &flags, &script).pipe("go");
-            (job.path("go"), job.start())
-        });
-        for (_, node) in &mut nodes {
-            node.stdout.await_text("/2 at ", 1);
-        }
+        let nodes = [(), ()].map(|()| node(&server, &flags, &script).pipe("go").start());
+        await_each(&nodes, "/2 at ", 1);
         let [first, second] = nodes;
-        let rank = printed(&first.1.stdout.so_far(), "rank");
-        let ((_, goes), (go, stays)) = if rank == format!("{victim}/2") {
+        let rank = printed(&first.stdout.so_far(), "rank");
+        let (goes, stays) = if rank == format!("{victim}/2") {
             (first, second)
         } else {
             (second, first)
@@ -71,7 +63,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         kill(goes.agent_pid(), Signal::KILL);
         // The other worker fails because of that, long before the lease ends, and no restart is
         // left.
-        std::fs::write(go, "").unwrap();
+        stays.write("go", "");
         goes.wait().expect(-9);
         let ended = stays.wait().expect(0);
         // The lease, the last call, and the start of a worker.
@@ -86,19 +78,17 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
 fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     let server = Server::start();
     let flags = ["--nnodes=2"];
-    let job = node(&server, &flags, &format!("{PRINT_ROUND}; cat go")).pipe("go");
-    let go: PathBuf = job.path("go");
-    let first = job.start();
+    let script = format!("{PRINT_ROUND}; cat go");
+    let first = node(&server, &flags, &script).pipe("go").start();
     await_state(&server, |state| state.participants.len() == 1);
     server.crash();
     // It finds nobody there, and waits for the server.
     let second = node(&server, &flags, PRINT_ROUND).start();
     server.go_on();
-    first.stdout.await_text("/2 at ", 1);
-    second.stdout.await_text("/2 at ", 1);
+    await_each([&first, &second], "/2 at ", 1);
     server.crash();
     server.go_on();
-    std::fs::write(go, "").unwrap();
+    first.write("go", "");
     let (first, second) = (first.wait().expect(0), second.wait().expect(0));
     assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
     for stdout in [&first.stdout, &second.stdout] {
@@ -118,13 +108,13 @@ fn an_unreachable_etcd_is_one_sentence() {
         "--rdzv-endpoint",
         &endpoint,
     ];
-    let ended = run_shell(&flags, "true").run().expect(1);
+    let ended = run_shell(&flags, "true").expect(1);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     for part in [
         format!("no answer (connection refused) at the etcd endpoint {endpoint} after 1."),
         "read_timeout=SECONDS".to_owned(),
     ] {
-        assert!(ended.stderr.contains(&part), "{part}: {}", ended.stderr);
+        ended.assert_stderr(&part);
     }
     assert!(ended.took < Duration::from_secs(20), "{:?}", ended.took);
 }
@@ -135,14 +125,13 @@ fn waits_for_nodes_and_for_etcd_are_spoken_of() {
     let server = Server::start();
     let flags = ["--nnodes=1:1"];
     let job = node(&server, &flags, "echo started; cat go").pipe("go");
-    let go = job.path("go");
     let first = job.start();
     first.stdout.await_text("started\n", 1);
     let spare = node(&server, &flags, "exit 9").start();
     spare
         .stderr
         .await_text("in reserve: the job has its 1 node (127.0.0.1); ", 1);
-    std::fs::write(go, "").unwrap();
+    first.write("go", "");
     first.wait().expect(0);
     spare.wait().expect(0);
 
@@ -158,8 +147,7 @@ fn waits_for_nodes_and_for_etcd_are_spoken_of() {
         other.endpoint()
     );
     waiting.stderr.await_text(&line, 1);
-    waiting.signal(Signal::TERM);
-    waiting.wait().expect(-15);
+    terminated(waiting).expect(-15);
 }
 
 #[test]

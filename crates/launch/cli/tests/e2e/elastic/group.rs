@@ -1,34 +1,27 @@
 //! The group of the coordinator, as the status of agents and stores shows it, and its events.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
 use rdzv_testing::{Process, binary, pids, program};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::restarts::{kill_service, service};
 use super::voters::{CONF, coordinator, kill_machine, places, start};
-use super::{Place, first_agent, rounds};
-use crate::harness::{DEADLINE, Running, rdzv};
+use super::{Gate, await_each, first_agent, rounds, terminated};
+use crate::harness::{Running, poll, poll_until, rdzv};
 use crate::observe::server::{get, logged_port};
 
 /// Asks for the status until the group is as wanted.
 fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
-    let until = Instant::now() + DEADLINE;
-    loop {
+    poll(|| {
         let (code, text) = get(port, "/status");
         assert_eq!(code, 200);
         let status: Value = serde_json::from_str(&text).unwrap();
-        if wanted(&status["group"]) {
-            return status["group"].clone();
-        }
-        assert!(Instant::now() < until, "{text}");
-        // Nobody tells when it changes.
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+        let group = status["group"].clone();
+        if wanted(&group) { Ok(group) } else { Err(text) }
+    })
 }
 
 /// The states of the voters at these endpoints.
@@ -44,22 +37,21 @@ fn states<'a>(group: &'a Value, endpoints: &[&str]) -> Vec<&'a str> {
 
 /// The events of a file with this name, once there are so many.
 pub(super) fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
-    let until = Instant::now() + DEADLINE;
-    loop {
+    poll(|| {
         let text = fs::read_to_string(file).unwrap_or_default();
         // The last line may be half written.
-        let lines = text
+        let events = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
-        let events: Vec<Value> = lines
+        let events: Vec<Value> = events
             .filter(|event: &Value| event["name"] == name)
             .collect();
         if events.len() >= count {
-            return events;
+            Ok(events)
+        } else {
+            Err(text)
         }
-        assert!(Instant::now() < until, "{name}: {text}");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+    })
 }
 
 /// The value of a metric without labels of its own.
@@ -78,25 +70,16 @@ fn metric(port: u16, name: &str) -> String {
 fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_after_its_death() {
     let place = places(3);
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let file = |node: usize| directory.path().join(format!("events{node}"));
+    let gate = Gate::new();
+    let file = |node: usize| gate.path(&format!("events{node}"));
     let mut nodes = Vec::from([0, 1, 2].map(|node| {
         let events = format!("--events-file={}", file(node).display());
-        let flags = [
-            "--nnodes=2:3",
-            "--rdzv-conf",
-            CONF,
-            "--status-addr=0",
-            &events,
-        ];
-        start(&place, &go, &flags)
+        let flags = ["--nnodes=2:3", "--status-addr=0", "--rdzv-conf", CONF];
+        start(&place, &gate, &[&flags[..], &[&events]].concat())
     }));
-    let mut ports = Vec::new();
-    for node in &mut nodes {
-        node.stdout.await_text("/3 at", 1);
-        ports.push(logged_port(node, "status"));
-    }
+    await_each(&nodes, "/3 at", 1);
+    let ports = nodes.iter().map(|node| logged_port(node, "status"));
+    let mut ports: Vec<u16> = ports.collect();
     let dead = coordinator(&nodes);
     let mut seen = Vec::new();
     for (node, port) in ports.iter().enumerate() {
@@ -108,17 +91,11 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
         });
         let role = if node == dead { "coordinator" } else { "voter" };
         assert_eq!(group["role"], role, "{group}");
-        assert_eq!(
-            (&group["target"], &group["waiting"]),
-            (&3.into(), &Value::Null)
-        );
+        assert_eq!(group["target"], 3);
+        assert_eq!(group["waiting"], Value::Null);
         assert_eq!(group["fenced"], false);
         assert_eq!(group["epoch"], group["term"]);
-        seen.push((
-            group["coordinator"].clone(),
-            group["cluster"].clone(),
-            group["term"].clone(),
-        ));
+        seen.push(["coordinator", "cluster", "term"].map(|name| group[name].clone()));
         assert_eq!(metric(*port, "rdzv_group_voters"), "3");
         assert_eq!(metric(*port, "rdzv_group_target_voters"), "3");
         assert_ne!(metric(*port, "rdzv_group_elections_total"), "0");
@@ -128,12 +105,10 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
         assert_eq!(voters[0]["fields"]["voters"].as_array().unwrap().len(), 3);
     }
     assert!(seen.iter().all(|of| *of == seen[0]), "{seen:?}");
-    let (before, cluster, term) = seen.remove(0);
+    let [before, cluster, term] = seen.remove(0);
     kill_machine(nodes.remove(dead));
     ports.remove(dead);
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
+    await_each(&nodes, "/2 at", 1);
     let mut now = Vec::new();
     for port in &ports {
         let group = await_group(*port, |group| {
@@ -165,10 +140,7 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
     });
     let recovered = await_events(&file(others[says.unwrap()]), "recovered", 1);
     assert_eq!(recovered[0]["fields"]["nodes"], 3);
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    gate.finish(nodes);
 }
 
 #[test]
@@ -176,33 +148,28 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
     // An agent that may be a voter learns from the coordinator meanwhile.
     for (conf, members) in [("voters=1", 1), ("voters=3", 2)] {
         let place = first_agent();
-        let directory = tempfile::tempdir().unwrap();
-        let go = directory.path().join("go");
+        let gate = Gate::new();
         let flags = ["--nnodes=2", "--status-addr=0", "--rdzv-conf", conf];
-        let mut host = start(&place, &go, &flags);
+        let host = start(&place, &gate, &flags);
         host.stderr.await_text("hosts the TCP store", 1);
-        let port = logged_port(&mut host, "status");
+        let port = logged_port(&host, "status");
         let group = await_group(port, |group| group["waiting"]["case"] == "W8");
-        assert_eq!(
-            (&group["role"], &group["target"]),
-            (&"coordinator".into(), &1.into())
-        );
+        assert_eq!(group["role"], "coordinator");
+        assert_eq!(group["target"], 1);
         assert_eq!(states(&group, &[&place.endpoint]), ["leader"]);
-        let mut other = start(&place, &go, &flags);
+        let other = start(&place, &gate, &flags);
         other.stdout.await_text("/2 at", 1);
         await_group(port, |group| {
             group["voters"].as_array().unwrap().len() == members
         });
-        let port = logged_port(&mut other, "status");
+        let port = logged_port(&other, "status");
         let group = await_group(port, |group| {
             let voters = group["voters"].as_array().map_or(0, Vec::len);
             group["coordinator"] == *place.endpoint && voters == if members == 1 { 0 } else { 2 }
         });
         let role = if members == 1 { "agent" } else { "learner" };
-        assert_eq!(
-            (&group["role"], &group["waiting"]),
-            (&role.into(), &Value::Null)
-        );
+        assert_eq!(group["role"], role);
+        assert_eq!(group["waiting"], Value::Null);
         assert!(group["cluster"].is_string(), "{group}");
         // With its keeper, and no time to hand over.
         kill_machine(host);
@@ -213,19 +180,16 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
         for part in ["[job] no coordinator at", "the workers are not touched"] {
             assert!(sentence.contains(part), "{sentence}");
         }
-        other.signal(Signal::TERM);
-        other.wait();
+        terminated(other);
     }
 }
 
 /// A store with a status page, and the port of that.
 fn store(flags: &[&str]) -> (Running, u16) {
-    let mut store = rdzv(["store", "--status-addr=0"])
-        .args(flags)
-        .env("LOGLEVEL", "INFO")
-        .start();
+    let store = rdzv(["store", "--status-addr=0"]).args(flags);
+    let store = store.env("LOGLEVEL", "INFO").start();
     store.stdout.await_text("listening on ", 1);
-    let port = logged_port(&mut store, "status");
+    let port = logged_port(&store, "status");
     (store, port)
 }
 
@@ -234,17 +198,16 @@ fn a_store_serves_the_status_of_its_group_and_does_so_when_it_was_started_again(
     let (running, port) = store(&["--host", "127.0.0.1", "--port", "0"]);
     let group = await_group(port, |group| !group.is_null());
     assert_eq!(group["role"], "coordinator");
-    assert_eq!(
-        (&group["fenced"], &group["waiting"]),
-        (&Value::Null, &Value::Null)
+    assert!(
+        group["fenced"].is_null() && group["waiting"].is_null(),
+        "{group}"
     );
     assert_eq!(get(port, "/"), (200, "store server: alive\n".to_owned()));
     assert_eq!(metric(port, "rdzv_group_voters"), "1");
     kill_service(&running);
     let again = await_group(port, |group| !group.is_null());
     assert_eq!(again["coordinator"], group["coordinator"]);
-    running.signal(Signal::TERM);
-    running.wait().expect(0);
+    terminated(running).expect(0);
 }
 
 #[test]
@@ -259,19 +222,17 @@ fn a_voter_that_is_alone_says_who_is_missing_and_a_page_that_cannot_be_served_is
     );
     assert_eq!(group["role"], Value::Null);
     let taken = format!("--status-addr={port}");
-    let ended = rdzv(["store", "--port=0", &taken]).run().expect(1);
+    let ended = rdzv(["store", "--port=0", &taken]).expect(1);
     let expected = format!("rdzv store: --status-addr 127.0.0.1:{port}: Address already in use");
-    assert!(ended.stderr.contains(&expected), "{}", ended.stderr);
-    rdzv(["store", "--status-addr=node"]).run().expect(2);
-    running.signal(Signal::TERM);
-    running.wait().expect(0);
+    ended.assert_stderr(&expected);
+    rdzv(["store", "--status-addr=node"]).expect(2);
+    terminated(running).expect(0);
 }
 
 #[test]
 fn a_node_without_a_majority_says_that_its_workers_stand_still() {
-    let place: Place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let (go, events) = (directory.path().join("go"), directory.path().join("events"));
+    let (place, gate) = (places(3), Gate::new());
+    let events = gate.path("events");
     let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let file = format!("--events-file={}", events.display());
     // Suspended workers make no progress, and do not hang.
@@ -283,10 +244,10 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
         "--status-addr=0",
         &file,
     ];
-    let mut first = start(&place, &go, &flags);
-    let others = [1, 2].map(|_| start(&place, &go, &flags[..3]));
+    let first = start(&place, &gate, &flags);
+    let others = [1, 2].map(|_| start(&place, &gate, &flags[..3]));
     first.stdout.await_text("/3 at", 1);
-    let port = logged_port(&mut first, "status");
+    let port = logged_port(&first, "status");
     let group = await_group(port, |group| group["lease_left_s"].as_f64() > Some(0.0));
     assert_eq!(group["fenced"], false, "{group}");
     let agents = others.each_ref().map(Running::agent_pid);
@@ -307,11 +268,7 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
     });
     let counted: f64 = metric(port, "rdzv_fenced_seconds_total").parse().unwrap();
     assert!(counted >= stood && stood > 0.0, "{counted} {stood}");
-    fs::write(&go, "").unwrap();
-    first.wait().expect(0);
-    for node in others {
-        node.wait().expect(0);
-    }
+    gate.finish([first].into_iter().chain(others));
 }
 
 /// Waits until the agents of a record have got many more answers.
@@ -320,11 +277,8 @@ fn await_answers(record: &Path) {
         let text = fs::read_to_string(record).unwrap_or_default();
         text.matches(" left").count() + text.matches(" status ").count()
     };
-    let (before, until) = (answers(), Instant::now() + DEADLINE);
-    while answers() < before + 100 {
-        assert!(Instant::now() < until, "agents get no answers");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+    let before = answers();
+    poll_until("answers to agents", || answers() >= before + 100);
 }
 
 /// Many agents join, leave, close and succeed in many runs while voters are killed (INV-L1).
@@ -371,7 +325,6 @@ fn answers_to_agents_while_voters_are_killed_are_linearizable() {
     let checked = checker.arg("history").arg(&record).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
     for (store, _) in stores {
-        store.signal(Signal::TERM);
-        store.wait().expect(0);
+        terminated(store).expect(0);
     }
 }

@@ -4,15 +4,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::Store as _;
+use rdzv_testing::hostile::request;
 use rustix::net::sockopt::set_socket_linger;
 
-use super::{Place, client, first_agent};
-use crate::harness::{DEADLINE, Running};
+use super::secret::{finish, nodes, start};
+use super::{client, first_agent};
+use crate::harness::{DEADLINE, Running, poll_until};
 
 /// Connections of one hostile peer.
 const CONNECTIONS: usize = 60;
@@ -62,41 +64,18 @@ impl Target {
 }
 
 /// `VALIDATE`, and a `PING` that is answered with 7.
-fn preamble() -> Vec<u8> {
-    [
-        &[0x00][..],
-        &0x3C85_F7CE_u32.to_le_bytes(),
-        &[0x0d],
-        &7_u32.to_le_bytes(),
-    ]
-    .concat()
+pub(super) fn preamble() -> Vec<u8> {
+    [request::validate(), request::ping(7)].concat()
 }
 
-fn key(name: &str) -> Vec<u8> {
-    [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat()
-}
-
-/// `WAIT` for one key.
-fn wait(name: &str) -> Vec<u8> {
-    [&[0x06][..], &1_u64.to_le_bytes(), &key(name)].concat()
-}
-
-/// `BARRIER` of so many.
-fn barrier(name: &str, size: i64) -> Vec<u8> {
-    [&[0x12][..], &key(name), &size.to_le_bytes()].concat()
-}
-
-/// `LIST_KEYS`.
-const LIST_KEYS: u8 = 0x11;
-
-fn operation(operation: &Operation) -> Vec<u8> {
+pub(super) fn operation(operation: &Operation) -> Vec<u8> {
     let mut out = Vec::new();
     operation.write(&mut out);
     out
 }
 
 /// A join of some agent in a run for so many nodes.
-fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
+pub(super) fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
     operation(&Operation::Join(Box::new(Join {
         instance: 99,
         run: run.to_owned(),
@@ -111,7 +90,7 @@ fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
     })))
 }
 
-fn someone(number: usize) -> NodeDesc {
+pub(super) fn someone(number: usize) -> NodeDesc {
     NodeDesc {
         addr: "192.0.2.9".to_owned(),
         pid: number as i64,
@@ -184,17 +163,18 @@ const HOSTILE_PEERS: &[HostilePeer] = &[
     }),
     ("replies that nobody takes", |target| {
         for _ in 0..10 {
-            target.send_as_client(&[LIST_KEYS].repeat(20_000));
+            target.send_as_client(&request::LIST_KEYS.repeat(20_000));
         }
     }),
     ("waits for what never comes", |target| {
         for number in 0..CONNECTIONS {
-            target.send_as_client(&wait(&format!("/never/{number}")));
+            let key = format!("/never/{number}");
+            target.send_as_client(&request::wait(std::iter::once(key)));
         }
     }),
     ("barriers that nobody else enters", |target| {
         for number in 0..CONNECTIONS {
-            target.send_as_client(&barrier(&format!("/barrier/{number}"), 1000));
+            target.send_as_client(&request::barrier(&format!("/barrier/{number}"), 1000));
         }
     }),
     ("agents of runs that nobody knows", |target| {
@@ -266,36 +246,19 @@ fn descriptors(agent: i32) -> usize {
         .count()
 }
 
-fn three_nodes(place: &Place) -> [(Running, std::path::PathBuf); 3] {
-    [0, 1, 2].map(|_| {
-        let job = place
-            .node(&["--nnodes=3"], "echo up; read go < go")
-            .env("LOGLEVEL", "INFO")
-            .pipe("go");
-        let go = job.path("go");
-        (job.start(), go)
-    })
-}
-
 #[test]
 fn hostile_peers_do_not_harm_a_running_job() {
     assert!(HOSTILE_PEERS.len() >= 15);
     let place = first_agent();
-    let nodes = three_nodes(&place);
-    for (node, _) in &nodes {
-        node.stdout.await_text("up\n", 1);
-    }
+    let jobs = nodes(&place, &[]);
+    let nodes = start(jobs.map(|job| job.env("LOGLEVEL", "INFO")));
     // All of them are voters before anything is counted.
-    let until = Instant::now() + DEADLINE;
     let has_voters = |node: &Running| node.stderr.so_far().contains("3 voters: ");
-    while !nodes.iter().any(|(node, _)| has_voters(node)) {
-        assert!(Instant::now() < until, "the agents do not become voters");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    poll_until("three voters", || nodes.iter().any(has_voters));
     let honest = client(&place.endpoint);
     let address: SocketAddr = place.endpoint.parse().unwrap();
     // The node that listens at the endpoint.
-    let agents = nodes.each_ref().map(|(node, _)| node.agent_pid());
+    let agents = nodes.each_ref().map(Running::agent_pid);
     let before = agents.map(|agent| (descriptors(agent), resident_bytes(agent)));
     let host = (0..3).max_by_key(|node| before[*node].0).unwrap();
     for (number, (name, attack)) in (1..).zip(HOSTILE_PEERS) {
@@ -322,11 +285,5 @@ fn hostile_peers_do_not_harm_a_running_job() {
         honest.add("/honest", 1).unwrap();
     }
     drop(honest);
-    for (_, go) in &nodes {
-        std::fs::write(go, "go\n").unwrap();
-    }
-    for (node, _) in nodes {
-        let ended = node.wait().expect(0);
-        assert_eq!(ended.stdout, "up\n", "{}", ended.stderr);
-    }
+    finish(nodes);
 }

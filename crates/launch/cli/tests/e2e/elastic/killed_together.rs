@@ -4,23 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use rdzv_testing::pids;
 use rdzv_testing::pids::{kill, wait_for_state};
-use rdzv_testing::{Authority, pids};
 use rustix::process::Signal;
 
-use super::secret::{store_with, token_file};
-use super::{PRINT_ROUND, Place, printed, store};
+use super::secret::with_tls;
+use super::{Gate, Place, await_each, store, store_with};
 use crate::harness::{DEADLINE, Running};
 
 /// Where a run would wait for those of whom nothing is heard, it waits for minutes.
 const SOON: Duration = Duration::from_secs(20);
-
-fn script(go: &std::path::Path) -> String {
-    format!(
-        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
-        go.display()
-    )
-}
 
 /// Kills the agent of a node, and its guard and keeper before they can do anything about it.
 fn kill_together(node: &Running) {
@@ -37,12 +30,9 @@ fn kill_together(node: &Running) {
 
 fn all_are_killed_and_start_again(place: &Place, flags: &[&str]) {
     let flags = [&["--nnodes=2"], flags].concat();
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let nodes = [1, 2].map(|_| place.node(&flags, &script(&go)).start());
-    for node in &nodes {
-        node.stdout.await_text("round 0 pid", 1);
-    }
+    let gate = Gate::new();
+    let nodes = place.two_nodes(&flags, &gate.script());
+    await_each(&nodes, "round 0\n", 1);
     for node in &nodes {
         kill_together(node);
     }
@@ -51,16 +41,10 @@ fn all_are_killed_and_start_again(place: &Place, flags: &[&str]) {
         assert!(node.all_gone_within(DEADLINE));
         node.wait().expect(-9);
     }
-    let nodes = [1, 2].map(|_| place.node(&flags, &script(&go)).start());
-    for node in &nodes {
-        node.stdout.await_text("round 1 pid", 1);
-    }
+    let nodes = place.two_nodes(&flags, &gate.script());
+    await_each(&nodes, "round 1\n", 1);
     assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
-        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
-    }
+    gate.finish_without_failures(nodes);
     let said = place.store.as_ref().unwrap().stderr.so_far();
     assert!(!said.contains("nothing is heard"), "{said}");
 }
@@ -74,27 +58,19 @@ fn a_job_whose_agents_were_all_killed_is_started_again_at_its_store() {
 
 #[test]
 fn the_same_over_tls() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.files("node");
-    let ca = authority.file();
-    let (_folder, token) = token_file("the token of this job, which is long");
-    let [token, certificate, key, ca] =
-        [&token, &certificate, &key, &ca].map(|path| path.to_str().unwrap());
-    let flags = ["--token-file", token, "--tls-cert", certificate];
-    let flags = [&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat();
-    let place = store_with(&flags);
-    all_are_killed_and_start_again(&place, &flags);
-    place.end();
+    with_tls("the token of this job, which is long", |flags| {
+        let place = store_with(flags);
+        all_are_killed_and_start_again(&place, flags);
+        place.end();
+    });
 }
 
 #[test]
 fn the_others_hear_of_it_as_of_the_end_of_a_process() {
     let place = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=2"];
-    let nodes = [1, 2].map(|_| place.node(&flags, &script("/nowhere".as_ref())).start());
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
+    let nodes = place.two_nodes(&flags, &Gate::new().script());
+    await_each(&nodes, "/2 at", 1);
     let [killed, other] = nodes;
     kill_together(&killed);
     other.stderr.await_text("is lost: its process has ended", 1);
@@ -131,12 +107,8 @@ fn connected_to(port: &str) -> BTreeSet<String> {
 #[test]
 fn no_other_process_has_the_connection_of_an_agent() {
     let place = store();
-    let node = place
-        .node(
-            &["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"],
-            &script("/nowhere".as_ref()),
-        )
-        .start();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
+    let node = place.node(&flags, &Gate::new().script()).start();
     node.stdout.await_text("/1 at", 1);
     let (_, port) = place.endpoint.rsplit_once(':').unwrap();
     let connected = connected_to(port);

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, Place, await_participants, first_agent, kill_node, printed, store};
+use super::{
+    PRINT_ROUND, Place, await_participants, expect_killed, first_agent, kill_node, printed, store,
+    terminated,
+};
 use crate::harness::{Running, ends_within, kill, rdzv};
 
 /// From one to three nodes. The last call is so long that a round without it is told from one with it.
 const ELASTIC: [&str; 2] = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=20"];
 
 /// Waits until a worker tells of a round of so many nodes, and returns where its workers meet.
-fn await_world(node: &mut Running, size: usize, times: usize) -> String {
+fn await_world(node: &Running, size: usize, times: usize) -> String {
     node.stdout.await_text(&format!("/{size} at "), times);
     printed(&node.stdout.so_far(), "at")
 }
@@ -29,23 +32,15 @@ fn a_late_node_joins_a_running_job() {
             "-t=1",
         ];
         let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 2 || sleep 1000");
-        let first = place
-            .node(&flags, &script)
-            .env("PET_LOCAL_ADDR", "127.0.0.2");
-        let mut first = first.start();
-        await_world(&mut first, 1, 1);
+        let at = |address: &str| place.node(&flags, &script).env("PET_LOCAL_ADDR", address);
+        let first = at("127.0.0.2").start();
+        await_world(&first, 1, 1);
         let before = Instant::now();
-        let second = place
-            .node(&flags, &script)
-            .env("PET_LOCAL_ADDR", late_address);
-        let mut second = second.start();
-        await_world(&mut first, 2, 1);
-        await_world(&mut second, 2, 1);
-        assert!(
-            before.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            before.elapsed()
-        );
+        let second = at(late_address).start();
+        await_world(&first, 2, 1);
+        await_world(&second, 2, 1);
+        let took = before.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}");
         let (first, second) = (first.wait().expect(0), second.wait().expect(0));
         assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
         assert_eq!(printed(&first.stdout, "restarts"), "0");
@@ -69,26 +64,17 @@ fn a_late_node_joins_a_running_job() {
 #[test]
 fn a_surplus_node_waits_and_ends_well_with_the_job() {
     let place = store();
-    let job = place
-        .node(&["--nnodes=2"], "echo started; cat go")
-        .pipe("go");
-    let go = job.path("go");
-    let first = job.start();
-    let second = place.node(&["--nnodes=2"], "echo started").start();
-    first.stdout.await_text("started\n", 1);
-    second.stdout.await_text("started\n", 1);
-    let surplus = place.node(&["--nnodes=2"], "exit 9").start();
+    let node = |script| place.node(&["--nnodes=2"], script).pipe("go").start();
+    let (first, second) = (node("echo started; cat go"), node("echo started"));
+    super::await_each([&first, &second], "started\n", 1);
+    let surplus = node("exit 9");
     super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
-    std::fs::write(go, "").unwrap();
+    first.write("go", "");
     first.wait().expect(0);
     second.wait().expect(0);
     let ended = surplus.wait().expect(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("has ended without needing this node"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("has ended without needing this node");
     place.end();
 }
 
@@ -97,17 +83,16 @@ fn a_surplus_node_takes_the_place_of_one_that_leaves() {
     let place = store();
     let flags = ["--nnodes=2", "--rdzv-conf=last_call_timeout=1"];
     let script = format!("{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || sleep 1000");
-    let mut nodes = [(), ()].map(|()| place.node(&flags, &script).start());
-    for node in &mut nodes {
+    let nodes = place.two_nodes(&flags, &script);
+    for node in &nodes {
         await_world(node, 2, 1);
     }
-    let mut spare = place.node(&flags, &script).start();
+    let spare = place.node(&flags, &script).start();
     super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
-    let [goes, mut stays] = nodes;
-    goes.signal(Signal::TERM);
-    goes.wait().expect(1);
-    await_world(&mut stays, 2, 2);
-    await_world(&mut spare, 2, 1);
+    let [goes, stays] = nodes;
+    terminated(goes).expect(1);
+    await_world(&stays, 2, 2);
+    await_world(&spare, 2, 1);
     stays.wait().expect(0);
     spare.wait().expect(0);
     place.end();
@@ -120,30 +105,25 @@ fn killed_ten_times(kill: impl Fn(&Running)) {
     let script = format!("{PRINT_ROUND}; sleep 1000");
     let flags = [&ELASTIC[..], &["--agent-restarts=0"]].concat();
     let node = || place.node(&flags, &script).start();
-    let mut host = node();
+    let host = node();
     await_participants(&place.endpoint, 1, |_| true);
-    let (mut stays, mut goes) = (node(), node());
+    let (stays, mut goes) = (node(), node());
     let mut worst = Duration::ZERO;
     for times in 1..=10 {
-        for node in [&mut host, &mut stays] {
-            await_world(node, 3, times);
-        }
-        await_world(&mut goes, 3, 1);
+        let others = [&host, &stays];
+        super::await_each(others, "/3 at ", times);
+        await_world(&goes, 3, 1);
         let before = Instant::now();
         kill(&goes);
-        let masters = [
-            await_world(&mut host, 2, times),
-            await_world(&mut stays, 2, times),
-        ];
+        let masters = others.map(|node| await_world(node, 2, times));
         worst = worst.max(before.elapsed());
         assert_eq!(masters[0], masters[1]);
-        assert!(goes.all_gone_within(Duration::from_secs(20)));
-        goes.wait().expect(-9);
+        expect_killed(goes);
         goes = node();
     }
     // The last call, which is for a first round, would be twenty seconds.
     assert!(worst < Duration::from_secs(10), "{worst:?}");
-    await_world(&mut goes, 3, 1);
+    await_world(&goes, 3, 1);
     for node in [goes, stays, host] {
         assert!(!ends_within(node.pid(), Duration::ZERO));
         assert_eq!(printed(&node.stdout.so_far(), "restarts"), "0");
@@ -178,16 +158,14 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
         "--agent-restarts=0",
     ];
     let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || exec sleep 1000");
-    let mut first = place.node(&flags, &script).start();
-    let second = place
-        .node(&flags, &script)
-        .env("PET_LOCAL_ADDR", "127.0.0.2");
-    let mut second = second.start();
-    await_world(&mut first, 2, 1);
-    await_world(&mut second, 2, 1);
+    let first = place.node(&flags, &script).start();
+    let second = place.node(&flags, &script);
+    let second = second.env("PET_LOCAL_ADDR", "127.0.0.2").start();
+    await_world(&first, 2, 1);
+    await_world(&second, 2, 1);
     let before = Instant::now();
     kill(second.agent_pid(), Signal::KILL);
-    await_world(&mut first, 1, 1);
+    await_world(&first, 1, 1);
     // Heartbeats are missed after 15 s.
     let elapsed = before.elapsed();
     assert!(elapsed < Duration::from_secs(14), "{elapsed:?}");
@@ -211,10 +189,7 @@ fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     // It has room for more, but not for this one, whatever the other one says of itself.
     for flags in [&elastic[..], &["--nnodes=1"]] {
         let refused = job(flags, &["true"]).wait().expect(1);
-        let last = refused.last_error_line();
-        for part in ["'true'", "'sh'", "--rdzv-id"] {
-            assert!(last.contains(part), "{part}: {last}");
-        }
+        refused.assert_last_error("", &["'true'", "'sh'", "--rdzv-id"]);
     }
     // A node of the job is taken in as ever.
     let second = job(&elastic, &["sh", "-c", &script]);

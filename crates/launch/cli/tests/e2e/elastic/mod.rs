@@ -34,14 +34,16 @@ mod verdict;
 mod voters;
 mod waiting;
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use rdzv_rendezvous_proto::{RendezvousState, codec};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
+use tempfile::TempDir;
 
-use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
+use crate::harness::{Ended, Job, Running, free_port, poll, rdzv, run_shell};
 
 /// What a worker says first: ranks, where the workers meet, restart count and round.
 const PRINT_ROUND: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
@@ -61,15 +63,20 @@ struct Place {
 
 /// A store that belongs to no agent.
 fn store() -> Place {
-    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
-    running.stdout.await_text("\n", 1);
-    let line = running.stdout.so_far();
-    let address: SocketAddr = line
-        .strip_prefix("listening on ")
-        .and_then(|address| address.trim_end().parse().ok())
-        .unwrap();
+    store_with(&[])
+}
+
+/// The same with these flags.
+fn store_with(flags: &[&str]) -> Place {
+    let store = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]);
+    serving(store.args(flags))
+}
+
+/// The place of a store that is started.
+fn serving(store: Job) -> Place {
+    let running = store.start();
     Place {
-        endpoint: address.to_string(),
+        endpoint: running.address().to_string(),
         store: Some(running),
     }
 }
@@ -94,18 +101,90 @@ impl Place {
         run_shell(&[&rendezvous, flags].concat(), script).env("PET_LOCAL_ADDR", "127.0.0.1")
     }
 
+    /// Two nodes, the first of which hosts the rendezvous if no store does.
+    fn two_nodes(&self, flags: &[&str], script: &str) -> [Running; 2] {
+        let first = self.node(flags, script).start();
+        if self.store.is_none() {
+            await_participants(&self.endpoint, 1, |_| true);
+        }
+        [first, self.node(flags, script).start()]
+    }
+
     /// The store ends well, too.
     fn end(self) {
         if let Some(store) = self.store {
-            store.signal(Signal::TERM);
-            store.wait().expect(0);
+            terminated(store).expect(0);
         }
     }
+}
+
+/// Holds workers until it is opened, by a file in a folder of its own.
+struct Gate(TempDir);
+
+impl Gate {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// A path beside the file.
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A loop of a shell that does this until the gate is open.
+    fn until_open(&self, step: &str) -> String {
+        let go = self.path("go");
+        format!("until test -e {}; do {step}; done", go.display())
+    }
+
+    /// A worker that says where it is, and ends when the gate is open.
+    fn script(&self) -> String {
+        format!("{PRINT_ROUND}; {}", self.until_open("sleep 0.05"))
+    }
+
+    fn open(&self) {
+        fs::write(self.path("go"), "").unwrap();
+    }
+
+    /// Opens the gate. All these nodes then end well.
+    fn finish(&self, nodes: impl IntoIterator<Item = Running>) -> Vec<Ended> {
+        self.open();
+        let ended = nodes.into_iter().map(|node| node.wait().expect(0));
+        ended.collect()
+    }
+
+    /// The same, and no worker has been restarted after a failure.
+    fn finish_without_failures(&self, nodes: impl IntoIterator<Item = Running>) -> Vec<Ended> {
+        let all = self.finish(nodes);
+        for ended in &all {
+            assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+        }
+        all
+    }
+}
+
+/// Waits until each of these nodes has written this to stdout so many times.
+#[track_caller]
+fn await_each<'n>(nodes: impl IntoIterator<Item = &'n Running>, text: &str, times: usize) {
+    for node in nodes {
+        node.stdout.await_text(text, times);
+    }
+}
+
+/// Sends SIGTERM to a node or store, and waits for its end.
+fn terminated(node: Running) -> Ended {
+    node.signal(Signal::TERM);
+    node.wait()
 }
 
 /// Kills an agent's launcher, if it is still there; with it goes everything that it started.
 fn kill_node(node: Running) {
     node.signal(Signal::KILL);
+    expect_killed(node);
+}
+
+/// Waits until nothing is left of a node whose launcher was killed.
+fn expect_killed(node: Running) {
     assert!(node.all_gone_within(Duration::from_secs(20)));
     node.wait().expect(-9);
 }
@@ -129,20 +208,14 @@ fn client(endpoint: &str) -> TcpStore {
 /// Waits until the state in the store is as wanted.
 fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     let store = client(endpoint);
-    let until = Instant::now() + DEADLINE;
-    loop {
+    poll(|| {
         // Absent, it becomes the text for "no state yet", as with an agent.
         let value = store.compare_set("torch.rendezvous.job", b"", codec::SENTINEL);
         let state = codec::from_value(&value.unwrap())
             .unwrap()
             .unwrap_or_default();
-        if wanted(&state) {
-            return;
-        }
-        assert!(Instant::now() < until, "{state:?}");
-        // Agents of torchrun announce no changes, so this asks at intervals.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+        if wanted(&state) { Ok(()) } else { Err(state) }
+    });
 }
 
 /// Waits until so many nodes take part, all of which are as wanted.

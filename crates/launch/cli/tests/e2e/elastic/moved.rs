@@ -1,14 +1,11 @@
 //! A store behind an address that is not its own: the next one there cannot know whether the one before has ended.
 
-use std::fs;
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::restarts::restartable_with;
-use super::{PRINT_ROUND, Place, kill_node};
+use super::{Gate, Place, await_each, kill_node, store, store_with};
 
 /// An address that stands for a server, which may be another one later on.
 struct Service {
@@ -54,25 +51,15 @@ fn pass_on(from: &TcpStream, to: &TcpStream) {
     });
 }
 
-fn script(go: &Path) -> String {
-    format!(
-        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
-        go.display()
-    )
-}
-
 #[test]
 fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
-    let first = restartable_with(&[]);
+    let first = store();
     let service = Service::of(&first);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let nodes = [1, 2].map(|_| service.place.node(&["--nnodes=2"], &script(&go)).start());
-    for node in &nodes {
-        node.stdout.await_text("round 0 pid", 1);
-    }
+    let (gate, flags) = (Gate::new(), ["--nnodes=2"]);
+    let nodes = [1, 2].map(|_| service.place.node(&flags, &gate.script()).start());
+    await_each(&nodes, "round 0\n", 1);
     kill_node(first.store.unwrap());
-    let second = restartable_with(&[]);
+    let second = store();
     service.stands_for(&second);
     let said = format!(
         "the coordinator of round 0 was at {}, which is another address than this one, and whether that one has ended \
@@ -86,11 +73,9 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
         node.stderr.await_text(said, 1);
     }
     kill_node(store);
-    let third = restartable_with(&["--recover"]);
+    let third = store_with(&["--recover"]);
     service.stands_for(&third);
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         // They have done nothing else.
         assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     }

@@ -13,8 +13,8 @@ use rdzv_testing::pids::kill;
 use rustix::process::Signal;
 
 use super::group::await_events;
-use super::{PRINT_ROUND, rounds};
-use crate::harness::{DEADLINE, Job, Running, shell};
+use super::{Gate, PRINT_ROUND, await_each, rounds, terminated};
+use crate::harness::{DEADLINE, Running, poll, poll_until, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
 
@@ -40,21 +40,17 @@ impl Machine {
 
     /// Runs a script in there.
     fn run(&self, script: &str) {
-        shell(&format!("exec {} sh -ec '{script}'", self.enter()))
-            .run()
-            .expect(0);
+        shell(&format!("exec {} sh -ec '{script}'", self.enter())).expect(0);
     }
 
-    /// An agent with a shell script, without single quotes, as its worker.
-    fn node(&self, address: &str, script: &str) -> Job {
-        let conf =
-            "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=4";
+    /// An agent of one of two nodes with these flags and a shell script, without single quotes, as its worker.
+    fn node(&self, address: &str, flags: &str, script: &str) -> Running {
         let script = format!(
-            "exec {} \"$RDZV\" run --agent-restarts=0 --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} \
-             --rdzv-id job --local-addr {address} --rdzv-conf {conf} --no-python sh -c '{script}'",
+            "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} --rdzv-id job \
+             --local-addr {address} {flags} --no-python sh -c '{script}'",
             self.enter()
         );
-        shell(&script)
+        shell(&script).start()
     }
 
     fn end(self) {
@@ -88,14 +84,18 @@ fn machines_if_possible() -> Option<(Machine, Machine)> {
     }
 }
 
+/// Flags of an agent that is missed by its heartbeats, and is not started again.
+const BY_HEARTBEATS: &str = "--agent-restarts=0 \
+    --rdzv-conf last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=4";
+
 #[test]
 fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     let Some((first, second)) = machines_if_possible() else {
         return;
     };
     let script = format!("{PRINT_ROUND}; sleep 1000");
-    let near = first.node("10.9.0.1", &script).start();
-    let far = second.node("10.9.0.2", &script).start();
+    let near = first.node("10.9.0.1", BY_HEARTBEATS, &script);
+    let far = second.node("10.9.0.2", BY_HEARTBEATS, &script);
     near.stdout.await_text("rank 0/2", 1);
     far.stdout.await_text("rank 1/2", 1);
 
@@ -108,8 +108,7 @@ fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     near.stdout.await_text("rank 0/2", 2);
     far.stdout.await_text("rank 1/2", 2);
     for node in [near, far] {
-        node.signal(Signal::TERM);
-        node.wait();
+        terminated(node);
     }
     second.end();
     first.end();
@@ -120,15 +119,9 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     let Some((first, second)) = machines_if_possible() else {
         return;
     };
-    let near = first
-        .node(
-            "10.9.0.1",
-            &format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || sleep 1000"),
-        )
-        .start();
-    let far = second
-        .node("10.9.0.2", &format!("{PRINT_ROUND}; sleep 1000"))
-        .start();
+    let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || sleep 1000");
+    let near = first.node("10.9.0.1", BY_HEARTBEATS, &script);
+    let far = second.node("10.9.0.2", BY_HEARTBEATS, &script);
     near.stdout.await_text("rank 0/2", 1);
     far.stdout.await_text("rank 1/2", 1);
 
@@ -144,29 +137,21 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     );
     // Nor does the other one hang: it names what it cannot reach.
     let ended = far.wait().expect(1);
-    let last = ended.last_error_line();
-    assert!(
-        last.starts_with("RendezvousConnectionError: ") && last.contains(ENDPOINT),
-        "{last}"
-    );
+    ended.assert_last_error("RendezvousConnectionError: ", &[ENDPOINT]);
     second.end();
     first.end();
 }
 
-/// A worker that says where it is, and ends when there is this file.
-fn until(go: &Path) -> String {
-    let go = go.display();
-    format!("{PRINT_ROUND}; until test -e {go}; do sleep 0.05; done")
-}
-
-/// An agent of this machine that is started again if it is killed, with the options that everybody has.
-fn usual_node(machine: &Machine, address: &str, script: &str) -> Running {
-    let script = format!(
-        "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} --rdzv-id job \
-         --local-addr {address} --rdzv-conf last_call_timeout=1 --no-python sh -c '{script}'",
-        machine.enter()
-    );
-    shell(&script).start()
+/// An agent on each of two machines, with the usual flags, in one round.
+fn two_usual_nodes(machines: [&Machine; 2], gate: &Gate) -> [Running; 2] {
+    let flags = "--rdzv-conf last_call_timeout=1";
+    let node = |number: usize| {
+        let address = format!("10.9.0.{}", number + 1);
+        machines[number].node(&address, flags, &gate.script())
+    };
+    let nodes = [0, 1].map(node);
+    await_each(&nodes, "/2 at", 1);
+    nodes
 }
 
 #[test]
@@ -174,13 +159,9 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     let Some((first, second)) = machines_if_possible() else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let script = until(&go);
-    let near = usual_node(&first, "10.9.0.1", &script);
-    let far = usual_node(&second, "10.9.0.2", &script);
-    near.stdout.await_text("/2 at", 1);
-    far.stdout.await_text("/2 at", 1);
+    let gate = Gate::new();
+    let nodes = two_usual_nodes([&first, &second], &gate);
+    let [near, far] = &nodes;
     second.run("ip link set cable down");
     let cut = Instant::now();
     near.stdout.await_text("/1 at", 1);
@@ -193,11 +174,8 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     assert!(said < Duration::from_secs(12), "{said:?}");
     // The cable of a machine that is back brings its node back.
     second.run("ip link set cable up");
-    near.stdout.await_text("/2 at", 2);
-    far.stdout.await_text("/2 at", 2);
-    fs::write(&go, "").unwrap();
-    near.wait().expect(0);
-    far.wait().expect(0);
+    await_each(&nodes, "/2 at", 2);
+    gate.finish(nodes);
     second.end();
     first.end();
 }
@@ -207,19 +185,12 @@ fn a_link_that_is_cut_for_a_moment_costs_nothing() {
     let Some((first, second)) = machines_if_possible() else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let script = until(&go);
-    let near = usual_node(&first, "10.9.0.1", &script);
-    let far = usual_node(&second, "10.9.0.2", &script);
-    near.stdout.await_text("/2 at", 1);
-    far.stdout.await_text("/2 at", 1);
+    let gate = Gate::new();
+    let nodes = two_usual_nodes([&first, &second], &gate);
     for _ in 0..3 {
         first.run("ip link set cable down; sleep 0.8; ip link set cable up; sleep 2");
     }
-    fs::write(&go, "").unwrap();
-    for node in [near, far] {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
     }
     second.end();
@@ -309,38 +280,25 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     let Some(network) = Network::new(3) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let script = until(&go);
+    let gate = Gate::new();
     let conf = "last_call_timeout=1,coordinator_timeout=8";
     let flags = format!("--agent-restarts=0 --nnodes 1:3 --rdzv-conf {conf}");
-    let start = |number| (number, network.node(number, &flags, &script));
-    let mut nodes = Vec::from([1, 2, 3].map(start));
-    for (_, node) in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let nodes = [1, 2, 3].map(|number| network.node(number, &flags, &gate.script()));
+    await_each(&nodes, "/3 at", 1);
     let coordinates = |node: &Running| {
         let said = node.stderr.so_far();
         said.contains("this process coordinates the rendezvous")
     };
-    let first = nodes.iter().rposition(|(_, node)| coordinates(node));
-    let (number, cut_off) = nodes.remove(first.unwrap());
-    network.set_cable(number, "down");
-    for (_, node) in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
+    let first = nodes.iter().rposition(coordinates).unwrap();
+    let mut nodes = Vec::from(nodes);
+    let cut_off = nodes.remove(first);
+    network.set_cable(first + 1, "down");
+    await_each(&nodes, "/2 at", 1);
     // It has no majority, and ends when it has waited for one.
     let ended = cut_off.wait().expect(1);
     assert_eq!(ended.stdout.matches("rank ").count(), 1, "{}", ended.stdout);
-    assert!(
-        ended.stderr.contains("knows no coordinator"),
-        "{}",
-        ended.stderr
-    );
-    fs::write(&go, "").unwrap();
-    for (_, node) in nodes {
-        node.wait().expect(0);
-    }
+    ended.assert_stderr("knows no coordinator");
+    gate.finish(nodes);
     network.end();
 }
 
@@ -349,14 +307,10 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let script = until(&go);
+    let gate = Gate::new();
     // Its sockets are for all addresses, so they do not say which of the places it has.
-    let nodes = [1, 2, 3].map(|number| network.node(number, "--nnodes 3", &script));
-    for node in &nodes {
-        node.stdout.await_text("round 0\n", 1);
-    }
+    let nodes = [1, 2, 3].map(|number| network.node(number, "--nnodes 3", &gate.script()));
+    await_each(&nodes, "round 0\n", 1);
     // Without the places of two of three, nobody would decide any more.
     for (round, killed) in [(1, 2), (2, 1)] {
         kill(nodes[killed].agent_pid(), Signal::KILL);
@@ -368,10 +322,7 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
             node.stdout.await_text(&format!("round {round}\n"), 1);
         }
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    gate.finish(nodes);
     network.end();
 }
 
@@ -392,15 +343,14 @@ fn stamps_in(file: &Path, round: u64) -> Vec<u128> {
 
 /// The first of them, once there is one.
 fn first_stamp(file: &Path, round: u64) -> u128 {
-    let until = Instant::now() + DEADLINE;
-    loop {
-        if let Some(first) = stamps_in(file, round).first() {
-            return *first;
-        }
-        assert!(Instant::now() < until, "no worker writes in round {round}");
-        // The worker says which round it is in before it writes.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    // The worker says which round it is in before it writes.
+    poll(|| {
+        let stamps = stamps_in(file, round);
+        stamps
+            .first()
+            .copied()
+            .ok_or("no worker writes in this round")
+    })
 }
 
 /// Nanoseconds since the epoch.
@@ -409,12 +359,19 @@ fn now() -> u128 {
     now.unwrap().as_nanos()
 }
 
-/// A worker that says where it is, and then writes its round and the time into a file until there is the other file.
-fn stamping(go: &Path, file: &Path) -> String {
-    let (go, file) = (go.display(), file.display());
-    format!(
-        "{PRINT_ROUND}; until test -e {go}; do echo $RDZV_ROUND $(date +%s%N) >> {file}; sleep 0.02; done"
-    )
+/// A worker that says where it is, and then writes its round and the time into a file until the gate is open.
+fn stamping(gate: &Gate, file: &Path) -> String {
+    let write = format!(
+        "echo $RDZV_ROUND $(date +%s%N) >> {}; sleep 0.02",
+        file.display()
+    );
+    format!("{PRINT_ROUND}; {}", gate.until_open(&write))
+}
+
+/// Flags of a node whose events go into this file.
+fn with_events(file: &Path) -> String {
+    let file = file.display();
+    format!("--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {file}")
 }
 
 #[test]
@@ -432,17 +389,12 @@ fn cut_nodes_off(endpoints: usize) {
     let Some(network) = Network::new(3) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let file = |number: usize| directory.path().join(format!("stamps{number}"));
-    let events = |number: usize| directory.path().join(format!("events{number}"));
+    let gate = Gate::new();
+    let file = |number: usize| gate.path(&format!("stamps{number}"));
+    let events = |number: usize| gate.path(&format!("events{number}"));
     let start = |number| {
-        let events = events(number);
-        let flags = format!(
-            "--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {}",
-            events.display()
-        );
-        network.node_at(endpoints, number, &flags, &stamping(&go, &file(number)))
+        let (flags, script) = (with_events(&events(number)), stamping(&gate, &file(number)));
+        network.node_at(endpoints, number, &flags, &script)
     };
     let mut nodes = vec![start(1)];
     // With one endpoint, the first agent hosts it.
@@ -450,9 +402,7 @@ fn cut_nodes_off(endpoints: usize) {
         .stderr
         .await_text("TCP store", 2 - endpoints.min(2));
     nodes.extend([2, 3].map(start));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    await_each(&nodes, "/3 at", 1);
     // First one that is not the coordinator, then the one that is.
     let mut last_round = 0;
     for cut in 0..rounds() {
@@ -516,10 +466,8 @@ fn cut_nodes_off(endpoints: usize) {
         let again = stamps_in(&file(cut_off + 1), before);
         assert_eq!(again.last(), Some(&last));
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
-        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
+    for ended in gate.finish(nodes) {
+        ended.assert_stdout("restarts 0");
     }
     network.end();
 }
@@ -529,21 +477,13 @@ fn a_cut_of_two_seconds_costs_no_round() {
     let Some(network) = Network::new(3) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let events = |number: usize| directory.path().join(format!("events{number}"));
-    let start = |number| {
-        let events = events(number);
-        let flags = format!(
-            "--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {}",
-            events.display()
-        );
-        network.node_at(1, number, &flags, &until(&go))
-    };
-    let nodes = [1, 2, 3].map(start);
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let gate = Gate::new();
+    let events = |number: usize| gate.path(&format!("events{number}"));
+    let nodes = [1, 2, 3].map(|number| {
+        let flags = with_events(&events(number));
+        network.node_at(1, number, &flags, &gate.script())
+    });
+    await_each(&nodes, "/3 at", 1);
     for number in [2, 1] {
         for file in [1, 2, 3].map(events) {
             await_fence(&file);
@@ -555,9 +495,7 @@ fn a_cut_of_two_seconds_costs_no_round() {
     }
     // A node that was lost would be noticed by then.
     std::thread::park_timeout(Duration::from_secs(4));
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
     }
     network.end();
@@ -565,11 +503,8 @@ fn a_cut_of_two_seconds_costs_no_round() {
 
 /// Waits until the last event about the fence of a node says that it is on.
 fn await_fence(file: &Path) {
-    let begun = Instant::now();
-    while count_events(file, "fence_on") <= count_events(file, "fence_off") {
-        assert!(begun.elapsed() < DEADLINE, "the fence is not on");
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
+    let is_on = || count_events(file, "fence_on") > count_events(file, "fence_off");
+    poll_until("the fence is on", is_on);
 }
 
 /// Number of events with this name in a file.
@@ -629,11 +564,10 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
     let Some(network) = Network::new(5) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let files = [0, 1, 2, 3, 4].map(|number| directory.path().join(format!("stamps{number}")));
+    let gate = Gate::new();
+    let files = [0, 1, 2, 3, 4].map(|number| gate.path(&format!("stamps{number}")));
     let flags = "--nnodes 3:5 --rdzv-conf last_call_timeout=1";
-    let start = |number: usize| network.node(number + 1, flags, &stamping(&go, &files[number]));
+    let start = |number: usize| network.node(number + 1, flags, &stamping(&gate, &files[number]));
     let nodes = [0, 1, 2, 3, 4].map(start);
     let all = [(0..5).collect()];
     // The voters are complete again by then.
@@ -664,10 +598,8 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
         assert!(healed == round || left > 0, "{name}");
         round = healed;
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
-        assert!(ended.stdout.contains("restarts 0"), "{}", ended.stdout);
+    for ended in gate.finish(nodes) {
+        ended.assert_stdout("restarts 0");
     }
     let mut times = BTreeMap::new();
     for (round, at) in files.iter().flat_map(|file| stamps(file)) {

@@ -1,244 +1,213 @@
 //! A job with one endpoint, whose agents become voters by themselves.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 use super::group::await_events;
-use super::voters::{CONF, job_of, kill_machine, start};
-use super::{Place, first_agent, printed, rounds};
+use super::voters::{CONF, job_of, kill_machine};
+use super::{Gate, Place, await_each, expect_killed, first_agent, rounds, terminated};
 use crate::harness::{Job, Running, kill};
 
-/// Flags of a node, whose agent is started again as often as it is killed here.
-fn flags<'a>(nnodes: &'a str, conf: &'a str) -> [&'a str; 6] {
-    let restarts = ["--max-restarts=1", "--agent-restarts=1000000"];
-    [
-        "--nnodes",
-        nnodes,
-        "--rdzv-conf",
-        conf,
-        restarts[0],
-        restarts[1],
-    ]
+/// A job of a number of nodes, whose workers say where they are and end when the gate is open.
+struct Group {
+    place: Place,
+    gate: Gate,
+    nnodes: &'static str,
 }
 
-/// A node on the machine of the endpoint, whose worker says where it is, and ends when it is told to.
-fn node(place: &Place, go: &Path, nnodes: &str) -> Running {
-    start(place, go, &flags(nnodes, CONF))
-}
-
-/// The same on another machine.
-fn node_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Running {
-    job_elsewhere(place, go, nnodes).start()
-}
-
-fn job_elsewhere(place: &Place, go: &Path, nnodes: &str) -> Job {
-    let conf = format!("{CONF},is_host=false");
-    job_of(place, go, &flags(nnodes, &conf))
-}
-
-/// Nodes in one round, the first of them with the coordinator, each on a machine of its own.
-fn nodes(place: &Place, go: &Path, nnodes: &str, count: usize) -> Vec<Running> {
-    let mut nodes = vec![node(place, go, nnodes)];
-    nodes[0].stderr.await_text("hosts the TCP store", 1);
-    nodes.extend((1..count).map(|_| node_elsewhere(place, go, nnodes)));
-    for node in &nodes {
-        node.stdout.await_text(&format!("/{count} at"), 1);
+impl Group {
+    fn new(nnodes: &'static str) -> Self {
+        let (place, gate) = (first_agent(), Gate::new());
+        Self {
+            place,
+            gate,
+            nnodes,
+        }
     }
-    nodes
-}
 
-/// A job of so many nodes in one round, whose workers end when a file is there. The folder of that is the last.
-fn job(nnodes: &str, count: usize) -> (Place, Vec<Running>, PathBuf, TempDir) {
-    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
-    let go = folder.path().join("go");
-    let nodes = nodes(&place, &go, nnodes, count);
-    (place, nodes, go, folder)
-}
+    /// A node with this rendezvous, whose agent is started again as often as it is killed here.
+    fn job(&self, conf: &str) -> Job {
+        let restarts = ["--max-restarts=1", "--agent-restarts=1000000"];
+        let flags = ["--nnodes", self.nnodes, "--rdzv-conf", conf];
+        job_of(&self.place, &self.gate, &[&flags[..], &restarts].concat())
+    }
 
-/// Waits until the nodes end well, with no failure of a worker.
-fn expect_success(nodes: Vec<Running>, go: &Path) {
-    fs::write(go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
-        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
+    /// A node on the machine of the endpoint.
+    fn node(&self) -> Running {
+        self.job(CONF).start()
+    }
+
+    /// A node on another machine.
+    fn job_elsewhere(&self) -> Job {
+        self.job(&format!("{CONF},is_host=false"))
+    }
+
+    fn node_elsewhere(&self) -> Running {
+        self.job_elsewhere().start()
+    }
+
+    /// Nodes in one round behind the one that hosts the rendezvous, each on a machine of its own.
+    fn complete(&self, host: Running, count: usize) -> Vec<Running> {
+        host.stderr.await_text("hosts the TCP store", 1);
+        let mut nodes = vec![host];
+        nodes.extend((1..count).map(|_| self.node_elsewhere()));
+        await_each(&nodes, &format!("/{count} at"), 1);
+        nodes
+    }
+
+    /// The same with all voters that there are to be.
+    fn nodes_of_voters(&self, count: usize) -> Vec<Running> {
+        let nodes = self.complete(self.node(), count);
+        nodes[0].stderr.await_text("3 voters: ", 1);
+        nodes
     }
 }
 
 #[test]
 fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_back() {
-    let (place, mut nodes, go, _folder) = job("2:3", 3);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("2:3");
+    let mut nodes = group.nodes_of_voters(3);
     kill_machine(nodes.remove(0));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
+    await_each(&nodes, "/2 at", 1);
     // It begins anew at the endpoint, and gives that up.
-    let new = node(&place, &go, "2:3");
+    let new = group.node();
     new.stderr.await_text("its own, which had no round, up", 1);
+    await_each(&nodes, "/3 at", 2);
+    new.stdout.await_text("/3 at", 1);
     nodes.push(new);
-    for node in &nodes[..2] {
-        node.stdout.await_text("/3 at", 2);
-    }
-    nodes[2].stdout.await_text("/3 at", 1);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn a_new_node_on_another_machine_finds_a_job_that_goes_on_without_its_endpoint_at_a_known_voter() {
-    let (place, mut nodes, go, _folder) = job("2:3", 3);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("2:3");
+    let mut nodes = group.nodes_of_voters(3);
     let said = nodes[0].stderr.so_far();
-    let voters = said
-        .lines()
-        .rev()
-        .find_map(|line| line.split_once("3 voters: "));
-    let (_, voters) = voters.unwrap();
+    let (_, voters) = said.rsplit_once("3 voters: ").unwrap();
     let (voters, _) = voters.split_once(';').unwrap();
     let known_voters = voters.replace(' ', "");
     kill_machine(nodes.remove(0));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
-    let new = job_elsewhere(&place, &go, "2:3").env("RDZV_CONTACT_POINTS", &known_voters);
-    nodes.push(new.start());
+    await_each(&nodes, "/2 at", 1);
+    let new = group.job_elsewhere();
+    nodes.push(new.env("RDZV_CONTACT_POINTS", &known_voters).start());
     nodes[2].stdout.await_text("/3 at", 1);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn the_fence_is_on_while_there_are_three_voters() {
-    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
-    let (go, events) = (folder.path().join("go"), folder.path().join("events"));
-    let file = format!("--events-file={}", events.display());
-    let own = [&flags("1:3", CONF)[..], &[&file]].concat();
-    let mut nodes = vec![start(&place, &go, &own)];
-    nodes[0].stderr.await_text("hosts the TCP store", 1);
-    nodes.extend((1..3).map(|_| node_elsewhere(&place, &go, "1:3")));
-    nodes[0].stdout.await_text("/3 at", 1);
+    let group = Group::new("1:3");
+    let events = group.gate.path("events");
+    let host = group
+        .job(CONF)
+        .env("PET_EVENTS_FILE", events.to_str().unwrap());
+    let mut nodes = group.complete(host.start(), 3);
     await_events(&events, "fence_on", 1);
-    let last = nodes.pop().unwrap();
-    last.signal(Signal::TERM);
-    last.wait();
+    terminated(nodes.pop().unwrap());
     await_events(&events, "fence_off", 1);
     nodes[0].stdout.await_text("/2 at", 1);
-    nodes.push(node_elsewhere(&place, &go, "1:3"));
+    nodes.push(group.node_elsewhere());
     nodes[0].stdout.await_text("/3 at", 2);
     await_events(&events, "fence_on", 2);
     for said in ["the fence is off", "the fence is on"] {
         nodes[0].stderr.await_text(said, 1);
     }
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn of_two_nodes_the_one_with_the_coordinator_may_end_in_order() {
-    let (place, mut nodes, go, _folder) = job("1:2", 2);
+    let group = Group::new("1:2");
+    let mut nodes = group.complete(group.node(), 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
-    let first = nodes.remove(0);
-    first.signal(Signal::TERM);
-    first.wait();
+    terminated(nodes.remove(0));
     nodes[0].stdout.await_text("/1 at", 1);
     let said = "this process coordinates the rendezvous in place of";
     assert!(nodes[0].stderr.so_far().contains(said));
-    nodes.push(node(&place, &go, "1:2"));
+    nodes.push(group.node());
     nodes[0].stdout.await_text("/2 at", 2);
     nodes[1].stdout.await_text("/2 at", 1);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn the_keeper_of_the_only_voter_may_be_killed() {
-    let (_, mut nodes, go, _folder) = job("1:2", 2);
+    let group = Group::new("1:2");
+    let mut nodes = group.complete(group.node(), 2);
     nodes[0].stderr.await_text("if it ends in order, ", 1);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
     nodes[0].stdout.await_text("/1 at", 1);
-    assert!(first.all_gone_within(Duration::from_secs(20)));
-    first.wait().expect(-9);
-    expect_success(nodes, &go);
+    expect_killed(first);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn all_agents_may_be_killed_at_once() {
-    let (_, nodes, go, _folder) = job("3", 3);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("3");
+    let nodes = group.nodes_of_voters(3);
     for node in &nodes {
         kill(node.agent_pid(), Signal::KILL);
     }
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 2);
-    }
+    await_each(&nodes, "/3 at", 2);
     let said = "this process goes on from its note";
     let screens: Vec<String> = nodes.iter().map(|node| node.stderr.so_far()).collect();
     let goes_on = screens.iter().filter(|screen| screen.contains(said));
     assert_eq!(goes_on.count(), 1, "{screens:#?}");
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
-    let (_, nodes, go, _folder) = job("3", 3);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("3");
+    let nodes = group.nodes_of_voters(3);
     for round in 0..rounds() {
         kill(nodes[round % 3].agent_pid(), Signal::KILL);
-        for node in &nodes {
-            node.stdout.await_text("/3 at", round + 2);
-        }
+        await_each(&nodes, "/3 at", round + 2);
     }
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn an_agent_that_was_asked_to_vote_and_killed_before_it_did_votes_later() {
-    let (_, nodes, go, _folder) = job("4", 4);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("4");
+    let nodes = group.nodes_of_voters(4);
     // One of these three does not vote, at first and after each death.
     for (round, node) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
         kill(nodes[node].agent_pid(), Signal::KILL);
-        for node in &nodes {
-            node.stdout.await_text("/4 at", round + 2);
-        }
+        await_each(&nodes, "/4 at", round + 2);
     }
     nodes[0].stderr.await_text("3 voters: ", 5);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while_it_had_the_port() {
-    let (place, mut nodes, go, _folder) = job("2:3", 3);
-    nodes[0].stderr.await_text("3 voters: ", 1);
+    let group = Group::new("2:3");
+    let mut nodes = group.nodes_of_voters(3);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
     // Its agent has the port for a moment longer.
-    nodes.push(node(&place, &go, "2:3"));
+    nodes.push(group.node());
     nodes[2].stdout.await_text("/3 at", 1);
-    assert!(first.all_gone_within(Duration::from_secs(20)));
-    first.wait().expect(-9);
+    expect_killed(first);
     kill_machine(nodes.remove(0));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
-    nodes.push(node_elsewhere(&place, &go, "2:3"));
+    await_each(&nodes, "/2 at", 1);
+    nodes.push(group.node_elsewhere());
     nodes[2].stdout.await_text("/3 at", 1);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }
 
 #[test]
 fn a_new_node_finds_the_group_by_an_agent_that_shares_the_machine_of_the_endpoint() {
-    let (place, folder) = (first_agent(), tempfile::tempdir().unwrap());
-    let go = folder.path().join("go");
-    let mut nodes = nodes(&place, &go, "2:3", 2);
-    nodes.push(node(&place, &go, "2:3"));
+    let group = Group::new("2:3");
+    let mut nodes = group.complete(group.node(), 2);
+    nodes.push(group.node());
     nodes[0].stderr.await_text("3 voters: ", 1);
     kill_machine(nodes.remove(0));
     nodes[1]
         .stderr
         .await_text("this node tells new ones there", 1);
-    nodes.push(node_elsewhere(&place, &go, "2:3"));
+    nodes.push(group.node_elsewhere());
     nodes[2].stdout.await_text("/3 at", 1);
-    expect_success(nodes, &go);
+    group.gate.finish_without_failures(nodes);
 }

@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::coordinator::wire::{Join, Operation};
-use rdzv_rendezvous_proto::{NodeDesc, Settings};
+use rdzv_rendezvous_proto::coordinator::wire::Operation;
 use rdzv_store::{Credentials, Store as _, TcpStore, TcpStoreOptions, Token};
 use rdzv_testing::Authority;
+use rdzv_testing::hostile::request;
 use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH, PROOF_LENGTH};
 use tempfile::TempDir;
 
-use super::{Place, first_agent, store};
+use super::hostile_peers::{join, operation, preamble, someone};
+use super::{Place, first_agent, store, store_with};
 use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 
 const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
@@ -40,76 +41,41 @@ fn credentials(text: &str) -> Credentials {
     }
 }
 
-/// Three nodes whose workers wait, and their pipes.
-fn start(nodes: [Job; 3]) -> [(Running, PathBuf); 3] {
-    let nodes = nodes.map(|job| {
-        let job = job.pipe("go");
-        let go = job.path("go");
-        (job.start(), go)
-    });
-    for (node, _) in &nodes {
+/// Runs a test with the flags of a job that has a token and certificates.
+pub(super) fn with_tls(token: &str, test: impl FnOnce(&[&str])) {
+    let (authority, (_folder, token)) = (Authority::new(), token_file(token));
+    let (certificate, key) = authority.files("node");
+    let ca = authority.file();
+    let [token, certificate, key, ca] =
+        [&token, &certificate, &key, &ca].map(|path| path.to_str().unwrap());
+    let flags = ["--token-file", token, "--tls-cert", certificate];
+    test(&[&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat());
+}
+
+/// Three nodes whose workers wait.
+pub(super) fn start(nodes: [Job; 3]) -> [Running; 3] {
+    let nodes = nodes.map(|job| job.pipe("go").start());
+    for node in &nodes {
         assert!(node.says_before_it_ends("up\n"), "{}", node.stderr.so_far());
     }
     nodes
 }
 
 /// Lets the workers go: each has been started once, and all end well.
-fn finish(nodes: [(Running, PathBuf); 3]) {
-    for (_, go) in &nodes {
-        fs::write(go, "go\n").unwrap();
+pub(super) fn finish(nodes: [Running; 3]) {
+    for node in &nodes {
+        node.write("go", "go\n");
     }
-    for (node, _) in nodes {
+    for node in nodes {
         let ended = node.wait().expect(0);
         assert_eq!(ended.stdout, "up\n", "{}", ended.stderr);
     }
-}
-
-/// The first bytes of a client that proves nothing.
-fn preamble() -> Vec<u8> {
-    let magic = 0x3C85_F7CE_u32.to_le_bytes();
-    [&[0x00][..], &magic, &[0x0d], &7_u32.to_le_bytes()].concat()
-}
-
-fn operation(operation: &Operation) -> Vec<u8> {
-    let mut out = Vec::new();
-    operation.write(&mut out);
-    out
-}
-
-fn join(pid: i64) -> Vec<u8> {
-    operation(&Operation::Join(Box::new(Join {
-        instance: 99,
-        run: "job".to_owned(),
-        node: NodeDesc {
-            addr: "192.0.2.9".to_owned(),
-            pid,
-            local_id: 0,
-        },
-        settings: Settings::new(3, 3),
-        role: "default".to_owned(),
-        local_world_size: 1,
-        program: None,
-        attempt: None,
-        replaces: Vec::new(),
-        from: None,
-    })))
 }
 
 fn close() -> Vec<u8> {
     operation(&Operation::Close {
         run: "job".to_owned(),
     })
-}
-
-fn set(key: &str, value: &[u8]) -> Vec<u8> {
-    let length = |bytes: &[u8]| (bytes.len() as u64).to_le_bytes();
-    let key = key.as_bytes();
-    [&[1][..], &length(key), key, &length(value), value].concat()
-}
-
-fn one_key(opcode: u8, key: &str) -> Vec<u8> {
-    let length = (key.len() as u64).to_le_bytes();
-    [&[opcode][..], &length, key.as_bytes()].concat()
 }
 
 const STATE: &str = "/torch.rendezvous.job";
@@ -125,21 +91,22 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         port: 9,
     });
     let leave = operation(&Operation::Leave);
+    let join = |pid| join("job", someone(pid), 3);
     vec![
-        ("read", one_key(5, STATE)),
+        ("read", request::get(STATE)),
         ("close", close()),
         ("join", join(1)),
         ("join and fail", [join(2), failed.clone()].concat()),
         ("flap", [join(3), leave.clone(), join(3), leave].concat()),
-        ("delete", one_key(8, STATE)),
-        ("overwrite the state", set(STATE, b"nothing")),
+        ("delete", request::delete(STATE)),
+        ("overwrite the state", request::set(STATE, "nothing")),
         ("hijack MASTER_ADDR", [join(4), master].concat()),
         (
             "hijack MASTER_ADDR by its key",
-            set("/torch.rendezvous.job.0/MASTER_ADDR", b"192.0.2.9"),
+            request::set("/torch.rendezvous.job.0/MASTER_ADDR", "192.0.2.9"),
         ),
         ("forge a report", [join(5), failed].concat()),
-        ("fill the memory", set("/fill", &vec![0; 4 << 20])),
+        ("fill the memory", request::set("/fill", vec![0; 4 << 20])),
     ]
 }
 
@@ -154,7 +121,7 @@ fn answer(endpoint: &str, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn nodes(place: &Place, flags: &[&str]) -> [Job; 3] {
+pub(super) fn nodes(place: &Place, flags: &[&str]) -> [Job; 3] {
     [0, 1, 2].map(|_| place.node(&[&["--nnodes=3"], flags].concat(), WAITS))
 }
 
@@ -237,7 +204,7 @@ fn without_a_token_the_same_bytes_end_the_job() {
     let place = first_agent();
     let nodes = start(nodes(&place, &[]));
     answer_one(&place.endpoint, &[preamble(), close()].concat());
-    for (node, _) in nodes {
+    for node in nodes {
         assert_ne!(node.wait().code(), 0);
     }
 }
@@ -272,34 +239,18 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     let flags = ["--nnodes=1", "--token-file", ours.to_str().unwrap()];
     let ended = place.node(&flags, "true").run();
     assert_ne!(ended.code(), 0);
-    assert!(
-        ended.stderr.contains("this store has no job token"),
-        "{}",
-        ended.stderr
-    );
+    ended.assert_stderr("this store has no job token");
     place.end();
-}
-
-/// A store with these flags.
-pub(super) fn store_with(flags: &[&str]) -> Place {
-    let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"])
-        .args(flags)
-        .start();
-    running.stdout.await_text("\n", 1);
-    let line = running.stdout.so_far();
-    let address = line.strip_prefix("listening on ").unwrap().trim_end();
-    Place {
-        endpoint: address.to_owned(),
-        store: Some(running),
-    }
 }
 
 /// Whether a file of `/proc`, or any other, has the token in it.
 fn has_token(path: &Path) -> bool {
-    let bytes = fs::read(path).unwrap_or_default();
-    bytes
-        .windows(SECRET.len())
-        .any(|part| part == SECRET.as_bytes())
+    contains_token(&fs::read(path).unwrap_or_default())
+}
+
+fn contains_token(bytes: &[u8]) -> bool {
+    let mut parts = bytes.windows(SECRET.len());
+    parts.any(|part| part == SECRET.as_bytes())
 }
 
 /// Whether the token is in the memory of a process, of which a core file would be made.
@@ -308,21 +259,17 @@ fn memory_has_token(pid: i32) -> bool {
     let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else {
         return false;
     };
-    maps.lines()
-        .filter(|line| {
-            line.split(' ')
-                .nth(1)
-                .is_some_and(|mode| mode.starts_with("rw"))
-        })
-        .any(|line| {
-            let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
-            let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
-            let mut bytes = vec![0; (to - from) as usize];
-            let read = memory.read_at(&mut bytes, from).unwrap_or(0);
-            bytes[..read]
-                .windows(SECRET.len())
-                .any(|part| part == SECRET.as_bytes())
-        })
+    maps.lines().any(|line| {
+        let mut fields = line.split([' ', '-']);
+        let [from, to, mode] = [(); 3].map(|()| fields.next().unwrap());
+        if !mode.starts_with("rw") {
+            return false;
+        }
+        let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let mut bytes = vec![0; (to - from) as usize];
+        let read = memory.read_at(&mut bytes, from).unwrap_or(0);
+        contains_token(&bytes[..read])
+    })
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
@@ -339,25 +286,11 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn the_token_is_found_in_no_process_and_in_no_text() {
-    let job = run_shell(
-        &[
-            "--nproc-per-node=2",
-            "--token-file=token",
-            "--log-dir=logs",
-            "-t3",
-            "--events-file=events",
-            "--report=report.json",
-            "--status-addr=127.0.0.1:0",
-            "--event-log-handler=console",
-        ],
-        "env; echo up; read go < go; exit 3",
-    );
-    let job = job
-        .file("token", SECRET)
-        .pipe("go")
-        .env("LOGLEVEL", "DEBUG");
-    let (go, folder) = (job.path("go"), job.path(""));
-    let running = job.start();
+    let flags = "--nproc-per-node=2 --token-file=token --log-dir=logs -t3 --events-file=events \
+        --report=report.json --status-addr=127.0.0.1:0 --event-log-handler=console";
+    let job = run_shell(flags, "env; echo up; read go < go; exit 3");
+    let job = job.file("token", SECRET).pipe("go");
+    let running = job.env("LOGLEVEL", "DEBUG").start();
     running.stdout.await_text("up\n", 2);
     assert_processes_are_clean(&running);
     let told = running.stderr.so_far();
@@ -370,18 +303,13 @@ fn the_token_is_found_in_no_process_and_in_no_text() {
         assert!(!String::from_utf8_lossy(&text).contains(SECRET), "{page}");
     }
     // Both workers open the pipe.
-    fs::write(&go, "go\ngo\n").unwrap();
-    let ended = running.wait();
-    assert_eq!(ended.code(), 1);
-    assert!(
-        ended.stdout.contains("RDZV_JOB_TOKEN_FILE="),
-        "{}",
-        ended.stdout
-    );
+    running.write("go", "go\ngo\n");
+    let ended = running.wait().expect(1);
+    ended.assert_stdout("RDZV_JOB_TOKEN_FILE=");
     for text in [&ended.stdout, &ended.stderr] {
         assert!(!text.contains(SECRET), "{text}");
     }
-    let files = files_below(&folder);
+    let files = files_below(&ended.path(""));
     assert!(files.len() > 4, "{files:?}");
     for file in files.iter().filter(|file| !file.ends_with("token")) {
         assert!(!has_token(file), "{}", file.display());
@@ -392,22 +320,15 @@ fn the_token_is_found_in_no_process_and_in_no_text() {
 fn an_explanation_has_the_path_of_the_token_alone() {
     for form in ["--explain", "--explain=json"] {
         let job = run_shell(&[form], "true").env("RDZV_JOB_TOKEN", SECRET);
-        let folder = job.path("");
-        let ended = job.run().expect(0);
-        assert!(
-            ended.stdout.contains("RDZV_JOB_TOKEN_FILE"),
-            "{}",
-            ended.stdout
-        );
+        let ended = job.expect(0);
+        ended.assert_stdout("RDZV_JOB_TOKEN_FILE");
         assert!(!(ended.stdout.clone() + &ended.stderr).contains(SECRET));
-        assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
+        assert!(ended.files_below(".").is_empty());
     }
     // A command that reads no token leaves no copy of it.
-    let job = rdzv(["env"]).env("RDZV_JOB_TOKEN", SECRET);
-    let folder = job.path("");
-    let ended = job.run().expect(0);
+    let ended = rdzv(["env"]).env("RDZV_JOB_TOKEN", SECRET).expect(0);
     assert!(!ended.stdout.contains(SECRET));
-    assert_eq!(files_below(&folder), [] as [PathBuf; 0]);
+    assert!(ended.files_below(".").is_empty());
 }
 
 fn assert_processes_are_clean(running: &Running) {
@@ -424,67 +345,45 @@ fn assert_processes_are_clean(running: &Running) {
 
 #[test]
 fn a_token_in_a_variable_is_put_into_a_private_file_that_is_removed() {
-    let job = run_shell(
-        &[],
-        "env; ls -l $RDZV_JOB_TOKEN_FILE; cat $RDZV_JOB_TOKEN_FILE > seen; echo up; read go < go",
-    );
-    let job = job.env("RDZV_JOB_TOKEN", SECRET).pipe("go");
-    let (go, seen, folder) = (job.path("go"), job.path("seen"), job.path(""));
-    let running = job.start();
+    let script =
+        "env; ls -l $RDZV_JOB_TOKEN_FILE; cat $RDZV_JOB_TOKEN_FILE > seen; echo up; read go < go";
+    let job = run_shell("", script).pipe("go");
+    let running = job.env("RDZV_JOB_TOKEN", SECRET).start();
     running.stdout.await_text("up\n", 1);
-    assert_eq!(fs::read_to_string(seen).unwrap(), SECRET);
+    assert_eq!(fs::read_to_string(running.path("seen")).unwrap(), SECRET);
     assert_processes_are_clean(&running);
-    fs::write(&go, "go\n").unwrap();
+    running.write("go", "go\n");
     let ended = running.wait().expect(0);
-    assert!(ended.stdout.contains("-rw------- "), "{}", ended.stdout);
+    ended.assert_stdout("-rw------- ");
     assert!(
         !ended.stdout.contains("RDZV_TOKEN_COPY"),
         "{}",
         ended.stdout
     );
-    let left = files_below(&folder);
+    let left = files_below(&ended.path(""));
     assert!(left.iter().all(|file| file.ends_with("seen")), "{left:?}");
 }
 
 #[test]
 fn three_nodes_meet_over_tls() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.files("node");
-    let (_folder, token) = token_file(SECRET);
-    let ca = authority.file();
-    let flags = [
-        "--token-file",
-        token.to_str().unwrap(),
-        "--tls-cert",
-        certificate.to_str().unwrap(),
-        "--tls-key",
-        key.to_str().unwrap(),
-        "--tls-ca",
-        ca.to_str().unwrap(),
-    ];
-    let place = first_agent();
-    let started = start(nodes(&place, &flags));
-    let answered = answer(&place.endpoint, &[preamble(), close()].concat());
-    assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
-    finish(started);
+    with_tls(SECRET, |flags| {
+        let place = first_agent();
+        let started = start(nodes(&place, flags));
+        let answered = answer(&place.endpoint, &[preamble(), close()].concat());
+        assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
+        finish(started);
+    });
 }
 
 #[test]
 fn static_nodes_with_a_token_keep_their_keys_from_workers() {
     let (_folder, token) = token_file(SECRET);
     let port = free_port().to_string();
+    let token = token.to_str().unwrap();
+    let usual = ["--nnodes=3", "--rdzv-id=job", "--token-file", token];
     let nodes = ["0", "1", "2"].map(|rank| {
-        let flags = [
-            "--nnodes=3",
-            "--rdzv-id=job",
-            "--node-rank",
-            rank,
-            "--master-port",
-            &port,
-            "--token-file",
-            token.to_str().unwrap(),
-        ];
-        run_shell(&flags, WAITS)
+        let own = ["--node-rank", rank, "--master-port", &port];
+        run_shell(&[usual, own].concat(), WAITS)
     });
     let nodes = start(nodes);
     let worker =
@@ -506,43 +405,26 @@ fn static_nodes_with_a_token_keep_their_keys_from_workers() {
 #[test]
 fn a_token_that_cannot_be_used_is_a_usage_error() {
     let job = run_shell(&["--token-file=token"], "true").file("token", "short");
-    let ended = job.run();
-    assert_eq!(ended.code(), 2);
-    assert!(
-        ended.stderr.contains("5 bytes can be guessed"),
-        "{}",
-        ended.stderr
-    );
-    let ended = run_shell(&["--token-file=nowhere"], "true").run();
-    assert_eq!(ended.code(), 2);
-    let ended = run_shell(&["--torch-clients=any"], "true").run();
-    assert_eq!(ended.code(), 2);
-    assert!(
-        ended.stderr.contains("needs a job token"),
-        "{}",
-        ended.stderr
-    );
+    let ended = job.expect(2);
+    ended.assert_stderr("5 bytes can be guessed");
+    run_shell(&["--token-file=nowhere"], "true").expect(2);
+    let ended = run_shell(&["--torch-clients=any"], "true").expect(2);
+    ended.assert_stderr("needs a job token");
 }
 
 #[test]
 fn a_token_is_made_for_this_user_alone() {
-    let job = rdzv(["token", "--output", "token"]);
-    let path = job.path("token");
-    let ended = job.run();
-    assert_eq!(ended.code(), 0, "{}", ended.stderr);
-    // Its folder lives as long as what has ended in it.
-    let text = fs::read_to_string(&path).unwrap();
+    let ended = rdzv(["token", "--output", "token"]).expect(0);
+    let text = ended.text("token");
     assert_eq!(text.trim().len(), 64);
-    assert_eq!(
-        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
-    drop(ended);
-    let printed = rdzv(["token"]).run().expect(0).stdout;
+    let mode = fs::metadata(ended.path("token"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let printed = rdzv(["token"]).expect(0).stdout;
     assert_ne!(printed, text);
     let (_folder, file) = token_file(SECRET);
-    let bearer = rdzv(["token", "--bearer", file.to_str().unwrap()])
-        .run()
-        .expect(0);
+    let bearer = rdzv(["token", "--bearer", file.to_str().unwrap()]).expect(0);
     assert_eq!(bearer.stdout.trim().len(), 64);
 }

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rdzv_testing::{Authority, pids};
+use rdzv_testing::pids;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::restarts::kill_service;
-use super::secret::token_file;
-use super::{PRINT_ROUND, Place, printed, rounds};
-use crate::harness::{DEADLINE, Job, Running, free_port, rdzv};
+use super::secret::{token_file, with_tls};
+use super::{Gate, PRINT_ROUND, Place, await_each, expect_killed, rounds, terminated};
+use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_until, rdzv};
 
 /// Short, because the last node is not waited for here.
 pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
@@ -26,27 +26,31 @@ pub(super) fn places(count: usize) -> Place {
 }
 
 /// A node whose worker says where it is, and ends when it is told to.
-fn node(place: &Place, go: &Path) -> Running {
-    node_with(place, go, &[])
+fn node(place: &Place, gate: &Gate) -> Running {
+    node_with(place, gate, &[])
 }
 
 /// The same with more flags.
-fn node_with(place: &Place, go: &Path, more: &[&str]) -> Running {
+fn node_with(place: &Place, gate: &Gate, more: &[&str]) -> Running {
     let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
-    start(place, go, &[&flags, more].concat())
+    start(place, gate, &[&flags, more].concat())
 }
 
-pub(super) fn start(place: &Place, go: &Path, flags: &[&str]) -> Running {
-    job_of(place, go, flags).start()
+pub(super) fn start(place: &Place, gate: &Gate, flags: &[&str]) -> Running {
+    job_of(place, gate, flags).start()
 }
 
 /// The same, before it is started.
-pub(super) fn job_of(place: &Place, go: &Path, flags: &[&str]) -> Job {
-    let script = format!(
-        "{PRINT_ROUND} pid $$$$; until test -e {}; do sleep 0.05; done",
-        go.display()
-    );
-    place.node(flags, &script).env("LOGLEVEL", "INFO")
+pub(super) fn job_of(place: &Place, gate: &Gate, flags: &[&str]) -> Job {
+    place.node(flags, &gate.script()).env("LOGLEVEL", "INFO")
+}
+
+/// A job of three nodes in one round, all of which are voters.
+fn three_voters(more: &[&str]) -> (Place, Gate, Vec<Running>) {
+    let (place, gate) = (places(3), Gate::new());
+    let nodes = [1, 2, 3].map(|_| node_with(&place, &gate, more));
+    await_each(&nodes, "/3 at", 1);
+    (place, gate, nodes.into())
 }
 
 /// Whether an agent has said last that it is the coordinator, and in which term.
@@ -61,16 +65,13 @@ fn coordinates_in(node: &Running) -> Option<u64> {
 
 /// The node that is the coordinator: the one with the highest term.
 pub(super) fn coordinator(nodes: &[Running]) -> usize {
-    let until = Instant::now() + DEADLINE;
-    loop {
+    poll(|| {
         let terms = nodes.iter().map(coordinates_in).enumerate();
-        if let Some((node, Some(_))) = terms.max_by_key(|(_, term)| *term) {
-            return node;
+        match terms.max_by_key(|(_, term)| *term) {
+            Some((node, Some(_))) => Ok(node),
+            _ => Err("nobody coordinates"),
         }
-        assert!(Instant::now() < until, "nobody coordinates");
-        // Nobody tells when it has been elected.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    })
 }
 
 /// Kills everything on the machine of a node at once.
@@ -82,8 +83,7 @@ pub(super) fn kill_machine(node: Running) {
             let _ = kill_process(Pid::from_raw(*pid).unwrap(), signal);
         }
     }
-    assert!(node.all_gone_within(Duration::from_secs(20)));
-    node.wait().expect(-9);
+    expect_killed(node);
 }
 
 /// Kills its keeper and its agent, its keeper or its guard. The other processes of a node then end.
@@ -104,37 +104,20 @@ fn kill_some(node: Running, which: usize) {
 
 #[test]
 fn a_job_outlives_the_machine_of_its_coordinator() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let (_, gate, mut nodes) = three_voters(&[]);
     kill_machine(nodes.remove(coordinator(&nodes)));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
-        // Nobody's workers have failed.
-        assert_eq!(printed(&ended.stdout, "restarts"), "0", "{}", ended.stdout);
-        assert!(ended.stdout.contains("round 1"), "{}", ended.stdout);
+    await_each(&nodes, "/2 at", 1);
+    for ended in gate.finish_without_failures(nodes) {
+        ended.assert_stdout("round 1");
     }
 }
 
 #[test]
 fn a_machine_that_comes_back_votes_again() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
+    let (place, gate, mut nodes) = three_voters(&[]);
     // More machines than there were voters at the beginning.
     for lost in 0..=rounds() {
-        for node in &nodes {
-            node.stdout.await_text("/3 at", 1);
-        }
+        await_each(&nodes, "/3 at", 1);
         let dead = nodes.remove(coordinator(&nodes));
         match lost % 4 {
             0 => kill_machine(dead),
@@ -142,166 +125,91 @@ fn a_machine_that_comes_back_votes_again() {
         }
         let since = nodes.iter().map(|node| node.stderr.so_far().len());
         let since: Vec<usize> = since.collect();
-        nodes.push(node(&place, &go));
-        let until = Instant::now() + DEADLINE;
-        let votes = |node: &Running, since: usize| {
-            node.stderr.so_far()[since..].contains("votes in place of the one that has ended")
+        nodes.push(node(&place, &gate));
+        let votes = |(node, since): (&Running, &usize)| {
+            node.stderr.so_far()[*since..].contains("votes in place of the one that has ended")
         };
-        while !nodes
-            .iter()
-            .zip(&since)
-            .all(|(node, since)| votes(node, *since))
-        {
-            assert!(Instant::now() < until, "machine {lost} does not vote again");
-            // Each of them says it in its own time.
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
+        let what = format!("machine {lost} votes again");
+        poll_until(&what, || nodes.iter().zip(&since).all(votes));
         nodes[2].stdout.await_text("/3 at", 1);
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    gate.finish(nodes);
 }
 
 #[test]
 fn a_voter_without_a_majority_waits_for_the_others_and_goes_on_with_them() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let (place, gate, mut nodes) = three_voters(&[]);
     for dead in nodes.drain(..2) {
         kill_some(dead, 0);
     }
     nodes[0].stderr.await_text("is waited for", 1);
-    nodes.extend([1, 2].map(|_| node(&place, &go)));
+    nodes.extend([1, 2].map(|_| node(&place, &gate)));
     for (node, rounds) in nodes.iter().zip([2, 1, 1]) {
         node.stdout.await_text("/3 at", rounds);
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    gate.finish(nodes);
 }
 
 #[test]
 fn a_node_that_is_started_again_at_once_votes_again() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let (place, gate, mut nodes) = three_voters(&[]);
     let dead = nodes.remove(coordinator(&nodes));
     dead.signal(Signal::KILL);
     // Its agent ends within a moment, and has its port until then.
-    nodes.push(node(&place, &go));
+    nodes.push(node(&place, &gate));
     for node in &nodes[..2] {
         let text = "votes in place of the one that has ended";
         node.stderr.await_text(text, 1);
     }
-    assert!(dead.all_gone_within(Duration::from_secs(20)));
-    dead.wait().expect(-9);
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    expect_killed(dead);
+    gate.finish(nodes);
 }
 
 #[test]
 fn a_coordinator_that_ends_in_order_hands_over() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node(&place, &go)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
-    let first = nodes.remove(coordinator(&nodes));
-    first.signal(Signal::TERM);
-    first.wait();
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
+    let (_, gate, mut nodes) = three_voters(&[]);
+    terminated(nodes.remove(coordinator(&nodes)));
+    await_each(&nodes, "/2 at", 1);
+    for ended in gate.finish(nodes) {
         // The new coordinator knows it, and does not wait for somebody who will not come back.
         let known = "has left; will join the next round";
-        assert!(ended.stderr.contains(known), "{}", ended.stderr);
+        ended.assert_stderr(known);
     }
 }
 
 #[test]
 fn the_last_of_three_voters_goes_on_after_the_others_have_ended_in_order() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let flags = ["--nnodes=1:3", "--rdzv-conf", CONF, "--max-restarts=1"];
-    let mut nodes = Vec::from([1, 2, 3].map(|_| start(&place, &go, &flags)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
-    let first = nodes.remove((coordinator(&nodes) + 1) % 3);
-    first.signal(Signal::TERM);
-    first.wait();
+    // The later one of two equal flags counts.
+    let (_, gate, mut nodes) = three_voters(&["--nnodes=1:3"]);
+    terminated(nodes.remove((coordinator(&nodes) + 1) % 3));
     // The coordinator follows at once.
-    let second = nodes.remove(coordinator(&nodes));
-    second.signal(Signal::TERM);
-    second.wait();
+    terminated(nodes.remove(coordinator(&nodes)));
     nodes[0].stdout.await_text("0/1 at", 1);
-    fs::write(&go, "").unwrap();
-    nodes.remove(0).wait().expect(0);
+    gate.finish(nodes);
 }
 
 #[test]
 fn a_job_does_not_begin_before_every_voter_is_there() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    fs::write(&go, "").unwrap();
-    let first = [1, 2].map(|_| node(&place, &go));
+    let (place, gate) = (places(3), Gate::new());
+    gate.open();
+    let first = [1, 2].map(|_| node(&place, &gate));
     for node in &first {
         node.stderr
             .await_text("waiting until all voters are there", 1);
         assert_eq!(node.stdout.so_far(), "");
     }
-    let last = node(&place, &go);
-    for node in first {
-        node.wait().expect(0);
-    }
-    last.wait().expect(0);
+    let last = node(&place, &gate);
+    gate.finish(first.into_iter().chain([last]));
 }
 
 #[test]
 fn voters_with_a_token_and_tls_outlive_their_coordinator_too() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.files("node");
-    let ca = authority.file();
-    let (_folder, token) = token_file("the token of this job, which is long");
-    let [token, certificate, key, ca] =
-        [&token, &certificate, &key, &ca].map(|path| path.to_str().unwrap());
-    let flags = ["--token-file", token, "--tls-cert", certificate];
-    let flags = [&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat();
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
-    let mut nodes = Vec::from([1, 2, 3].map(|_| node_with(&place, &go, &flags)));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
-    kill_machine(nodes.remove(coordinator(&nodes)));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    with_tls("the token of this job, which is long", |flags| {
+        let (_, gate, mut nodes) = three_voters(flags);
+        kill_machine(nodes.remove(coordinator(&nodes)));
+        await_each(&nodes, "/2 at", 1);
+        gate.finish(nodes);
+    });
 }
 
 #[test]
@@ -309,11 +217,10 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     let place = places(3);
     let (_ours, right) = token_file("the token of this job, which is long");
     let (_theirs, wrong) = token_file("the token of another job, not this");
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let gate = Gate::new();
     let with = |token: &Path| {
         let flags = ["--token-file", token.to_str().unwrap()];
-        node_with(&place, &go, &flags)
+        node_with(&place, &gate, &flags)
     };
     let others = [with(&right), with(&right)];
     for node in &others {
@@ -323,17 +230,14 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     let began = Instant::now();
     let ended = with(&wrong).wait().expect(1);
     // It waits for voters for a minute.
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
-    );
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     for endpoint in &endpoints[..2] {
         let why = format!("{endpoint}: it has proven another job token");
-        assert!(ended.stderr.contains(&why), "{}", ended.stderr);
+        ended.assert_stderr(&why);
     }
-    assert!(ended.stderr.contains("--token-file"), "{}", ended.stderr);
+    ended.assert_stderr("--token-file");
     let named = format!(
         "the process at {} is one of the voters and cannot be talked to",
         endpoints[2]
@@ -342,68 +246,37 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
         node.stderr.await_text(&named, 1);
     }
     // With the right one, the job begins.
-    fs::write(&go, "").unwrap();
-    with(&right).wait().expect(0);
-    for node in others {
-        node.wait().expect(0);
-    }
+    gate.finish([with(&right)].into_iter().chain(others));
 }
 
 #[test]
 fn two_of_five_voters_may_die() {
-    let place = places(5);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let (place, gate) = (places(5), Gate::new());
     let flags = ["--nnodes=3:5", "--rdzv-conf", CONF, "--max-restarts=1"];
-    let mut nodes = Vec::from([1, 2, 3, 4, 5].map(|_| start(&place, &go, &flags)));
+    let mut nodes = Vec::from([1, 2, 3, 4, 5].map(|_| start(&place, &gate, &flags)));
     for (all, left) in [("/5 at", "/4 at"), ("/4 at", "/3 at")] {
-        for node in &nodes {
-            node.stdout.await_text(all, 1);
-        }
+        await_each(&nodes, all, 1);
         kill_machine(nodes.remove(coordinator(&nodes)));
-        for node in &nodes {
-            node.stdout.await_text(left, 1);
-        }
+        await_each(&nodes, left, 1);
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    gate.finish(nodes);
 }
 
 #[test]
 fn a_coordinator_that_is_stopped_is_replaced_and_is_a_node_again_when_it_goes_on() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
     // Its kernel answers for it, so its heartbeats alone tell that it is stopped.
     let conf = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3";
-    let flags = ["--nnodes=2:3", "--rdzv-conf", conf, "--max-restarts=1"];
-    let nodes = [1, 2, 3].map(|_| start(&place, &go, &flags));
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    let (_, gate, nodes) = three_voters(&["--rdzv-conf", conf]);
     let stopped = coordinator(&nodes);
     let agent = nodes[stopped].agent_pid();
     pids::kill(agent, Signal::STOP);
     pids::wait_for_state(agent, 'T');
-    let others: Vec<&Running> = (0..3)
-        .filter(|node| *node != stopped)
-        .map(|node| &nodes[node])
-        .collect();
-    for node in &others {
-        node.stdout.await_text("/2 at", 1);
-    }
+    let others = [1, 2].map(|next| &nodes[(stopped + next) % 3]);
+    await_each(others, "/2 at", 1);
     assert!(others.iter().any(|node| coordinates_in(node).is_some()));
     pids::kill(agent, Signal::CONT);
-    for node in &others {
-        node.stdout.await_text("/3 at", 2);
-    }
-    nodes[stopped].stdout.await_text("/3 at", 2);
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
+    await_each(&nodes, "/3 at", 2);
+    gate.finish(nodes);
 }
 
 /// The times at which a worker has written, in nanoseconds.
@@ -414,12 +287,8 @@ fn stamps(file: &Path) -> Vec<u128> {
 
 /// Waits until a worker has written after this time.
 fn await_stamp_after(file: &Path, time: u128) {
-    let until = Instant::now() + DEADLINE;
-    while stamps(file).last().is_none_or(|last| *last <= time) {
-        assert!(Instant::now() < until, "nothing is written any more");
-        // Nobody tells when a file grows.
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    let is_after = || stamps(file).last().is_some_and(|last| *last > time);
+    poll_until("something is written", is_after);
 }
 
 /// Waits until a worker has written nothing for a while, in which it would have written often.
@@ -438,31 +307,20 @@ fn await_rest(file: &Path) {
 
 #[test]
 fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let (place, gate) = (places(3), Gate::new());
     let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let flags = ["--nnodes=2:3", "--rdzv-conf", conf];
-    let file = |node: usize, who: &str| directory.path().join(format!("{who}{node}"));
+    let file = |node: usize, who: &str| gate.path(&format!("{who}{node}"));
     let nodes = [0, 1, 2].map(|number| {
-        let ends = format!("until test -e {}; do", go.display());
-        let write = |who| {
-            format!(
-                "date +%s%N >> {}; sleep 0.02; done",
-                file(number, who).display()
-            )
-        };
+        let [helper, worker] = ["helper", "worker"].map(|who| {
+            let file = file(number, who);
+            gate.until_open(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
+        });
         // A helper in a session of its own, whose parent has ended.
-        let script = format!(
-            "{PRINT_ROUND}; setsid -f sh -c \"{ends} {}\"; {ends} {}",
-            write("helper"),
-            write("worker")
-        );
+        let script = format!("{PRINT_ROUND}; setsid -f sh -c \"{helper}\"; {worker}");
         place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
     });
-    for node in &nodes {
-        node.stdout.await_text("/3 at", 1);
-    }
+    await_each(&nodes, "/3 at", 1);
     let stopped = (coordinator(&nodes) + 1) % 3;
     for who in ["worker", "helper"] {
         await_stamp_after(&file(stopped, who), 0);
@@ -486,9 +344,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
     for who in ["worker", "helper"] {
         await_stamp_after(&file(stopped, who), continued.as_nanos());
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        let ended = node.wait().expect(0);
+    for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
     }
 }
@@ -504,15 +360,11 @@ fn store_voter(place: &Place) -> Running {
 
 #[test]
 fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
-    let place = places(3);
-    let directory = tempfile::tempdir().unwrap();
-    let go = directory.path().join("go");
+    let (place, gate) = (places(3), Gate::new());
     let store = store_voter(&place);
     let flags = ["--nnodes=1:2", "--rdzv-conf", CONF];
-    let mut nodes = Vec::from([1, 2].map(|_| start(&place, &go, &flags)));
-    for node in &nodes {
-        node.stdout.await_text("/2 at", 1);
-    }
+    let mut nodes = Vec::from([1, 2].map(|_| start(&place, &gate, &flags)));
+    await_each(&nodes, "/2 at", 1);
     // A store that is killed votes again, and coordinates again, since it has no workers; those of
     // the others run on.
     let coordinates = "this process coordinates the rendezvous";
@@ -527,17 +379,12 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     }
     kill_machine(nodes.remove(0));
     nodes[0].stdout.await_text("/1 at", 1);
-    nodes.push(start(&place, &go, &flags));
-    for node in &nodes {
-        node.stdout
-            .await_text("/2 at", if node.pid() == nodes[0].pid() { 2 } else { 1 });
+    nodes.push(start(&place, &gate, &flags));
+    for (node, times) in nodes.iter().zip([2, 1]) {
+        node.stdout.await_text("/2 at", times);
     }
-    fs::write(&go, "").unwrap();
-    for node in nodes {
-        node.wait().expect(0);
-    }
-    store.signal(Signal::TERM);
-    store.wait().expect(0);
+    gate.finish(nodes);
+    terminated(store).expect(0);
 }
 
 #[test]
@@ -550,21 +397,16 @@ fn a_store_that_cannot_be_a_voter_says_why() {
         ("127.0.0.1,127.0.0.2,127.0.0.1", "is in the list twice"),
         ("203.0.113.1,203.0.113.2,203.0.113.3", "is this machine"),
     ] {
-        let ended = rdzv(["store", "--join", list]).run().expect(2);
-        assert!(ended.stderr.contains(text), "{}", ended.stderr);
-        assert!(
-            ended.stderr.contains("rdzv store: --join: "),
-            "{}",
-            ended.stderr
-        );
+        let ended = rdzv(["store", "--join", list]).expect(2);
+        ended.assert_stderr(text);
+        ended.assert_stderr("rdzv store: --join: ");
     }
     let place = places(3);
     let store = store_voter(&place);
     let others = [store_voter(&place), store_voter(&place)];
-    let ended = rdzv(["store", "--join", &place.endpoint]).run().expect(1);
-    assert!(ended.stderr.contains("are in use"), "{}", ended.stderr);
+    let ended = rdzv(["store", "--join", &place.endpoint]).expect(1);
+    ended.assert_stderr("are in use");
     for store in others.into_iter().chain([store]) {
-        store.signal(Signal::TERM);
-        store.wait().expect(0);
+        terminated(store).expect(0);
     }
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, Place, first_agent, printed, store};
-use crate::harness::{Running, ends_within, free_port, kill, run_shell, shell};
+use super::{PRINT_ROUND, Place, first_agent, printed, store, terminated};
+use crate::harness::{Job, Running, ends_within, free_port, kill, run_shell, shell};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
@@ -43,7 +43,6 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
     let ended = place
         .node(&["--max-restarts=1"], &script)
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-        .run()
         .expect(0);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert_eq!((lines.len(), lines[1], lines[3]), (4, "False", "False"));
@@ -56,17 +55,15 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     let place = first_agent();
     let job = place
         .node(&[], &format!("{PRINT_ROUND}; cat go"))
-        .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         .pipe("go");
-    let go = job.path("go");
-    let node = job.start();
+    let node = job.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1").start();
     node.stdout.await_text("\n", 1);
     let master = printed(&node.stdout.so_far(), "at");
     let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     let ports = ports_of(node.agent_pid());
     assert!(ports.contains(&port(&place.endpoint)), "{ports:?}");
     assert!(!ports.contains(&port(&master)), "{ports:?}");
-    std::fs::write(go, "").unwrap();
+    node.write("go", "");
     node.wait().expect(0);
 }
 
@@ -75,7 +72,7 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
 fn one_of_two_starts_alone_after_the_last_call() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    let ended = place.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     let took = ended.took.as_secs_f64();
     assert!((1.0..20.0).contains(&took), "{took}");
@@ -88,7 +85,7 @@ fn one_of_two_starts_alone_after_the_last_call() {
 fn without_a_last_call_one_of_two_starts_at_once() {
     let place = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
-    let ended = place.node(&flags, PRINT_ROUND).run().expect(0);
+    let ended = place.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
     // The default would be thirty seconds.
@@ -99,18 +96,16 @@ fn without_a_last_call_one_of_two_starts_at_once() {
 #[test]
 fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
     let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
-    let ended = run_shell(&flags, "echo started").run().expect(1);
+    let ended = run_shell(&flags, "echo started").expect(1);
     assert_eq!(ended.stdout, "");
-    let last = ended.last_error_line();
-    for part in [
+    ended.assert_last_error(
         "RendezvousTimeoutError: run '",
-        "had 1 of at least 2 nodes after 1.",
-        "127.0.0.1",
-        "joined: 127.0.0.1_",
-        "join_timeout",
-    ] {
-        assert!(last.contains(part), "{part:?} is not in {last:?}");
-    }
+        &[
+            "had 1 of at least 2 nodes after 1.",
+            "joined: 127.0.0.1_",
+            "join_timeout",
+        ],
+    );
 }
 
 #[test]
@@ -122,17 +117,11 @@ fn too_few_nodes_are_counted_and_named() {
     let pids = [first.agent_pid_when_there(), second.agent_pid_when_there()];
     for node in [first, second] {
         let ended = node.wait().expect(1);
+        let beginning = "RendezvousTimeoutError: run 'job' had ";
+        ended.assert_last_error(beginning, &["of at least 3 nodes", &place.endpoint]);
         let last = ended.last_error_line();
-        assert!(
-            last.starts_with("RendezvousTimeoutError: run 'job' had ")
-                && last.contains("of at least 3 nodes")
-                && last.contains(&place.endpoint),
-            "{last}"
-        );
-        let named = pids
-            .iter()
-            .any(|pid| last.contains(&format!("127.0.0.1_{pid}_0")));
-        assert!(named, "{last}");
+        let is_named = |pid: &i32| last.contains(&format!("127.0.0.1_{pid}_0"));
+        assert!(pids.iter().any(is_named), "{last}");
     }
     place.end();
 }
@@ -141,15 +130,11 @@ fn too_few_nodes_are_counted_and_named() {
 #[test]
 fn a_run_that_was_closed_admits_nobody() {
     let place = store();
-    place.node(&[], "exit 0").run().expect(0);
-    let ended = place.node(&[], "echo started").run().expect(1);
+    place.node(&[], "exit 0").expect(0);
+    let ended = place.node(&[], "echo started").expect(1);
     assert_eq!(ended.stdout, "");
-    let last = ended.last_error_line();
-    assert!(
-        last.starts_with("RendezvousClosedError: the rendezvous of run 'job' at ")
-            && last.contains(&place.endpoint),
-        "{last}"
-    );
+    let beginning = "RendezvousClosedError: the rendezvous of run 'job' at ";
+    ended.assert_last_error(beginning, &[&place.endpoint]);
     place.end();
 }
 
@@ -164,8 +149,7 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
     // It takes part once the state names it.
     let named = format!("127.0.0.1_{}_0", waiting.agent_pid_when_there());
     super::await_participants(&place.endpoint, 1, |node| node == named);
-    waiting.signal(Signal::TERM);
-    waiting.wait().expect(-Signal::TERM.as_raw());
+    terminated(waiting).expect(-15);
     super::await_participants(&place.endpoint, 0, |_| true);
     // Two others meet as if it had never been there.
     let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], PRINT_ROUND).start());
@@ -180,16 +164,12 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
 #[test]
 fn who_has_finished_waits_for_the_others() {
     let place = first_agent();
-    let job = place
-        .node(&["--nnodes=2"], "echo started; cat go")
-        .pipe("go");
-    let go = job.path("go");
-    let late = job.start();
-    let early = place.node(&["--nnodes=2"], "echo done").start();
+    let node = |script| place.node(&["--nnodes=2"], script).pipe("go").start();
+    let (late, early) = (node("echo started; cat go"), node("echo done"));
     late.stdout.await_text("started\n", 1);
     early.stdout.await_text("done\n", 1);
     assert!(!ends_within(early.pid(), Duration::from_secs(1)));
-    std::fs::write(go, "").unwrap();
+    late.write("go", "");
     late.wait().expect(0);
     let ended = early.wait().expect(0);
     assert_eq!(ended.stderr, "");
@@ -199,30 +179,33 @@ fn who_has_finished_waits_for_the_others() {
 fn terminated_when_it_says(node: Running, line: &str) -> String {
     node.stderr.await_text(line, 1);
     let said = node.stderr.so_far();
-    node.signal(Signal::TERM);
-    node.wait().expect(-15);
+    terminated(node).expect(-15);
     said
+}
+
+/// A place in a file, for `store_type=file`.
+fn at_file(folder: &tempfile::TempDir) -> Place {
+    Place {
+        endpoint: folder.path().join("state").display().to_string(),
+        store: None,
+    }
+}
+
+/// A node of two that meets others at this endpoint.
+fn node_at(endpoint: &str, flags: &[&str]) -> Job {
+    let meet = ["--nnodes=2", "--rdzv-endpoint", endpoint];
+    run_shell(&[&meet, flags].concat(), "exit 9")
 }
 
 #[test]
 fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("state").display().to_string();
-    let place = first_agent();
-    let at_file = run_shell(
-        &[
-            "--rdzv-backend=c10d",
-            "--rdzv-id=job",
-            "--nnodes=3",
-            "--rdzv-conf=store_type=file,join_timeout=300",
-            "--rdzv-endpoint",
-            &file,
-        ],
-        "exit 9",
-    )
-    .env("PET_LOCAL_ADDR", "127.0.0.1");
-    let at_coordinator = place.node(&["--nnodes=3", "--rdzv-conf=join_timeout=300"], "exit 9");
-    for node in [at_file.start(), at_coordinator.start()] {
+    for (place, conf) in [
+        (at_file(&folder), "store_type=file,join_timeout=300"),
+        (first_agent(), "join_timeout=300"),
+    ] {
+        let flags = ["--nnodes=3", "--rdzv-conf", conf];
+        let node = place.node(&flags, "exit 9").start();
         let said = terminated_when_it_says(node, "waiting for nodes: 1 of 3 (127.0.0.1); 4:5");
         assert!(
             said.contains("left; start the same command on the others"),
@@ -235,22 +218,17 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 #[test]
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let at_file = Place {
-        endpoint: folder.path().join("state").display().to_string(),
-        store: None,
-    };
     let line = "in reserve: the job has its 1 node (127.0.0.1); this one takes part when one of them is gone";
     for (place, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
-        (at_file, "--rdzv-conf=store_type=file"),
+        (at_file(&folder), "--rdzv-conf=store_type=file"),
     ] {
         let flags = ["--nnodes=1:1", more];
         let job = place.node(&flags, "echo started; cat go").pipe("go");
-        let go = job.path("go");
         let first = job.start();
         first.stdout.await_text("started\n", 1);
         terminated_when_it_says(place.node(&flags, "exit 9").start(), line);
-        std::fs::write(go, "").unwrap();
+        first.write("go", "");
         first.wait().expect(0);
     }
 }
@@ -259,18 +237,13 @@ fn a_node_in_reserve_says_so() {
 fn a_check_of_the_node_that_lasts_is_spoken_of() {
     let place = first_agent();
     let check = "--node-check=until [ -e fit ]; do sleep 0.01; done";
-    let job = place.node(&["--nnodes=1:1", check], "echo started");
-    let fit = job.path("fit");
-    let node = job.start();
+    let node = place.node(&["--nnodes=1:1", check], "echo started").start();
     let line = "waiting for the check of this node; 5";
     node.stderr.await_text(line, 1);
-    assert!(
-        node.stderr
-            .so_far()
-            .contains(" s left; it runs `until [ -e fit ]; do sleep 0.01; done`\n")
-    );
+    let rest = " s left; it runs `until [ -e fit ]; do sleep 0.01; done`\n";
+    assert!(node.stderr.so_far().contains(rest));
     assert_eq!(node.stdout.so_far(), "");
-    std::fs::write(fit, "").unwrap();
+    node.write("fit", "");
     let ended = node.wait().expect(0);
     assert_eq!(ended.stdout, "started\n");
 }
@@ -278,10 +251,6 @@ fn a_check_of_the_node_that_lasts_is_spoken_of() {
 #[test]
 fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let at_file = Place {
-        endpoint: folder.path().join("state").display().to_string(),
-        store: None,
-    };
     for (place, more, line) in [
         (
             store(),
@@ -289,7 +258,7 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
             "waiting for the node with rank 0 to say where the workers of round 0 meet; ",
         ),
         (
-            at_file,
+            at_file(&folder),
             "--rdzv-conf=store_type=file",
             "waiting for the node with rank 0 (127.0.0.1) to say where the workers meet; ",
         ),
@@ -302,8 +271,7 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
         kill(first.agent_pid(), Signal::STOP);
         terminated_when_it_says(at("127.0.0.2").start(), line);
         kill(first.agent_pid(), Signal::CONT);
-        first.signal(Signal::TERM);
-        first.wait().expect(-15);
+        terminated(first).expect(-15);
         place.end();
     }
 }
@@ -331,17 +299,14 @@ fn a_node_that_waits_for_the_ranks_of_another_says_so() {
 #[test]
 fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
     let place = store();
-    let job = place
-        .node(&["--nnodes=1:1"], "echo started; cat go")
-        .pipe("go");
-    let go = job.path("go");
-    let node = job.start();
+    let job = place.node(&["--nnodes=1:1"], "echo started; cat go");
+    let node = job.pipe("go").start();
     node.stdout.await_text("started\n", 1);
     let served = place.store.as_ref().unwrap().processes();
     for (pid, _) in &served {
         kill(*pid, Signal::STOP);
     }
-    std::fs::write(go, "").unwrap();
+    node.write("go", "");
     node.stderr
         .await_text("waiting for the rendezvous to let go of this node; ", 1);
     for (pid, _) in served {
@@ -354,17 +319,8 @@ fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
 #[test]
 fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
     let endpoint = format!("127.0.0.1:{}", free_port());
-    let node = run_shell(
-        &[
-            "--rdzv-backend=c10d",
-            "--nnodes=2",
-            "--rdzv-conf=is_host=0",
-            "--rdzv-endpoint",
-            &endpoint,
-        ],
-        "exit 9",
-    )
-    .start();
+    let flags = ["--rdzv-backend=c10d", "--rdzv-conf=is_host=0"];
+    let node = node_at(&endpoint, &flags).start();
     let said = terminated_when_it_says(node, &format!("no store has answered at {endpoint} ("));
     assert!(said.contains("Connection refused"), "{said}");
 }
@@ -373,55 +329,37 @@ fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
 fn each_wait_for_a_place_to_meet_says_why_it_lasts() {
     let free = format!("127.0.0.1:{}", free_port());
     let (host, port) = free.split_once(':').unwrap();
-    let (fixed_host, fixed_port) = (
-        format!("--master-addr={host}"),
-        format!("--master-port={port}"),
-    );
     // At the other one listens node 0.
     let nobody = format!("127.0.0.1:{}", free_port());
-    let endpoint = format!("--rdzv-endpoint={nobody}");
-    let patient = "--rdzv-conf=read_timeout=60";
+    let other = free_port();
+    let etcd = format!(
+        "the etcd endpoint {nobody} has not answered for 3 s; meanwhile no round can be formed"
+    );
+    let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={nobody}");
     let cases = [
         (
-            vec![
-                "--rdzv-backend=c10d",
-                "--rdzv-endpoint=no-such-host.invalid:29400",
-            ],
+            "--rdzv-backend=c10d --rdzv-endpoint=no-such-host.invalid:29400".to_owned(),
             "no store has answered at no-such-host.invalid:29400 (failed to lookup".to_owned(),
         ),
         (
-            vec!["--node-rank=0", &fixed_host, &fixed_port],
+            format!("--node-rank=0 --master-addr={host} --master-port={port}"),
             format!(
                 "waiting for nodes: 1 of 2 have come to {free}; start the same command on the others"
             ),
         ),
+        (format!("--rdzv-backend=etcd {patient}"), etcd.clone()),
+        (format!("--rdzv-backend=etcd-v2 {patient}"), etcd),
         (
-            vec!["--rdzv-backend=etcd", patient, &endpoint],
-            format!(
-                "the etcd endpoint {nobody} has not answered for 3 s; meanwhile no round can be formed"
-            ),
-        ),
-        (
-            vec!["--rdzv-backend=etcd-v2", patient, &endpoint],
-            format!(
-                "the etcd endpoint {nobody} has not answered for 3 s; meanwhile no round can be formed"
-            ),
+            format!("--node-rank=1 --master-addr={host} --master-port={other}"),
+            "no store has answered at 127.0.0.1:".to_owned(),
         ),
     ];
-    let other = format!("--master-port={}", free_port());
-    let second = run_shell(
-        &["--nnodes=2", "--node-rank=1", &fixed_host, &other],
-        "exit 9",
-    )
-    .start();
-    let nodes = cases.each_ref().map(|(flags, _)| {
-        let flags = [&["--nnodes=2"], &flags[..]].concat();
-        run_shell(&flags, "exit 9").start()
-    });
+    let nodes = cases
+        .each_ref()
+        .map(|(flags, _)| run_shell(("--nnodes=2", &**flags), "exit 9").start());
     for (node, (_, line)) in nodes.into_iter().zip(&cases) {
         terminated_when_it_says(node, line);
     }
-    terminated_when_it_says(second, "no store has answered at 127.0.0.1:");
 }
 
 #[test]
@@ -479,12 +417,11 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
         place.node(&["--nnodes=2"], script).pipe("go"),
         at("--node-rank=1", "echo started; cat go").pipe("go"),
     ];
-    let late = late.map(|job| (job.path("go"), job.start()));
+    let late = late.map(Job::start);
     let line = "the workers of this node have succeeded; waiting for those of the other nodes";
-    let mut all = early.into_iter().zip(late).collect::<Vec<_>>();
-    for (early, (go, late)) in all.drain(..) {
+    for (early, late) in early.into_iter().zip(late) {
         early.stderr.await_text(line, 1);
-        std::fs::write(go, "").unwrap();
+        late.write("go", "");
         late.wait().expect(0);
         early.wait().expect(0);
     }
@@ -500,12 +437,10 @@ if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit; fi
 if [ $RANK = 0 ]; then exit 3; fi
 cat go";
     let flags = ["--nproc-per-node=2", "--max-restarts=1", "--settle-delay=4"];
-    let job = run_shell(&flags, script).pipe("go");
-    let go = job.path("go");
-    let node = job.start();
+    let node = run_shell(&flags, script).pipe("go").start();
     node.stderr.await_text("waiting for rank 1 to end; 2", 1);
     node.stderr.await_text(" s left; then they are killed", 1);
-    std::fs::write(go, "").unwrap();
+    node.write("go", "");
     node.stderr
         .await_text("waiting before the next attempt, as asked for; 2 s left", 1);
     node.wait().expect(0);
@@ -515,27 +450,12 @@ cat go";
 fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
     let port = free_port();
     let endpoint = format!("127.0.0.1:{port}");
-    let ended = run_shell(
-        &[
-            "--rdzv-backend=c10d",
-            "--nnodes=2",
-            "--rdzv-conf=read_timeout=1,is_host=0",
-            "--rdzv-endpoint",
-            &endpoint,
-        ],
-        "exit 9",
-    )
-    .run()
-    .expect(1);
-    let last = ended.last_error_line();
-    for part in [
+    let conf = "--rdzv-conf=read_timeout=1,is_host=0";
+    let ended = node_at(&endpoint, &["--rdzv-backend=c10d", conf]).expect(1);
+    ended.assert_last_error(
         "RendezvousConnectionError: no store was found",
-        &endpoint,
-        "after 1.",
-        "start an agent on that host",
-    ] {
-        assert!(last.contains(part), "{part:?} is not in {last:?}");
-    }
+        &[&endpoint, "after 1.", "start an agent on that host"],
+    );
 }
 
 /// An agent at an endpoint that takes connections and says nothing, until it has told of that; then it
@@ -548,17 +468,12 @@ fn terminated_at_a_silent_endpoint(backend: &str, line: &str) -> Duration {
         _ => "--rdzv-conf=read_timeout=60",
     };
     let backend = format!("--rdzv-backend={backend}");
-    let node = run_shell(
-        &[&backend, "--nnodes=2", option, "--rdzv-endpoint", &endpoint],
-        "exit 9",
-    )
-    .start();
+    let node = node_at(&endpoint, &[&backend, option]).start();
     node.stderr.await_text(line, 1);
     let said = node.stderr.so_far();
     assert!(said.contains(&endpoint), "{said}");
     let started = Instant::now();
-    node.signal(Signal::TERM);
-    node.wait().expect(-15);
+    terminated(node).expect(-15);
     started.elapsed()
 }
 
@@ -589,24 +504,11 @@ fn a_port_of_something_else_is_distinguished_from_a_store() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         }
     });
-    let ended = run_shell(
-        &[
-            "--rdzv-backend=c10d",
-            "--nnodes=2",
-            "--rdzv-conf=read_timeout=2,is_host=0",
-            "--rdzv-endpoint",
-            &address.to_string(),
-        ],
-        "exit 9",
-    )
-    .run()
-    .expect(1);
-    let last = ended.last_error_line();
-    assert!(
-        last.starts_with("RendezvousConnectionError: something that is no store was found")
-            && last.contains(&address.to_string())
-            && last.contains("--rdzv-endpoint"),
-        "{last}"
+    let (endpoint, conf) = (address.to_string(), "--rdzv-conf=read_timeout=2,is_host=0");
+    let ended = node_at(&endpoint, &["--rdzv-backend=c10d", conf]).expect(1);
+    ended.assert_last_error(
+        "RendezvousConnectionError: something that is no store was found",
+        &[&endpoint, "--rdzv-endpoint"],
     );
     std::io::Write::write_all(&mut std::net::TcpStream::connect(address).unwrap(), b".").unwrap();
     speaks.join().unwrap();

@@ -2,24 +2,48 @@
 //! of it is left.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::rc::Rc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_testing::pids;
 pub(crate) use rdzv_testing::pids::{ends_within, kill};
 pub(crate) use rdzv_testing::{DEADLINE, free_port};
 use rdzv_testing::{Marker, Process, Words};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The scripted worker.
 pub(crate) fn fixture_worker() -> OsString {
     rdzv_testing::program("fixture_worker").into()
+}
+
+/// Asks at intervals until there is an answer, for events that are not announced. If there is none in time, shows the
+/// last error.
+#[track_caller]
+pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < until, "{error:?}"),
+        }
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// The same for a condition.
+#[track_caller]
+pub(crate) fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
+    poll(|| if holds() { Ok(()) } else { Err(what) });
 }
 
 /// A launch to be: program, arguments, environment, and a directory of its own to run in.
@@ -163,6 +187,12 @@ impl Job {
     pub(crate) fn run(self) -> Ended {
         self.start().wait()
     }
+
+    /// Runs it to its end and asserts the exit code.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Ended {
+        self.run().expect(code)
+    }
 }
 
 /// A job that is running.
@@ -185,6 +215,27 @@ impl Running {
     /// A path inside the job's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Writes a file of the job's directory, or a line to a named pipe there.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The address that a store names in its first line.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.stdout.await_text("\n", 1);
+        let line = self.stdout.so_far();
+        let address = line.strip_prefix("listening on ").unwrap();
+        address.trim_end().parse().unwrap()
+    }
+
+    /// Waits until a port is listened at, which is not announced.
+    pub(crate) fn listens_at(&self, port: u16) {
+        poll_until("it listens at its port", || {
+            assert!(!ends_within(self.pid(), Duration::ZERO));
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
     }
 
     /// Waits until this was written to stdout; false if the launcher ended instead.
@@ -313,9 +364,36 @@ impl Ended {
         self.stderr.lines().last().unwrap_or_default()
     }
 
+    /// Asserts the beginning of the last line of stderr, and further parts of it.
+    #[track_caller]
+    pub(crate) fn assert_last_error(&self, beginning: &str, parts: &[&str]) {
+        let last = self.last_error_line();
+        assert!(last.starts_with(beginning), "{last:?}");
+        for part in parts {
+            assert!(last.contains(part), "no {part:?} in {last:?}");
+        }
+    }
+
+    /// A path inside the job's directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Text of a file in the job's directory.
+    #[track_caller]
+    pub(crate) fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Content of a file of JSON in the job's directory.
+    #[track_caller]
+    pub(crate) fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&self.text(name)).unwrap()
+    }
+
     /// All files below a directory of the job, as relative paths in alphabetical order.
     pub(crate) fn files_below(&self, name: &str) -> Vec<PathBuf> {
-        let root = self.directory.path().join(name);
+        let root = self.path(name);
         let mut found = Vec::new();
         let mut pending = vec![root.clone()];
         while let Some(directory) = pending.pop() {
@@ -338,6 +416,6 @@ impl Ended {
         let paths = self.files_below(directory);
         let path = paths.iter().find(|path| path.ends_with(name));
         let path = path.unwrap_or_else(|| panic!("there is no {name}, but {paths:?}"));
-        fs::read_to_string(self.directory.path().join(directory).join(path)).unwrap()
+        fs::read_to_string(self.path(directory).join(path)).unwrap()
     }
 }

@@ -1,10 +1,8 @@
 //! Events: those of torchelastic on the console, all of them in a file.
 
-use std::fs;
-
 use serde_json::Value;
 
-use crate::harness::{Ended, run_fixture, run_shell};
+use crate::harness::{run_fixture, run_shell};
 
 fn parsed(text: &str) -> Vec<Value> {
     text.lines()
@@ -13,17 +11,10 @@ fn parsed(text: &str) -> Vec<Value> {
         .collect()
 }
 
-fn names(events: &[Value]) -> Vec<&str> {
-    events
-        .iter()
-        .map(|event| event["name"].as_str().unwrap())
-        .collect()
-}
-
 #[test]
 fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
     let flags = "--metrics-handler=console --max-restarts=1";
-    let ended = run_shell(flags, "echo at work; exit 3").run().expect(1);
+    let ended = run_shell(flags, "echo at work; exit 3").expect(1);
     let (points, others): (Vec<&str>, Vec<&str>) =
         ended.stdout.lines().partition(|line| line.starts_with('['));
     assert_eq!(others, ["at work"; 2]);
@@ -42,9 +33,7 @@ fn metrics_are_lines_on_stdout_among_those_of_the_workers() {
 
 #[test]
 fn a_metrics_handler_that_is_none_is_refused() {
-    let ended = run_shell("--metrics-handler=statsd", "true")
-        .run()
-        .expect(2);
+    let ended = run_shell("--metrics-handler=statsd", "true").expect(2);
     let text = "argument --metrics-handler: 'statsd' is neither console nor null";
     ended.assert_stderr(text);
 }
@@ -56,7 +45,6 @@ fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
         "--nproc-per-node=2 --max-restarts=1 --event-log-handler=console",
         "exit 3",
     )
-    .run()
     .expect(1);
     let events = parsed(&ended.stderr);
     let states: Vec<String> = events
@@ -119,9 +107,8 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     .file("events.jsonl", "{\"name\":\"before\"}\n")
     // The level hides the events of torchelastic only.
     .env("LOGLEVEL", "ERROR")
-    .run()
     .expect(0);
-    let text = fs::read_to_string(ended.directory.path().join("events.jsonl")).unwrap();
+    let text = ended.text("events.jsonl");
     let events = parsed(&text);
     assert_eq!(text.lines().count(), events.len());
     let attempt = [
@@ -135,11 +122,9 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
     expected.extend(["worker_exited", "restarting"]);
     expected.extend(attempt);
     expected.extend(["worker_exited", "worker_final", "verdict", "agent_final"]);
-    let recorded: Vec<&str> = names(&events)
-        .into_iter()
-        .filter(|name| *name != "state_changed")
-        .collect();
-    assert_eq!(recorded, expected);
+    let names = events.iter().map(|event| event["name"].as_str().unwrap());
+    let recorded = names.filter(|name| *name != "state_changed");
+    assert_eq!(recorded.collect::<Vec<_>>(), expected);
     let states: Vec<&str> = events
         .iter()
         .filter(|event| event["name"] == "state_changed")
@@ -157,11 +142,8 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
         assert!(time >= &*last, "{time} comes after {last}");
         time.clone_into(&mut last);
     }
-    let exited = events
-        .iter()
-        .find(|event| event["name"] == "worker_exited")
-        .unwrap();
-    assert_eq!(exited["fields"]["exit_code"], 3);
+    let exited = events.iter().find(|event| event["name"] == "worker_exited");
+    assert_eq!(exited.unwrap()["fields"]["exit_code"], 3);
     let started = &events[4]["fields"];
     let stdout = started["stdout"].as_str().unwrap();
     assert!(stdout.ends_with("/attempt_0/0/stdout.log"), "{stdout}");
@@ -169,9 +151,6 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
 
 #[test]
 fn a_pipe_that_nobody_reads_is_refused_and_holds_up_nothing() {
-    let ended: Ended = run_shell("--events-file=pipe", "true")
-        .pipe("pipe")
-        .run()
-        .expect(1);
-    ended.assert_stderr("--events-file");
+    let job = run_shell("--events-file=pipe", "true").pipe("pipe");
+    job.expect(1).assert_stderr("--events-file");
 }

@@ -1,15 +1,13 @@
 //! Health, metrics and status over HTTP, and requests to workers through it.
 
-use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::harness::{DEADLINE, Running, free_port, run_fixture, run_shell};
+use crate::harness::{DEADLINE, Running, free_port, poll, poll_until, run_fixture, run_shell};
 
 /// One request, on a connection of its own: status code and body.
 fn request(port: u16, method: &str, path: &str) -> (u16, String) {
@@ -29,7 +27,7 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
 }
 
 /// The port that the program says it serves at.
-pub(crate) fn logged_port(running: &mut Running, what: &str) -> u16 {
+pub(crate) fn logged_port(running: &Running, what: &str) -> u16 {
     let text = format!("{what} at http://");
     running.stderr.await_text(&text, 1);
     let said = running.stderr.so_far();
@@ -45,26 +43,18 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
         "attempt=0?rank=0?exit:3 attempt=0?hang rank=0?await:end0 rank=1?await:end1",
     )
     .pipe("end0")
-    .pipe("end1")
-    .env("LOGLEVEL", "INFO");
-    let ends = ["end0", "end1"].map(|name| job.path(name));
-    let mut running = job.start();
-    let port = logged_port(&mut running, "status");
-    let until = Instant::now() + DEADLINE;
-    let status = loop {
+    .pipe("end1");
+    let running = job.env("LOGLEVEL", "INFO").start();
+    let port = logged_port(&running, "status");
+    let status = poll(|| {
         let (code, text) = get(port, "/status");
         assert_eq!(code, 200);
         let status: Value = serde_json::from_str(&text).unwrap();
-        if status["restart_count"] == 1 && status["state"] == "HEALTHY" {
-            break status;
-        }
-        assert!(Instant::now() < until, "{text}");
-    };
-    let (code, text) = get(port, "/");
-    assert_eq!(
-        (code, &*text),
-        (200, "agent loop: alive\nstore server: alive\n")
-    );
+        let is_it = status["restart_count"] == 1 && status["state"] == "HEALTHY";
+        if is_it { Ok(status) } else { Err(text) }
+    });
+    let alive = "agent loop: alive\nstore server: alive\n";
+    assert_eq!(get(port, "/"), (200, alive.to_owned()));
     assert_eq!(status["run_id"], "job");
     let workers = status["workers"].as_array().unwrap();
     let ranks: Vec<_> = workers.iter().map(|worker| &worker["rank"]).collect();
@@ -93,9 +83,8 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
         let line = format!("rdzv_{name}{{run_id=\"job\",role=\"trainer\"{more}}} {value}\n");
         assert!(text.contains(&line), "{line} is not in\n{text}");
     }
-    for end in ends {
-        std::fs::write(end, "x").unwrap();
-    }
+    running.write("end0", "x");
+    running.write("end1", "x");
     running.wait().expect(0);
 }
 
@@ -103,21 +92,19 @@ fn a_run_can_be_looked_at_while_it_goes_on() {
 fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
     let (port, endpoint) = (free_port(), free_port());
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{endpoint}");
-    let mut running = run_shell(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint], "exit 0")
+    let running = run_shell(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint], "exit 0")
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", &port.to_string())
         .env("LOGLEVEL", "INFO")
         .start();
-    assert_eq!(logged_port(&mut running, "health"), port);
+    assert_eq!(logged_port(&running, "health"), port);
     // The second node never comes. The port is there even before the agent is.
-    let until = Instant::now() + DEADLINE;
-    loop {
-        match get(port, "/") {
-            (200, text) if text == "agent loop: alive\n" => break,
-            (200, text) => assert_eq!(text, "starting\n"),
-            other => panic!("{other:?}"),
-        }
-        assert!(Instant::now() < until);
-    }
+    poll_until("the agent is alive", || {
+        let (code, text) = get(port, "/");
+        assert_eq!(code, 200, "{text}");
+        let is_alive = text == "agent loop: alive\n";
+        assert!(is_alive || text == "starting\n", "{text}");
+        is_alive
+    });
     for path in ["/status", "/metrics", "/workers/0/handler/"] {
         assert_eq!(get(port, path).0, 404, "{path}");
     }
@@ -130,7 +117,6 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     let ended = run_shell("", "true")
         .env("TORCHELASTIC_HEALTH_CHECK_PORT", "http")
         .env("LOGLEVEL", "INFO")
-        .run()
         .expect(0);
     let expected = "TORCHELASTIC_HEALTH_CHECK_PORT='http' is no port, so there is no health check";
     ended.assert_stderr(expected);
@@ -138,7 +124,7 @@ fn a_health_port_that_is_none_and_one_that_is_taken() {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let flag = format!("--status-addr=127.0.0.1:{port}");
-    let ended = run_shell(&*flag, "true").run().expect(1);
+    let ended = run_shell(&*flag, "true").expect(1);
     let expected = format!("OSError: --status-addr 127.0.0.1:{port}: Address already in use");
     ended.assert_stderr(&expected);
 }
@@ -151,12 +137,10 @@ fn requests_to_a_worker_are_passed_on_as_they_are() {
         "echo $TORCH_WORKER_SERVER_SOCKET > socket; cat end",
     )
     .pipe("socket")
-    .pipe("end")
-    .env("LOGLEVEL", "INFO");
-    let (socket, end) = (job.path("socket"), job.path("end"));
-    let mut running = job.start();
-    let port = logged_port(&mut running, "status");
-    let socket = std::fs::read_to_string(socket).unwrap();
+    .pipe("end");
+    let running = job.env("LOGLEVEL", "INFO").start();
+    let port = logged_port(&running, "status");
+    let socket = std::fs::read_to_string(running.path("socket")).unwrap();
     let socket = PathBuf::from(socket.trim());
     let (code, text) = get(port, "/workers/0/handler/");
     assert_eq!(code, 502);
@@ -167,13 +151,9 @@ fn requests_to_a_worker_are_passed_on_as_they_are() {
         let (mut stream, _) = server.accept().unwrap();
         let mut asked = vec![0; 4096];
         let count = stream.read(&mut asked).unwrap();
-        let mut answer = String::from("HTTP/1.1 404 Not Found\r\n");
-        write!(
-            answer,
-            "content-type: text/x-odd\r\ncontent-length: 4\r\n\r\nodd\n"
-        )
-        .unwrap();
-        stream.write_all(answer.as_bytes()).unwrap();
+        let answer =
+            b"HTTP/1.1 404 Not Found\r\ncontent-type: text/x-odd\r\ncontent-length: 4\r\n\r\nodd\n";
+        stream.write_all(answer).unwrap();
         String::from_utf8_lossy(&asked[..count]).into_owned()
     });
     let answer = request(port, "POST", "/workers/0/handler/some%20name?a=1&b=%2F");
@@ -182,7 +162,7 @@ fn requests_to_a_worker_are_passed_on_as_they_are() {
     let line = "POST /handler/some%20name?a=1&b=%2F HTTP/1.1\r\n";
     assert!(asked.starts_with(line), "{asked}");
 
-    std::fs::write(end, "x").unwrap();
+    running.write("end", "x");
     running.wait().expect(0);
     assert!(!socket.parent().unwrap().exists(), "it goes with the run");
 }
