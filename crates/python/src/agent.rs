@@ -77,7 +77,7 @@ impl WorkerSupervisor for ProxySupervisor {
         let (group, workers) = (group.clone(), workers.to_vec());
         self.call(move |_, methods| {
             let described = workers.into_iter().map(|worker| {
-                let place = worker.place;
+                let place = worker.ranks;
                 (
                     place.local_rank.0,
                     place.rank.0,

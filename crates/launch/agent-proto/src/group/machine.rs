@@ -457,7 +457,7 @@ impl WorkerGroup {
         for ranks in &workers {
             match environment::variables(&self.spec, &round, ranks, restart_count) {
                 Ok(environment) => waiting.push_back(StartRequest {
-                    place: *ranks,
+                    ranks: *ranks,
                     environment,
                     restart_count,
                 }),

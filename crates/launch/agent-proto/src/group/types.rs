@@ -192,9 +192,9 @@ pub enum GroupInput {
 /// One worker that is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartRequest {
-    /// Its place in the job.
-    pub place: WorkerRanks,
-    /// Variables of its place (`RANK`, `MASTER_ADDR` and so on), in addition to the agent's
+    /// Ranks of the worker.
+    pub ranks: WorkerRanks,
+    /// Variables of these ranks (`RANK`, `MASTER_ADDR` and so on), in addition to the agent's
     /// environment.
     pub environment: Vec<(&'static str, String)>,
     /// How many restarts have been used.

@@ -114,7 +114,7 @@ impl World {
                 self.answers.push_back(GroupInput::Assigned(assignment));
             }
             GroupOutput::Start(request) => {
-                let local_rank = request.place.local_rank;
+                let local_rank = request.ranks.local_rank;
                 assert!(self.alive.insert(local_rank));
                 self.answers.push_back(GroupInput::Started(local_rank));
             }

@@ -183,7 +183,7 @@ fn shown(output: &GroupOutput) -> String {
         GroupOutput::PurgeStore => "purge".into(),
         GroupOutput::Assign(_) => "assign".into(),
         GroupOutput::Assigned { workers, .. } => format!("assigned {}", workers.len()),
-        GroupOutput::Start(request) => format!("start {}", request.place.local_rank),
+        GroupOutput::Start(request) => format!("start {}", request.ranks.local_rank),
         GroupOutput::FirstFailure(exit) => format!("failure {}", exit.local_rank),
         GroupOutput::Unhealthy { workers, last } => {
             let last = if *last { " for good" } else { "" };

@@ -63,7 +63,7 @@ fn say(agent: &impl ElasticAgent, result: &RunResult) -> Result<(), Box<dyn Erro
 
 /// What one worker does.
 fn add_up(request: &StartRequest, stop: &Stop) -> Result<Value, String> {
-    let (rank, world_size) = (request.place.rank.0, request.place.world_size);
+    let (rank, world_size) = (request.ranks.rank.0, request.ranks.world_size);
     if request.restart_count == 0 && rank + 1 == world_size {
         return Err("the first attempt is bound to fail".to_owned());
     }

@@ -85,7 +85,7 @@ impl ThreadWorkers {
             Arc::clone(&self.stop),
             request.clone(),
         );
-        let place = request.place;
+        let place = request.ranks;
         let thread = thread::Builder::new().spawn(move || {
             let result = work(&request, &stop);
             // Nobody listens any more once the group is being stopped.
@@ -107,7 +107,7 @@ impl WorkerSupervisor for ThreadWorkers {
         self.ended = Some(ended);
         let mut ids = BTreeMap::new();
         for request in workers {
-            let local_rank = request.place.local_rank;
+            let local_rank = request.ranks.local_rank;
             self.start(request, sender.clone())
                 .map_err(|error| SupervisorError(format!("start thread {local_rank}: {error}")))?;
             let id = format!("thread {}/{local_rank}", group.spec.role());

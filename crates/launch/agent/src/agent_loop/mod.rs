@@ -441,7 +441,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     fn start(&mut self, request: StartRequest) {
-        let place = request.place;
+        let place = request.ranks;
         let port = self.rendezvous.release_port(&place);
         match self.supervisor.start(self.clock, request, port) {
             Ok(events) => {

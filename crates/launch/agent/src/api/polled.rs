@@ -93,11 +93,11 @@ impl<'a> PolledSupervisor<'a> {
         };
         let at = clock.now().wall;
         for request in requests {
-            let local_rank = request.place.local_rank;
+            let local_rank = request.ranks.local_rank;
             let id = ids.get(&local_rank).cloned();
             let id = id.unwrap_or_else(|| WorkerId::Remote(String::new()));
             let worker = Polled {
-                identity: WorkerIdentity::new(&request.place, id.pid().unwrap_or(0)),
+                identity: WorkerIdentity::new(&request.ranks, id.pid().unwrap_or(0)),
                 id,
                 started: at,
                 running: true,
@@ -274,7 +274,7 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         request: StartRequest,
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError> {
-        let local_rank = request.place.local_rank;
+        let local_rank = request.ranks.local_rank;
         self.requests.push(request);
         self.reserved_port = self.reserved_port.take().or(reserved_port);
         Ok(vec![GroupInput::Started(local_rank).into()])

@@ -140,11 +140,11 @@ impl ProcessSupervisor {
         port: Option<Arc<TcpListener>>,
     ) -> Result<AgentEvent, AgentError> {
         let StartRequest {
-            place,
+            ranks,
             mut environment,
             restart_count,
         } = request;
-        let local_rank = place.local_rank;
+        let local_rank = ranks.local_rank;
         environment.extend(self.hang.watches.variables(local_rank));
         if let Some(path) = self.config.worker_socket(local_rank) {
             // A server refuses a path that exists, and a worker that was killed leaves its own.
@@ -156,9 +156,9 @@ impl ProcessSupervisor {
             self.logs.begin_attempt(restart_count)?;
             self.oom_counters.read();
         }
-        let mut streams = self.logs.streams(&place)?;
+        let mut streams = self.logs.streams(&ranks)?;
         if let Some(view) = &self.view {
-            view.attach(&place, &mut streams);
+            view.attach(&ranks, &mut streams);
         } else if streams.stderr.is_none() && self.config.logs.capture_stderr {
             let terminal = self.config.logs.capture_terminal;
             streams.stderr = self.stderr.stderr(local_rank, terminal);
@@ -171,12 +171,12 @@ impl ProcessSupervisor {
         let entrance = group.and_then(|group| group.entrance(local_rank));
         let counted = group.map(|group| group.memory_events(local_rank));
         let oom_kills = self.oom_counters.of_worker(counted);
-        let spawned = spawn::spawn(&self.config, &place, environment, streams, entrance);
+        let spawned = spawn::spawn(&self.config, &ranks, environment, streams, entrance);
         drop(port);
         let spawned = spawned?;
         let now = clock.now();
         let pid = u32::try_from(spawned.pid.as_raw_nonzero().get()).unwrap_or(0);
-        let identity = WorkerIdentity::new(&place, pid);
+        let identity = WorkerIdentity::new(&ranks, pid);
         let file = |stream| self.logs.file(local_rank, stream).map(Path::to_owned);
         let files = WorkerFiles {
             stdout: file(Target::Stdout),
@@ -414,7 +414,7 @@ impl Supervisor for ProcessSupervisor {
         request: StartRequest,
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError> {
-        let local_rank = request.place.local_rank;
+        let local_rank = request.ranks.local_rank;
         let started = self.spawn(clock, request, reserved_port)?;
         Ok(vec![started.into(), GroupInput::Started(local_rank).into()])
     }

@@ -56,7 +56,7 @@ fn start(spec: WorkerSpec, work: ThreadWorkers) -> JoinHandle<Ran> {
 
 fn places() -> ThreadWorkers {
     ThreadWorkers::new(|request, _| {
-        let place = request.place;
+        let place = request.ranks;
         let size = (place.role_rank.0, place.role_world_size);
         Ok(json!([place.rank.0, place.world_size, size.0, size.1]))
     })
@@ -238,7 +238,7 @@ fn the_workers_of_several_nodes_meet_at_the_port_that_was_fixed() {
 #[test]
 fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
     let endpoint = endpoint();
-    let work = || ThreadWorkers::new(|request, _| Ok(json!(request.place.local_rank.0)));
+    let work = || ThreadWorkers::new(|request, _| Ok(json!(request.ranks.local_rank.0)));
     let spec = || node(&endpoint, "default", 2).identical_workers(true);
     let nodes = [0, 1].map(|_| start(spec().build().unwrap(), work()));
     for node in nodes {

@@ -27,7 +27,7 @@ fn spec() -> WorkerSpecBuilder {
 
 #[test]
 fn threads_return_values_by_global_rank() {
-    let work = ThreadWorkers::new(|request, _| Ok(json!(request.place.rank.0 * 10)));
+    let work = ThreadWorkers::new(|request, _| Ok(json!(request.ranks.rank.0 * 10)));
     let mut agent = SimpleElasticAgent::new(spec().build().unwrap(), work);
     let result = agent.run("default").unwrap();
     assert_eq!(
@@ -63,7 +63,7 @@ fn every_round_has_a_store_of_its_own() {
 fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
     let (sender, attempts) = channel();
     let work = ThreadWorkers::new(move |request, stop| {
-        if request.place.rank.0 == 1 {
+        if request.ranks.rank.0 == 1 {
             let _ = sender.send(request.restart_count);
             return Err("boom".to_owned());
         }
@@ -142,7 +142,7 @@ impl WorkerSupervisor for Scripted {
             return Err(SupervisorError("no machine is free".to_owned()));
         }
         let id = |request: &StartRequest| {
-            let local_rank = request.place.local_rank;
+            let local_rank = request.ranks.local_rank;
             (local_rank, WorkerId::Remote(format!("host-{local_rank}:1")))
         };
         Ok(workers.iter().map(id).collect())

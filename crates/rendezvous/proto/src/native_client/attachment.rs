@@ -29,7 +29,7 @@ pub(super) struct Attachment {
     /// Why this agent has failed for good.
     pub(super) failed: Option<String>,
     /// Time without a coordinator when people were told of that last.
-    pub(super) told_after: Option<Duration>,
+    pub(super) reminded_after: Option<Duration>,
 }
 
 impl Attachment {
@@ -68,9 +68,9 @@ impl Attachment {
 
     /// Whether people are to be told that there has been no coordinator for so long.
     pub(super) fn is_to_tell(&mut self, elapsed: Duration) -> bool {
-        let is_due = elapsed >= self.told_after.map_or(FIRST, |told| told + REMIND);
+        let is_due = elapsed >= self.reminded_after.map_or(FIRST, |after| after + REMIND);
         if is_due {
-            self.told_after = Some(elapsed);
+            self.reminded_after = Some(elapsed);
         }
         is_due
     }

@@ -687,7 +687,7 @@ impl NativeClient {
         self.heard = now;
         self.quiet.heard(now);
         self.heartbeat_at = now + self.join.settings.keep_alive_interval;
-        self.attachment.told_after = None;
+        self.attachment.reminded_after = None;
         if let Some(lease) = &mut self.lease {
             lease.reconnected(now);
         }

@@ -9,7 +9,7 @@ use crate::{NodeDesc, RendezvousState, Settings, ranks};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now, Wall};
 
-use self::schedule::{FRESH, Task, Wish};
+use self::schedule::{FRESH, Request, Task};
 use super::membership::{Gone, Heard, Membership};
 use super::pace::Pace;
 use super::{Change, Failure, Formed, Input, Output};
@@ -80,7 +80,7 @@ impl Participant {
             poll: None,
             pace: Pace::new(seed, settings.cas_backoff_max),
             task: Task {
-                wish: Wish::Idle,
+                request: Request::Idle,
                 since: Mono::ZERO,
                 until: Mono::ZERO,
             },
@@ -119,9 +119,9 @@ impl Participant {
         self.copy.as_ref().map(|copy| &copy.state)
     }
 
-    fn begin(&mut self, now: Now, wish: Wish, time: Duration) {
+    fn begin(&mut self, now: Now, request: Request, time: Duration) {
         self.task = Task {
-            wish,
+            request,
             since: now.mono,
             until: now.mono + time,
         };
@@ -134,7 +134,7 @@ impl Participant {
     }
 
     fn join(&mut self, now: Now) {
-        let join = Wish::Join {
+        let join = Request::Join {
             first_round: self.membership.take().map(|left| left.round() + 1),
             joined: None,
         };
@@ -146,9 +146,9 @@ impl Participant {
     }
 
     /// The agent leaves, or ends the run.
-    fn end(&mut self, now: Now, wish: Wish) {
+    fn end(&mut self, now: Now, request: Request) {
         self.membership = None;
-        self.begin(now, wish, self.settings.close_timeout);
+        self.begin(now, request, self.settings.close_timeout);
     }
 
     /// Does nothing for a while, and looks again before it does something.
@@ -174,7 +174,7 @@ impl Participant {
             }
         }
         if self.state().is_some_and(|old| state.round < old.round)
-            && let Wish::Join { first_round, .. } = &mut self.task.wish
+            && let Request::Join { first_round, .. } = &mut self.task.request
         {
             // Another store; what happened in the one before does not count.
             *first_round = None;
@@ -223,13 +223,13 @@ impl Participant {
     }
 
     fn is_active(&self) -> bool {
-        self.membership.is_some() || !matches!(self.task.wish, Wish::Idle)
+        self.membership.is_some() || !matches!(self.task.request, Request::Idle)
     }
 
     /// `true` if it joins, and its time is not over.
     fn joins_in_time(&self, now: Now) -> bool {
         let in_time = self.task.phase(now.mono) == JoinPhase::InTime;
-        in_time && matches!(self.task.wish, Wish::Join { .. })
+        in_time && matches!(self.task.request, Request::Join { .. })
     }
 
     /// Asks, writes or answers whatever is due, and notes when to look again.
@@ -291,7 +291,7 @@ impl Participant {
             }
             first = first.or(Some(action));
             if action == Action::RemoveFromRedundancyList
-                && let Wish::Join { joined, .. } = &mut self.task.wish
+                && let Request::Join { joined, .. } = &mut self.task.request
             {
                 *joined = None;
                 self.task.until = now.mono + self.settings.join_timeout;
@@ -338,11 +338,11 @@ impl Participant {
             all_here: self.expected.are_here(state, now.mono),
         };
         let (me, settings) = (&self.me, &self.settings);
-        let decision = match &mut self.task.wish {
-            Wish::Idle => decide::keep_alive(state, me, settings, now.wall),
-            Wish::Leave => return decide::leave(state, me, moment),
-            Wish::Close => return decide::close(state, moment),
-            Wish::Join {
+        let decision = match &mut self.task.request {
+            Request::Idle => decide::keep_alive(state, me, settings, now.wall),
+            Request::Leave => return decide::leave(state, me, moment),
+            Request::Close => return decide::close(state, moment),
+            Request::Join {
                 first_round,
                 joined,
             } => {
@@ -361,7 +361,7 @@ impl Participant {
             }
         };
         // On time even if the wall clock was set back; and once in one write.
-        let idle = decision.action == Action::Wait || matches!(self.task.wish, Wish::Idle);
+        let idle = decision.action == Action::Wait || matches!(self.task.request, Request::Idle);
         if idle && !drafted && self.next_beat(state).is_some_and(|at| at <= now.mono) {
             return Action::KeepAlive.because(decide::HEARTBEAT_DUE);
         }
@@ -370,20 +370,20 @@ impl Participant {
 
     fn conclude(&mut self, now: Now, action: Action) {
         let elapsed = now.mono.since(self.task.since);
-        match (action, &mut self.task.wish) {
-            (Action::Finish, Wish::Join { .. }) => self.joined(),
-            (Action::Finish, Wish::Leave) => self.answer(Output::Left),
-            (Action::Finish, Wish::Close) => self.answer(Output::Closed),
+        match (action, &mut self.task.request) {
+            (Action::Finish, Request::Join { .. }) => self.joined(),
+            (Action::Finish, Request::Leave) => self.answer(Output::Left),
+            (Action::Finish, Request::Close) => self.answer(Output::Closed),
             (Action::Fail(Ending::Closed), _) => self.answer(Output::Failed(Failure::Closed)),
             (Action::Fail(Ending::NotNeeded), _) => {
                 self.answer(Output::Failed(Failure::NotNeeded));
             }
-            (Action::Fail(Ending::Timeout), Wish::Join { joined, .. }) => {
+            (Action::Fail(Ending::Timeout), Request::Join { joined, .. }) => {
                 let joined = joined.take().unwrap_or_default();
                 let failure = Failure::JoinTimeout { joined, elapsed };
                 self.answer(Output::Failed(failure));
             }
-            (Action::Fail(Ending::Timeout), Wish::Leave | Wish::Close) => {
+            (Action::Fail(Ending::Timeout), Request::Leave | Request::Close) => {
                 self.answer(Output::Failed(Failure::WriteTimeout { elapsed }));
             }
             _ => {}
@@ -391,7 +391,7 @@ impl Participant {
     }
 
     fn answer(&mut self, output: Output) {
-        self.task.wish = Wish::Idle;
+        self.task.request = Request::Idle;
         self.outbox.push(output);
     }
 
@@ -440,8 +440,8 @@ impl Machine for Participant {
         self.outbox.assert_drained();
         match input {
             Input::Join => self.join(now),
-            Input::Leave => self.end(now, Wish::Leave),
-            Input::Close => self.end(now, Wish::Close),
+            Input::Leave => self.end(now, Request::Leave),
+            Input::Close => self.end(now, Request::Close),
             Input::Read(state) => self.adopt(now, state),
             Input::Written { state, won } => {
                 self.adopt(now, state);

@@ -54,7 +54,7 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
 }
 
 /// The same without the address of the workers' store.
-fn news_after_attached(world: &mut World, number: u32) -> Vec<Event> {
+fn events_after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = after_attached(world, number);
     received.retain(|event| !matches!(event, Event::Master { .. }));
     received
@@ -62,7 +62,7 @@ fn news_after_attached(world: &mut World, number: u32) -> Vec<Event> {
 
 /// The reason for which the round of an agent that has come back is over.
 fn membership_after_attached(world: &mut World, number: u32) -> String {
-    let received = news_after_attached(world, number);
+    let received = events_after_attached(world, number);
     match &received[..] {
         [Event::Membership { reason, .. }] => reason.clone(),
         _ => panic!("agent {number} received {received:?}"),
@@ -268,7 +268,7 @@ fn a_round_holds_on_when_all_its_members_are_back() {
         assert_eq!(world.note.as_ref().unwrap().authority.epoch, 1);
     }
     for number in 1..=3 {
-        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
+        assert_eq!(events_after_attached(&mut world, number), [], "{number}");
     }
     assert_eq!(world.recoveries.len(), 1);
     assert!(world.recoveries[0].missing.is_empty());
@@ -501,7 +501,7 @@ fn newcomers_wait_until_the_round_is_recovered() {
     world.reattach(2, 2, held(0, 1));
     // The round is full, so the newcomer is in reserve, and nobody is told.
     assert_eq!(world.read().0.redundancy_list.len(), 1);
-    assert_eq!(news_after_attached(&mut world, 1), []);
+    assert_eq!(events_after_attached(&mut world, 1), []);
     world.lose(2);
     world.pass(REATTACH_WITHIN);
     world.membership(1);
@@ -521,7 +521,7 @@ fn somebody_who_was_not_in_the_round_cannot_hold_it() {
     }
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
-    assert_eq!(news_after_attached(&mut world, 2), []);
+    assert_eq!(events_after_attached(&mut world, 2), []);
 }
 
 #[test]
@@ -656,7 +656,7 @@ fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
     }
     world.pass(UNNOTED);
     for number in 1..=3 {
-        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
+        assert_eq!(events_after_attached(&mut world, number), [], "{number}");
     }
     let note = world.note.clone().unwrap();
     assert_eq!((note.authority.cluster, note.authority.epoch), (7, 1));
@@ -676,7 +676,7 @@ fn without_a_note_nobody_may_be_missing() {
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
     for number in 1..=2 {
-        assert_eq!(news_after_attached(&mut world, number), [], "{number}");
+        assert_eq!(events_after_attached(&mut world, number), [], "{number}");
     }
     world.join(4);
     world.take(4);

@@ -343,7 +343,7 @@ impl Voter {
         let Some(group) = &self.group else {
             return;
         };
-        let (alive, configuration) = (self.all_in_contact(), group.consensus.configuration());
+        let (alive, configuration) = (self.all_connected(), group.consensus.configuration());
         // A member that was not told of any voter cannot know if these could elect a leader.
         let has_majority = !configuration.voters.is_empty() && configuration.is_majority(&alive);
         let is_lost = alive.len() == self.settings.places.len()
@@ -358,7 +358,7 @@ impl Voter {
     }
 
     /// The processes that are in contact, with this one and those that are about to end.
-    pub(super) fn all_in_contact(&self) -> BTreeSet<VoterId> {
+    pub(super) fn all_connected(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().map(|(_, peer)| peer.voter);
         others.chain([self.id]).collect()
     }

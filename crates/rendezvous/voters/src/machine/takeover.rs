@@ -210,7 +210,7 @@ impl Voter {
     /// Leaves a group that can never decide again, as members of its majority have certainly ended. Its memory stays.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
-        let alive = self.all_in_contact();
+        let alive = self.all_connected();
         let configuration = group.consensus.configuration();
         let mut voters = configuration.voters.union(&configuration.outgoing);
         let own = self.endpoint(self.settings.own);

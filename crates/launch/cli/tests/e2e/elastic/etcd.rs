@@ -33,7 +33,7 @@ fn await_state(server: &Server, wanted: impl Fn(&RendezvousState) -> bool) {
         if now.as_ref().is_some_and(&wanted) {
             Ok(())
         } else {
-            Err(now)
+            Err(Box::new(now))
         }
     });
 }

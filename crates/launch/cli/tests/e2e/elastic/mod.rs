@@ -214,7 +214,11 @@ fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
         let state = codec::from_value(&value.unwrap())
             .unwrap()
             .unwrap_or_default();
-        if wanted(&state) { Ok(()) } else { Err(state) }
+        if wanted(&state) {
+            Ok(())
+        } else {
+            Err(Box::new(state))
+        }
     });
 }
 

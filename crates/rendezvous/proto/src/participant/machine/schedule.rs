@@ -19,7 +19,7 @@ const ROLL_BACK: Duration = Duration::from_secs(5);
 /// The current request.
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) wish: Wish,
+    pub(super) request: Request,
     pub(super) since: Mono,
     /// The end of its time.
     pub(super) until: Mono,
@@ -27,7 +27,7 @@ pub(super) struct Task {
 
 /// What the agent asks for.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum Request {
     /// Nothing, or no more than it has.
     Idle,
     Join {
@@ -43,20 +43,20 @@ pub(super) enum Wish {
 
 impl Task {
     pub(super) fn phase(&self, now: Mono) -> JoinPhase {
-        match self.wish {
-            Wish::Idle => JoinPhase::InTime,
+        match self.request {
+            Request::Idle => JoinPhase::InTime,
             _ if now < self.until => JoinPhase::InTime,
-            Wish::Join { .. } if now < self.until + ROLL_BACK => JoinPhase::RollBack,
+            Request::Join { .. } if now < self.until + ROLL_BACK => JoinPhase::RollBack,
             _ => JoinPhase::Over,
         }
     }
 
     /// When the phase changes next.
     pub(super) fn next_phase(&self, now: Mono) -> Option<Mono> {
-        let ends = match self.wish {
-            Wish::Idle => return None,
-            Wish::Join { .. } => self.until + ROLL_BACK,
-            Wish::Leave | Wish::Close => self.until,
+        let ends = match self.request {
+            Request::Idle => return None,
+            Request::Join { .. } => self.until + ROLL_BACK,
+            Request::Leave | Request::Close => self.until,
         };
         [self.until, ends].into_iter().find(|at| *at > now)
     }
@@ -135,7 +135,7 @@ impl Participant {
         let copy = self.copy.as_ref()?;
         let state = &copy.state;
         let participant = state.participants.contains_key(&self.me);
-        let joining = matches!(self.task.wish, Wish::Join { .. });
+        let joining = matches!(self.task.request, Request::Join { .. });
         let phase = if state.redundancy_list.contains(&self.me) {
             None
         } else {
