@@ -70,11 +70,14 @@ fn membership_after_attached(world: &mut World, number: u32) -> String {
 }
 
 #[test]
-fn a_round_that_one_had_left_is_not_waited_for_by_the_next_coordinator() {
+fn an_elected_coordinator_does_not_wait_for_a_round_that_one_had_left() {
     let mut world = round_of(2, 1);
     world.attempt = Some(2);
     world.join(1);
-    world.restart();
+    world.restart_as(Origin {
+        electors_heard: Some(world.now.mono),
+        ..origin()
+    });
     world.settings.last_call_timeout = Duration::ZERO;
     world.join(3);
     world.pass(RECOVERY_WINDOW + Duration::from_secs(1));

@@ -132,9 +132,14 @@ impl World {
 
     /// The coordinator is killed, and the next one begins with its note. Connections and keys are gone.
     pub(crate) fn restart(&mut self) {
+        self.restart_as(origin());
+    }
+
+    /// The same, with an origin.
+    pub(crate) fn restart_as(&mut self, origin: Origin) {
         let note = self.note.as_mut().unwrap();
         note.authority.epoch += 1;
-        self.coordinator = Coordinator::restartable(self.now, note.clone(), origin());
+        self.coordinator = Coordinator::restartable(self.now, note.clone(), origin);
         self.received.clear();
         self.keys.clear();
     }

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | all, and all hold the round | it holds; workers notice nothing |
 //! | all, and some do not hold it any more | it is over, and the next one forms |
-//! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last message of the last coordinator), more than half, or one that does not hold it any more (or did not when it was recorded) | the same; missing participants are lost |
-//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom; with voters behind it, which are a majority, missing participants are lost (all of them only where they have a fence) |
+//! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last message of the last coordinator), more than half, or one that does not hold it any more | the same; missing participants are lost |
+//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom; with voters behind it, which are a majority, missing participants are lost (all of them only where they have a fence, or one had left) |
 //!
 //! This guarantees that two complete rounds never overlap: the round of the record is the last one
 //! that was announced, so every agent of earlier rounds has left them. The next round forms only
@@ -357,11 +357,11 @@ impl Run {
         let is_half = missing * 2 == size && !rules.has(Rule::MostRestore);
         let is_most = missing * 2 < size || is_half;
         // Of voters, a majority has elected this coordinator: missing participants are cut off, or
-        // have ended. If all are missing, their workers are suspended only where they have a fence.
-        let is_fenced = !self.record.lease.is_zero();
-        let is_elected = self.origin.electors_heard.is_some() && (missing < size || is_fenced);
-        let is_over = self.record.torn || !search.over.is_empty();
-        let are_lost = is_most || is_elected || is_over || search.is_confirmed;
+        // have ended. If all are missing, their workers are suspended only where they have a fence,
+        // and they are no whole round if one had left.
+        let may_run = self.record.lease.is_zero() && !self.record.torn;
+        let is_elected = self.origin.electors_heard.is_some() && (missing < size || !may_run);
+        let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
         are_lost.then_some(if rules.has(Rule::WindowIsKept) {
             ends
         } else {
