@@ -36,7 +36,7 @@ use crate::channel::slot::Slot;
 use crate::device::DeviceBackend;
 use crate::error::RpcError;
 use crate::group::Group;
-use crate::message::Adopted;
+use crate::message::LocalReference;
 use crate::runtime::gathers::Gathers;
 use crate::runtime::member::Members;
 use crate::runtime::peers::Peers;
@@ -188,12 +188,12 @@ impl CallContext {
 
 /// Remote references of an agent, which stand above it.
 pub(crate) trait References: Any + Send + Sync {
-    /// A fork of the reference that calls itself `local`, for a message to `to`.
+    /// Makes a fork of `local` for a message to `to`.
     fn fork(
         &self,
         core: &Arc<Core>,
         to: Holder,
-        local: &[u8],
+        local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError>;
 
     /// The reference that `source` has forked, and its confirmation if that is not here yet.
@@ -202,7 +202,7 @@ pub(crate) trait References: Any + Send + Sync {
         core: &Arc<Core>,
         source: &WorkerInfo,
         fork: &[u8],
-    ) -> Result<(Adopted, Option<Confirmation>), RpcError>;
+    ) -> Result<(LocalReference, Option<Confirmation>), RpcError>;
 
     /// Tells the machine something.
     fn handle(&self, core: &Arc<Core>, input: Input<'_>);
