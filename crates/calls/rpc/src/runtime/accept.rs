@@ -137,10 +137,9 @@ fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> 
     let (token, within) = (core.token.clone(), core.transports.greeting);
     let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
     let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
-    let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| {
-        let text = format!("this worker cannot look after another connection: {error}");
-        RpcError::new(RpcErrorKind::Internal, text)
-    })?;
+    let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
+        "this worker cannot look after another connection",
+    ))?;
     let server = Arc::new(Server::new(link, core, greeting));
     adopt(core, &server)?;
     Ok(server)

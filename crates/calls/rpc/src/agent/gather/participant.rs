@@ -148,20 +148,27 @@ impl RpcAgent {
             read: |_, _, payload| Ok(payload.clone()),
         });
         let values = answer.wait().and_then(|answer| read_answer(&answer));
-        values.map_err(|error| match error.kind {
-            // Whether it says so itself or its connection ends is a matter of luck.
-            RpcErrorKind::Stopping if !core.is_stopped() => leader_failed(
-                RpcErrorKind::PeerLost,
-                "was lost",
-                error.with_worker(leader.info.clone()),
-            ),
-            RpcErrorKind::PeerLost if error.worker.is_some() => {
-                leader_failed(RpcErrorKind::PeerLost, "was lost", error)
-            }
-            RpcErrorKind::Deadline if error.worker.is_some() => {
-                leader_failed(RpcErrorKind::Deadline, "does not answer", error)
-            }
-            _ => error,
+        values.map_err(|error| {
+            let (kind, how) = match error.kind {
+                // Whether it says so itself or its connection ends is a matter of luck.
+                RpcErrorKind::Stopping if !core.is_stopped() => {
+                    (RpcErrorKind::PeerLost, "was lost")
+                }
+                kind @ RpcErrorKind::PeerLost if error.worker.is_some() => (kind, "was lost"),
+                kind @ RpcErrorKind::Deadline if error.worker.is_some() => {
+                    (kind, "does not answer")
+                }
+                _ => return error,
+            };
+            // The call itself failed: the leader is the one who is missing.
+            let (name, why) = (&leader.info.name, &error.message);
+            let message = format!("{name}, which leads the gather, {how}: {why}");
+            let failed = RpcError {
+                kind,
+                message,
+                ..error
+            };
+            failed.with_worker(leader.info.clone())
         })
     }
 }
@@ -169,19 +176,4 @@ impl RpcAgent {
 /// How much longer a member waits than it says, so that the leader can tell it who is missing.
 fn grace(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
-}
-
-/// The call itself failed: the leader is the one who is missing.
-fn leader_failed(kind: RpcErrorKind, how: &str, error: RpcError) -> RpcError {
-    let name = error.worker.as_ref().map(|worker| worker.name.as_str());
-    let message = format!(
-        "{}, which leads the gather, {how}: {}",
-        name.unwrap_or_default(),
-        error.message
-    );
-    RpcError {
-        kind,
-        message,
-        ..error
-    }
 }

@@ -21,7 +21,7 @@ use super::access::{change, remove};
 use super::failure::store_failed;
 use super::keys::Keys;
 use super::{GroupChange, OnChange, SHORTEST_LEASE};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// So often in the time of a lease a member says that it lives, and looks at the others.
 const BEATS_IN_A_LEASE: u32 = 16;
@@ -158,8 +158,7 @@ impl DynamicGroup {
             thread.map_err(|error| {
                 // The thread that is there already ends with the group, which is dropped now.
                 let _ = group.leave();
-                let message = format!("failed to start a thread for the RPC group: {error}");
-                RpcError::new(RpcErrorKind::Internal, message)
+                RpcError::internal("failed to start a thread for the RPC group")(error)
             })
         };
         let beats = {

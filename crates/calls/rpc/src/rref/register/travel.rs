@@ -57,8 +57,7 @@ impl AgentReferences for Register {
         };
         let bytes = postcard::to_stdvec(&travelling).map_err(|error| {
             self.tell(core, Input::NotSent(travelling.fork.fork));
-            let text = format!("a remote reference cannot be put into a message: {error}");
-            RpcError::new(RpcErrorKind::Internal, text)
+            RpcError::internal("a remote reference cannot be put into a message")(error)
         })?;
         Ok((travelling.fork.fork, bytes))
     }
