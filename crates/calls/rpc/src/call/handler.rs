@@ -16,7 +16,7 @@ use crate::runtime::codec;
 use crate::runtime::core::{CallContext, MethodBody};
 use crate::runtime::method::Method;
 use crate::runtime::run::{at_once, failed, steps};
-use crate::service::functions::Respond;
+use crate::service::functions::{self, Respond};
 
 /// A type that methods can have as their argument.
 pub trait Argument: DeserializeOwned + Send + 'static {}
@@ -51,16 +51,27 @@ pub trait Handler<M, Marker> {
 /// A function, ready to be called.
 #[derive(Clone)]
 pub struct Offered {
-    pub(super) name: &'static str,
-    pub(super) version: u32,
-    pub(super) body: MethodBody,
+    pub(super) function: functions::Function<CallContext>,
     /// Keeps its result on this worker instead of sending it.
     pub(super) keep: Option<Keep>,
 }
 
+impl Offered {
+    /// Offers a function under the name and the version of a method.
+    pub(super) fn new<A, O>(method: Method<A, O>, body: MethodBody, keep: Option<Keep>) -> Self {
+        let function = functions::Function {
+            name: method.name(),
+            version: method.version(),
+            body,
+        };
+        Self { function, keep }
+    }
+}
+
 impl fmt::Debug for Offered {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Offered({}@{})", self.name, self.version)
+        let functions::Function { name, version, .. } = self.function;
+        write!(formatter, "Offered({name}@{version})")
     }
 }
 
@@ -281,12 +292,7 @@ where
                 }
             }
         };
-        Offered {
-            name: method.name(),
-            version: method.version(),
-            body: MethodBody::Deferred(Arc::new(hand_over)),
-            keep: None,
-        }
+        Offered::new(method, MethodBody::Deferred(Arc::new(hand_over)), None)
     }
 }
 
@@ -308,12 +314,8 @@ where
             let text = format!("the result of {name} stays where it is: call it with remote()");
             Box::pin(async move { Err(RpcError::invalid(text)) }) as _
         };
-        Offered {
-            name,
-            version: method.version(),
-            body: MethodBody::Async(Arc::new(start)),
-            keep: Some(keep(Arc::new(made), rref::Kept::only_here)),
-        }
+        let keep = keep(Arc::new(made), rref::Kept::only_here);
+        Offered::new(method, MethodBody::Async(Arc::new(start)), Some(keep))
     }
 }
 
@@ -334,12 +336,8 @@ where
             codec::encode_output(&replied, &output)
         }) as _
     };
-    Offered {
-        name: method.name(),
-        version: method.version(),
-        body: MethodBody::Async(Arc::new(start)),
-        keep: Some(keep(kept, rref::Kept::new)),
-    }
+    let keep = keep(kept, rref::Kept::new);
+    Offered::new(method, MethodBody::Async(Arc::new(start)), Some(keep))
 }
 
 fn on_a_thread<A: Argument, O: Output>(
@@ -364,12 +362,7 @@ fn on_a_thread<A: Argument, O: Output>(
         });
         Box::pin(poll_fn(move |context| slot.poll(context)))
     });
-    Offered {
-        name: method.name(),
-        version: method.version(),
-        body: MethodBody::Blocking(Arc::new(run)),
-        keep: Some(keep),
-    }
+    Offered::new(method, MethodBody::Blocking(Arc::new(run)), Some(keep))
 }
 
 /// Keeps the result of an async function instead of sending it.
