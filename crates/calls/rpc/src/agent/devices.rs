@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rdzv_rpc_proto::device::{Device, DeviceData, DeviceMap};
 
-use crate::error::RpcError;
+use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::call::Destination;
 use crate::runtime::core::RpcAgent;
 
@@ -29,16 +29,21 @@ impl RpcAgent {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::UnknownWorker`](crate::RpcErrorKind::UnknownWorker) if nobody has this name or
-    /// id.
+    /// [`RpcErrorKind::UnknownWorker`] if nobody has this name or id.
     pub fn device_infos<'a>(
         &self,
         which: impl Into<Destination<'a>>,
     ) -> Result<DeviceData, RpcError> {
-        let id = self.core().member(&which.into())?.info.id;
-        match self.core().view() {
-            Some(view) => Ok(view.with_id(id)?.device.clone()),
-            None => Ok(DeviceData::default()),
-        }
+        let core = self.core();
+        let id = core.member(&which.into())?.info.id;
+        let Some(view) = core.view() else {
+            return Ok(DeviceData::default());
+        };
+        let member = view.with_id(id).ok_or_else(|| {
+            let (name, rank) = (&core.me.name, core.me.id);
+            let text = format!("name:{name},rank:{rank} could not find destination id {id}");
+            RpcError::new(RpcErrorKind::UnknownWorker, text)
+        })?;
+        Ok(member.device.clone())
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use rdzv_rpc_proto::device::DeviceFault;
-use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique, UnknownWorker};
+use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique};
 use rdzv_rpc_proto::worker::BadName;
 use rdzv_store::StoreError;
 
@@ -73,11 +73,5 @@ impl From<JoinRefusal> for RpcError {
             JoinRefusal::Devices(fault) => fault.into(),
             JoinRefusal::Over => Self::new(RpcErrorKind::GroupMismatch, error.to_string()),
         }
-    }
-}
-
-impl From<UnknownWorker> for RpcError {
-    fn from(error: UnknownWorker) -> Self {
-        Self::new(RpcErrorKind::UnknownWorker, error.to_string())
     }
 }
