@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::channel::failure::Failure;
 use crate::channel::slot::{Promise, Slot};
 use crate::error::RpcError;
+use crate::payload::Then;
 use crate::rref::{self, Keep, ValueMethod};
 use crate::runtime::codec;
 use crate::runtime::core::{CallContext, MethodBody};
@@ -164,7 +165,7 @@ pub fn deferred<F>(function: F) -> Deferred<F> {
 /// The one who answers a call of a function in [`deferred`]. Dropped without an answer, it fails the call.
 pub struct Responder<O> {
     context: CallContext,
-    respond: Option<Respond>,
+    respond: Then<Respond>,
     output: PhantomData<fn(O)>,
 }
 
@@ -176,19 +177,9 @@ impl<O> fmt::Debug for Responder<O> {
 
 impl<O: Serialize> Responder<O> {
     /// Answers the call. An error is passed on as it is, with its kind.
-    pub fn respond(mut self, result: Result<O, RpcError>) {
+    pub fn respond(self, result: Result<O, RpcError>) {
         let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
-        if let Some(respond) = self.respond.take() {
-            respond(answer);
-        }
-    }
-}
-
-impl<O> Drop for Responder<O> {
-    fn drop(&mut self) {
-        if let Some(respond) = self.respond.take() {
-            respond(Err(RpcError::stopping()));
-        }
+        self.respond.go_on(answer);
     }
 }
 
@@ -270,7 +261,7 @@ where
         let hand_over = move |context: CallContext, payload, respond| {
             let responder = Responder {
                 context: context.clone(),
-                respond: Some(respond),
+                respond: Then::new(respond),
                 output: PhantomData,
             };
             let decoded = codec::decode_argument::<A>(&context, &payload);
