@@ -57,6 +57,7 @@ pub(crate) struct Register {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     machine: References,
     /// Values here that exist, and the errors of those that don't.
@@ -80,13 +81,7 @@ impl Register {
             keeps,
             state: Mutex::new(State {
                 machine: References::new(me, settings),
-                values: HashMap::new(),
-                confirmations: HashMap::new(),
-                questions: HashMap::new(),
-                next_question: 0,
-                causes: HashMap::new(),
-                drained: Vec::new(),
-                leaks: Vec::new(),
+                ..State::default()
             }),
         }
     }

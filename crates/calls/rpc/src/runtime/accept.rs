@@ -134,8 +134,11 @@ fn is_unauthenticated(server: &Weak<Server>) -> bool {
 }
 
 fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
-    let (token, within) = (core.token.clone(), core.transports.greeting);
-    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
+    let (token, until) = (
+        core.token.clone(),
+        Instant::now() + core.transports.greeting,
+    );
+    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), until);
     let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
         "this worker cannot look after another connection",
