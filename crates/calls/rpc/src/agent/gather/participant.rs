@@ -18,6 +18,7 @@ use crate::runtime::future::{InFlight, RpcFuture};
 use crate::runtime::gathers::{Values, participant};
 use crate::runtime::member::Member;
 use crate::service::place::{Place, place};
+use crate::wire::clock::micros;
 
 impl RpcAgent {
     /// Gives a value to all members and gets those of all, by name; blocks until they are there.
@@ -134,7 +135,7 @@ impl RpcAgent {
                 verdict.expect("a slot that is waited for by one is taken by nobody else");
             return verdict.as_ref().clone().map_err(RpcError::from);
         }
-        let within_micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let within_micros = micros(within);
         let report = Report::write(key, within_micros, value)?;
         let timeout = Timeout::After(within.saturating_add(grace(within)));
         let options = CallOptions::new().timeout(timeout);
