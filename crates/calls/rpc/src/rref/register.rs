@@ -128,7 +128,7 @@ impl Register {
         let deadline = state.machine.deadline();
         drop(state);
         for effect in effects {
-            effect.apply(core);
+            effect(core);
         }
         if let Some(deadline) = deadline {
             core.note_deadline(clock::instant(deadline));
