@@ -248,7 +248,7 @@ impl RpcAgent {
         {
             tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
         }
-        let drained = self.core().in_flight.drain(Some(until));
+        let drained = self.core().in_flight.drain(until);
         let core = self.core();
         // A worker that is being connected to has calls that wait for that.
         let stuck: Vec<WorkerInfo> = core
