@@ -1,6 +1,7 @@
 //! Remote references within a message: who deals with them, and how they serialise themselves.
 //!
-//! This module does not know what a reference is. It carries a share in one, and the bytes of forks.
+//! This module does not know what a reference is. It carries a share in one, and the bytes of
+//! forks.
 
 use serde::{Deserializer, Serializer};
 
