@@ -63,7 +63,12 @@ impl RpcError {
         Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
     }
 
-    /// An error of kind [`RpcErrorKind::InvalidArgument`].
+    /// Returns a function that makes an error of kind [`RpcErrorKind::Internal`] of a failure:
+    /// `what`, a colon, and the failure.
+    pub(crate) fn internal<E: fmt::Display>(what: &str) -> impl Fn(E) -> Self {
+        move |error| Self::new(RpcErrorKind::Internal, format!("{what}: {error}"))
+    }
+
     /// A deadline that these workers missed. `message` makes the text from their names and ranks.
     pub(crate) fn late(workers: &[WorkerInfo], message: impl FnOnce(&str) -> String) -> Self {
         let names = workers.iter();
@@ -76,6 +81,7 @@ impl RpcError {
         }
     }
 
+    /// An error of kind [`RpcErrorKind::InvalidArgument`].
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }

@@ -27,3 +27,26 @@ impl Payload {
         self.len() == 0
     }
 }
+
+/// Takes an answer in any case: an error if this is dropped, since the agent stops then.
+pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
+
+impl<F: FnOnce(Answer)> Then<F> {
+    pub(crate) fn new(then: F) -> Self {
+        Self(Some(then))
+    }
+
+    pub(crate) fn go_on(mut self, answer: Answer) {
+        if let Some(then) = self.0.take() {
+            then(answer);
+        }
+    }
+}
+
+impl<F: FnOnce(Answer)> Drop for Then<F> {
+    fn drop(&mut self) {
+        if let Some(then) = self.0.take() {
+            then(Err(RpcError::stopping()));
+        }
+    }
+}

@@ -9,15 +9,10 @@ use rdzv_core::time::Mono;
 /// A call leaves the table exactly once: taken, expired or drained.
 #[derive(Debug, Clone)]
 pub struct CallTable<T> {
-    calls: BTreeMap<u64, Waiting<T>>,
+    /// Each call with its deadline.
+    calls: BTreeMap<u64, (T, Option<Mono>)>,
     /// Deadlines in order, each with the number of its call.
     deadlines: BTreeSet<(Mono, u64)>,
-}
-
-#[derive(Debug, Clone)]
-struct Waiting<T> {
-    value: T,
-    deadline: Option<Mono>,
 }
 
 impl<T> Default for CallTable<T> {
@@ -33,21 +28,21 @@ impl<T> CallTable<T> {
     /// Adds a call under a number that no call had before.
     pub fn insert(&mut self, call: u64, value: T, deadline: Option<Mono>) {
         self.deadlines.extend(deadline.map(|at| (at, call)));
-        self.calls.insert(call, Waiting { value, deadline });
+        self.calls.insert(call, (value, deadline));
     }
 
     /// Value of a call, to change it; `None` if the call has left the table.
     pub fn get_mut(&mut self, call: u64) -> Option<&mut T> {
-        self.calls.get_mut(&call).map(|waiting| &mut waiting.value)
+        self.calls.get_mut(&call).map(|(value, _)| value)
     }
 
     /// Takes a call out because it ended; `None` if it ended before.
     pub fn take(&mut self, call: u64) -> Option<T> {
-        let waiting = self.calls.remove(&call)?;
-        if let Some(at) = waiting.deadline {
+        let (value, deadline) = self.calls.remove(&call)?;
+        if let Some(at) = deadline {
             self.deadlines.remove(&(at, call));
         }
-        Some(waiting.value)
+        Some(value)
     }
 
     /// Takes out the calls whose deadline is reached, earliest first.
@@ -71,7 +66,7 @@ impl<T> CallTable<T> {
     /// Takes out all calls, in the order of their numbers.
     pub fn drain(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
         let calls = std::mem::take(self).calls.into_iter();
-        calls.map(|(call, waiting)| (call, waiting.value))
+        calls.map(|(call, (value, _))| (call, value))
     }
 
     /// Number of calls.

@@ -20,4 +20,4 @@ pub use lease::LeaseWatch;
 pub use member::{BadRecord, Departure, Member};
 pub use membership::{JoinRefusal, Membership};
 pub use round::{Mismatch, Round, RoundDecision, RoundKind};
-pub use view::{Change, GroupView, NotUnique, UnknownWorker};
+pub use view::{Change, GroupView, NotUnique};

@@ -10,7 +10,9 @@ use crate::worker::WorkerId;
 const INCARNATION_BITS: u32 = 24;
 
 /// One life of a worker. A process that starts again under the same id is another member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Member {
     /// The worker's id in its group.
     pub id: WorkerId,
@@ -32,7 +34,9 @@ impl fmt::Display for Member {
 }
 
 /// An id that no other worker gives to anything, nor the same worker in another life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct GlobalId {
     /// The worker that gave it.
     pub created_on: WorkerId,

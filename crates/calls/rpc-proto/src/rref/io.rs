@@ -167,8 +167,6 @@ pub struct UserInfo {
     pub confirmed: bool,
     /// Why it cannot be used any more, if so: it will not be confirmed then.
     pub broken: Option<Failure>,
-    /// Whether the function that makes the value is known to have ended. Only its creator hears.
-    pub completed: bool,
 }
 
 /// A question for a value, as it is sent to the owner.

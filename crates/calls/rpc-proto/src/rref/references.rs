@@ -20,9 +20,10 @@ use owner::Owned;
 use user::User;
 
 /// How far the machine is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     /// It works.
+    #[default]
     Working,
     /// It has released what it retained, and waits until those who have to know do.
     Draining,
@@ -48,7 +49,7 @@ enum Timer {
 }
 
 /// The references of one agent. See the [module](super).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct References {
     me: Member,
     settings: Settings,
@@ -86,20 +87,7 @@ impl References {
             me,
             settings,
             next_id: GlobalId::first(me),
-            phase: Phase::Working,
-            owned: BTreeMap::new(),
-            users: BTreeMap::new(),
-            children: BTreeMap::new(),
-            creations: BTreeMap::new(),
-            refused: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            links: BTreeMap::new(),
-            link_timers: BTreeMap::new(),
-            timers: BTreeSet::new(),
-            touched: BTreeSet::new(),
-            leases_watched: false,
-            to_self: VecDeque::new(),
-            outbox: Outbox::default(),
+            ..Self::default()
         }
     }
 

@@ -8,7 +8,7 @@ use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo};
 
 use super::gather::leader;
 use crate::call::methods::Methods;
-use crate::error::{RpcError, RpcErrorKind};
+use crate::error::RpcError;
 use crate::group::Group;
 use crate::options::DEFAULT_TIMEOUT;
 use crate::rref::{self, Register};
@@ -67,10 +67,7 @@ impl RpcAgent {
         listener: Listener,
         knowing: impl FnOnce(&Arc<Core>),
     ) -> Result<Self, RpcError> {
-        let failed = |error: std::io::Error| {
-            let text = format!("the agent cannot be started: {error}");
-            RpcError::new(RpcErrorKind::Internal, text)
-        };
+        let failed = RpcError::internal("the agent cannot be started");
         let me = Holder::new(setup.me.id, setup.incarnation);
         let own = rref::offered().into_iter().chain([leader::offered()]);
         let methods = own.fold(methods, |methods, (name, handler)| {
@@ -78,10 +75,10 @@ impl RpcAgent {
         });
         let (functions, keeps) = methods.split();
         let references = Register::new(me, setup.references, keeps);
-        let core = Core::new(setup, functions, Box::new(references)).map_err(failed)?;
+        let core = Core::new(setup, functions, Box::new(references)).map_err(&failed)?;
         knowing(&core);
-        let reception = Reception::new(&core, listener).map_err(failed)?;
-        let driver = driver::start(Arc::clone(&core), reception).map_err(failed)?;
+        let reception = Reception::new(&core, listener).map_err(&failed)?;
+        let driver = driver::start(Arc::clone(&core), reception).map_err(&failed)?;
         Ok(Self::owned(core, driver))
     }
 
@@ -129,6 +126,8 @@ impl RpcAgent {
     /// # Errors
     ///
     /// [`RpcErrorKind::UnknownWorker`] if nobody has this name or id.
+    ///
+    /// [`RpcErrorKind::UnknownWorker`]: crate::RpcErrorKind::UnknownWorker
     pub fn worker<'a>(&self, which: impl Into<Destination<'a>>) -> Result<WorkerInfo, RpcError> {
         Ok(self.core().member(&which.into())?.info)
     }
@@ -149,6 +148,8 @@ impl RpcAgent {
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`] for zero.
+    ///
+    /// [`RpcErrorKind::InvalidArgument`]: crate::RpcErrorKind::InvalidArgument
     pub fn set_timeout(&self, timeout: impl Into<Timeout>) -> Result<(), RpcError> {
         let limit = timeout.into().limit(|| Some(DEFAULT_TIMEOUT))?;
         self.core().set_timeout(limit);
@@ -185,6 +186,9 @@ impl RpcAgent {
     /// [`RpcErrorKind::PeerLost`] at the other side, functions that run are told through their
     /// [`Cancellation`](crate::Cancellation) and not waited for. Async functions that have not ended a second
     /// later are dropped where they wait.
+    ///
+    /// [`RpcErrorKind::PeerLost`]: crate::RpcErrorKind::PeerLost
+    /// [`RpcErrorKind::Stopping`]: crate::RpcErrorKind::Stopping
     pub fn stop(&self) {
         self.core().stop();
         if let Some(guard) = &self.guard {

@@ -107,8 +107,7 @@ impl RpcAgentBuilder {
 
     /// Refuses what is wrong by itself, before anything is sent.
     fn check(&self) -> Result<WorkerName, RpcError> {
-        let name = WorkerName::new(self.name.as_str());
-        let name = name.map_err(|error| RpcError::invalid(error.to_string()))?;
+        let name = WorkerName::new(self.name.as_str())?;
         self.options.check()?;
         check_size(self.rank, self.world_size)?;
         if self.store.is_some() && self.rank.is_none() {
@@ -159,22 +158,13 @@ impl RpcAgentBuilder {
             }
         };
         let me = WorkerInfo { id: rank, name };
-        let refused = |error: crate::transport::TransportError| {
-            RpcError::new(
-                RpcErrorKind::Internal,
-                format!("this worker cannot listen: {error}"),
-            )
-        };
-        let listener = Listener::new(transports.clone()).map_err(refused)?;
-        let peer_address = listener.peer_address().map_err(refused)?;
+        let deaf = "this worker cannot listen";
+        let listener = Listener::new(transports.clone()).map_err(RpcError::internal(deaf))?;
+        let peer_address = listener.peer_address().map_err(RpcError::internal(deaf))?;
         let published = Published {
             info: me.clone(),
-            address: postcard::to_stdvec(&peer_address).map_err(|error| {
-                RpcError::new(
-                    RpcErrorKind::Internal,
-                    format!("cannot write the contact: {error}"),
-                )
-            })?,
+            address: postcard::to_stdvec(&peer_address)
+                .map_err(RpcError::internal("cannot write the contact"))?,
             incarnation: new_incarnation(),
             device: DeviceData {
                 device_count: self.device_backend.count(),
@@ -258,7 +248,7 @@ impl RpcAgent {
         {
             tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
         }
-        let drained = self.core().in_flight.drain(Some(until));
+        let drained = self.core().in_flight.drain(until);
         let core = self.core();
         // A worker that is being connected to has calls that wait for that.
         let stuck: Vec<WorkerInfo> = core

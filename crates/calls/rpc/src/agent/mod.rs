@@ -13,7 +13,6 @@
 
 pub(crate) mod gather;
 
-mod devices;
 mod handle;
 mod init;
 mod members;

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 
 use crate::bulk::registered::Arenas;
 use crate::error::{RpcError, RpcErrorKind};
-use crate::payload::{Answer, Payload};
+use crate::payload::{Answer, Payload, Then};
 use crate::wire::poller::is_driver;
 use crate::wire::writer::Part;
 
@@ -200,27 +200,8 @@ pub(crate) fn fetch(
         return then(gathered(frame, lending));
     }
     let lending = Arc::clone(lending);
-    let then = Then(Some(then));
+    let then = Then::new(then);
     runtime.spawn_blocking(move || then.go_on(gathered(frame, &lending)));
-}
-
-/// What follows in any case: with an error if it cannot be read, since the agent stops.
-struct Then<F: FnOnce(Answer)>(Option<F>);
-
-impl<F: FnOnce(Answer)> Then<F> {
-    fn go_on(mut self, answer: Answer) {
-        if let Some(then) = self.0.take() {
-            then(answer);
-        }
-    }
-}
-
-impl<F: FnOnce(Answer)> Drop for Then<F> {
-    fn drop(&mut self) {
-        if let Some(then) = self.0.take() {
-            then(Err(RpcError::stopping()));
-        }
-    }
 }
 
 fn length(part: &Received) -> u64 {

@@ -11,12 +11,13 @@ use serde::de::DeserializeOwned;
 use crate::channel::failure::Failure;
 use crate::channel::slot::{Promise, Slot};
 use crate::error::RpcError;
+use crate::payload::Then;
 use crate::rref::{self, Keep, ValueMethod};
 use crate::runtime::codec;
 use crate::runtime::core::{CallContext, MethodBody};
 use crate::runtime::method::Method;
 use crate::runtime::run::{at_once, failed, steps};
-use crate::service::functions::Respond;
+use crate::service::functions::{self, Respond};
 
 /// A type that methods can have as their argument.
 pub trait Argument: DeserializeOwned + Send + 'static {}
@@ -51,16 +52,27 @@ pub trait Handler<M, Marker> {
 /// A function, ready to be called.
 #[derive(Clone)]
 pub struct Offered {
-    pub(super) name: &'static str,
-    pub(super) version: u32,
-    pub(super) body: MethodBody,
+    pub(super) function: functions::Function<CallContext>,
     /// Keeps its result on this worker instead of sending it.
     pub(super) keep: Option<Keep>,
 }
 
+impl Offered {
+    /// Offers a function under the name and the version of a method.
+    pub(super) fn new<A, O>(method: Method<A, O>, body: MethodBody, keep: Option<Keep>) -> Self {
+        let function = functions::Function {
+            name: method.name(),
+            version: method.version(),
+            body,
+        };
+        Self { function, keep }
+    }
+}
+
 impl fmt::Debug for Offered {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Offered({}@{})", self.name, self.version)
+        let functions::Function { name, version, .. } = self.function;
+        write!(formatter, "Offered({name}@{version})")
     }
 }
 
@@ -153,7 +165,7 @@ pub fn deferred<F>(function: F) -> Deferred<F> {
 /// The one who answers a call of a function in [`deferred`]. Dropped without an answer, it fails the call.
 pub struct Responder<O> {
     context: CallContext,
-    respond: Option<Respond>,
+    respond: Then<Respond>,
     output: PhantomData<fn(O)>,
 }
 
@@ -165,19 +177,9 @@ impl<O> fmt::Debug for Responder<O> {
 
 impl<O: Serialize> Responder<O> {
     /// Answers the call. An error is passed on as it is, with its kind.
-    pub fn respond(mut self, result: Result<O, RpcError>) {
+    pub fn respond(self, result: Result<O, RpcError>) {
         let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
-        if let Some(respond) = self.respond.take() {
-            respond(answer);
-        }
-    }
-}
-
-impl<O> Drop for Responder<O> {
-    fn drop(&mut self) {
-        if let Some(respond) = self.respond.take() {
-            respond(Err(RpcError::stopping()));
-        }
+        self.respond.go_on(answer);
     }
 }
 
@@ -259,7 +261,7 @@ where
         let hand_over = move |context: CallContext, payload, respond| {
             let responder = Responder {
                 context: context.clone(),
-                respond: Some(respond),
+                respond: Then::new(respond),
                 output: PhantomData,
             };
             let decoded = codec::decode_argument::<A>(&context, &payload);
@@ -281,12 +283,7 @@ where
                 }
             }
         };
-        Offered {
-            name: method.name(),
-            version: method.version(),
-            body: MethodBody::Deferred(Arc::new(hand_over)),
-            keep: None,
-        }
+        Offered::new(method, MethodBody::Deferred(Arc::new(hand_over)), None)
     }
 }
 
@@ -308,12 +305,8 @@ where
             let text = format!("the result of {name} stays where it is: call it with remote()");
             Box::pin(async move { Err(RpcError::invalid(text)) }) as _
         };
-        Offered {
-            name,
-            version: method.version(),
-            body: MethodBody::Async(Arc::new(start)),
-            keep: Some(keep(Arc::new(made), rref::Kept::only_here)),
-        }
+        let keep = keep(Arc::new(made), rref::Kept::only_here);
+        Offered::new(method, MethodBody::Async(Arc::new(start)), Some(keep))
     }
 }
 
@@ -334,12 +327,8 @@ where
             codec::encode_output(&replied, &output)
         }) as _
     };
-    Offered {
-        name: method.name(),
-        version: method.version(),
-        body: MethodBody::Async(Arc::new(start)),
-        keep: Some(keep(kept, rref::Kept::new)),
-    }
+    let keep = keep(kept, rref::Kept::new);
+    Offered::new(method, MethodBody::Async(Arc::new(start)), Some(keep))
 }
 
 fn on_a_thread<A: Argument, O: Output>(
@@ -364,12 +353,7 @@ fn on_a_thread<A: Argument, O: Output>(
         });
         Box::pin(poll_fn(move |context| slot.poll(context)))
     });
-    Offered {
-        name: method.name(),
-        version: method.version(),
-        body: MethodBody::Blocking(Arc::new(run)),
-        keep: Some(keep),
-    }
+    Offered::new(method, MethodBody::Blocking(Arc::new(run)), Some(keep))
 }
 
 /// Keeps the result of an async function instead of sending it.

@@ -8,7 +8,8 @@ use rdzv_rpc_proto::frame::method_hash;
 use super::handler::{Handler, Offered};
 use crate::rref::Keep;
 use crate::runtime::core::{CallContext, MethodBody};
-use crate::service::functions::{Function, Functions};
+use crate::runtime::method::Method;
+use crate::service::functions::Functions;
 
 /// The functions that a worker offers to others, by their names. Nothing else can be called.
 ///
@@ -63,28 +64,24 @@ impl Methods {
 
     /// The names, in alphabetical order.
     pub fn names(&self) -> Vec<&'static str> {
-        let mut names: Vec<_> = self.offered.values().map(|offered| offered.name).collect();
+        let offered = self.offered.values();
+        let mut names: Vec<_> = offered.map(|offered| offered.function.name).collect();
         names.sort_unstable();
         names
     }
 
     /// Offers version 1 of a function whose argument and result stay bytes.
     pub(crate) fn offer(self, name: &'static str, body: MethodBody) -> Self {
-        self.insert(Offered {
-            name,
-            version: 1,
-            body,
-            keep: None,
-        })
+        self.insert(Offered::new(Method::<(), ()>::new(name), body, None))
     }
 
     fn insert(mut self, offered: Offered) -> Self {
-        let (name, version) = (offered.name, offered.version);
+        let (name, version) = (offered.function.name, offered.function.version);
         let number = method_hash(name, version);
         if let Some(other) = self.offered.insert(number, offered) {
             panic!(
                 "the method {name}@{version} cannot be offered: {}@{} is offered already",
-                other.name, other.version
+                other.function.name, other.function.version
             );
         }
         self
@@ -95,15 +92,10 @@ impl Methods {
         let mut functions = BTreeMap::new();
         let mut keeps = BTreeMap::new();
         for (number, offered) in self.offered {
-            let function = Function {
-                name: offered.name,
-                version: offered.version,
-                body: offered.body,
-            };
-            functions.insert(number, function);
+            functions.insert(number, offered.function);
             keeps.extend(offered.keep.map(|keep| (number, keep)));
         }
-        (Functions::new(functions), keeps)
+        (Functions(functions), keeps)
     }
 }
 

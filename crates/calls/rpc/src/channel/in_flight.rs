@@ -44,17 +44,16 @@ impl InFlight {
 
     /// From now on the application makes no calls any more; waits until those it has made are over.
     /// Returns whether that was in time.
-    pub(crate) fn drain(&self, until: Option<Instant>) -> bool {
+    pub(crate) fn drain(&self, until: Instant) -> bool {
         self.begin_to_drain();
         let (lock, idle) = &self.idle;
         let mut guard = lock.lock();
         while self.calls() > 0 {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            guard = match left {
-                Some(left) if left.is_zero() => return false,
-                Some(left) => idle.wait_timeout(guard, left).0,
-                None => idle.wait(guard),
-            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            guard = idle.wait_timeout(guard, left).0;
         }
         true
     }

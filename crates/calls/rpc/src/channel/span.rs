@@ -8,6 +8,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::payload::Answer;
+use crate::wire::clock::micros;
 
 /// One end of a call, from its begin to its answer.
 ///
@@ -79,7 +80,7 @@ impl CallSpan {
     /// It waits no more; it is sent, or the function begins.
     pub(crate) fn queue_over(&mut self) {
         if let Some(since) = self.since.as_mut() {
-            self.span.record("queue_micros", micros(*since));
+            self.span.record("queue_micros", micros(since.elapsed()));
             *since = Instant::now();
         }
     }
@@ -89,13 +90,9 @@ impl CallSpan {
         let Some(since) = self.since else {
             return;
         };
-        self.span.record("run_micros", micros(since));
+        self.span.record("run_micros", micros(since.elapsed()));
         let bytes = answer.as_ref().map_or(0, |payload| payload.len());
         let field = if self.serves { "bytes_out" } else { "bytes_in" };
         self.span.record(field, bytes);
     }
-}
-
-fn micros(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

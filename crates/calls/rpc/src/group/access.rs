@@ -88,10 +88,15 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
     }
 }
 
+/// The note under a key, if there is one.
+pub(super) fn note(store: &dyn Store, key: &str) -> Result<Option<Note>, RpcError> {
+    let held = peek(store, key)?;
+    held.map(|held| Note::decode(&held)).transpose()
+}
+
 /// Whether the workers of a static group have been told why it was not formed.
 fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
-    let go = peek(store, &Keys { epoch: round.epoch }.go())?;
-    let go = go.map(|held| Note::decode(&held)).transpose()?;
+    let go = note(store, &Keys(round.epoch).go())?;
     Ok(matches!(go, Some(Note::Refused(_))))
 }
 
@@ -107,13 +112,14 @@ pub(super) fn replace_round(
 
 /// Ends a dynamic group for ever, if nobody is in it.
 fn end(store: &dyn Store, epoch: u64) -> Result<bool, RpcError> {
-    change(store, Keys { epoch }, Membership::end)?;
-    Ok(members(store, epoch)?.is_over())
+    let keys = Keys(epoch);
+    change(store, keys, Membership::end)?;
+    Ok(members(store, keys)?.is_over())
 }
 
 /// The members of a dynamic group.
-pub(super) fn members(store: &dyn Store, epoch: u64) -> Result<Membership, RpcError> {
-    let held = peek(store, &Keys { epoch }.members())?;
+pub(super) fn members(store: &dyn Store, keys: Keys) -> Result<Membership, RpcError> {
+    let held = peek(store, &keys.members())?;
     Ok(Membership::decode(&held.unwrap_or_default())?)
 }
 

@@ -1,9 +1,7 @@
 //! What the core and the store say, as errors of this crate.
 
-use std::fmt::Display;
-
 use rdzv_rpc_proto::device::DeviceFault;
-use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique, UnknownWorker};
+use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique};
 use rdzv_rpc_proto::worker::BadName;
 use rdzv_store::StoreError;
 
@@ -12,16 +10,6 @@ use crate::{RpcError, RpcErrorKind};
 /// The store failed in the middle of something.
 pub(super) fn store_failed(doing: &str, error: &StoreError) -> RpcError {
     RpcError::new(RpcErrorKind::Store, format!("failed to {doing}: {error}"))
-}
-
-/// The store holds something that it should not.
-pub(super) fn unreadable(what: &str, error: &dyn Display) -> RpcError {
-    RpcError::new(
-        RpcErrorKind::Store,
-        format!(
-            "{what} in the store cannot be read ({error}); do all workers run the same version?"
-        ),
-    )
 }
 
 impl From<BadRecord> for RpcError {
@@ -73,11 +61,5 @@ impl From<JoinRefusal> for RpcError {
             JoinRefusal::Devices(fault) => fault.into(),
             JoinRefusal::Over => Self::new(RpcErrorKind::GroupMismatch, error.to_string()),
         }
-    }
-}
-
-impl From<UnknownWorker> for RpcError {
-    fn from(error: UnknownWorker) -> Self {
-        Self::new(RpcErrorKind::UnknownWorker, error.to_string())
     }
 }

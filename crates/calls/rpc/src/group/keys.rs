@@ -24,15 +24,13 @@ use rdzv_rpc_proto::worker::WorkerId;
 /// The round of now.
 pub(super) const ROUND: &str = "rdzv/rpc/round";
 
-/// The keys of one round.
+/// The keys of the round of this epoch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Keys {
-    pub(super) epoch: u64,
-}
+pub(super) struct Keys(pub(super) u64);
 
 impl Keys {
     fn of(self, what: impl Display) -> String {
-        format!("rdzv/rpc/{}/{what}", self.epoch)
+        format!("rdzv/rpc/{}/{what}", self.0)
     }
 
     pub(super) fn member(self, id: WorkerId) -> String {

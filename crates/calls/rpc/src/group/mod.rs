@@ -20,7 +20,7 @@ mod static_group;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use rdzv_rpc_proto::directory::{Change, GroupView, Member, NotUnique, UnknownWorker};
+pub use rdzv_rpc_proto::directory::{Change, GroupView, Member, NotUnique};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 

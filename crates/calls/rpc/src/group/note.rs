@@ -3,9 +3,9 @@
 use rdzv_core::escape::escape_lines;
 use rdzv_rpc_proto::directory::Member;
 use rdzv_rpc_proto::worker::WorkerInfo;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::failure::unreadable;
 use crate::{RpcError, RpcErrorKind};
 
 /// Why a group was not formed, as the worker that noticed it says to all.
@@ -52,10 +52,25 @@ pub(super) enum Note {
 
 impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("texts and numbers are JSON")
+        written(self)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, RpcError> {
-        serde_json::from_slice(bytes).map_err(|error| unreadable("a note of a worker", &error))
+        read("a note of a worker", bytes)
     }
+}
+
+/// Writes a value in the form that the store keeps.
+pub(super) fn written(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
+    serde_json::to_vec(value).expect("texts and numbers are JSON")
+}
+
+/// Reads a value out of the store. `what` names the value in the error.
+pub(super) fn read<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, RpcError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let text = format!(
+            "{what} in the store cannot be read ({error}); do all workers run the same version?"
+        );
+        RpcError::new(RpcErrorKind::Store, text)
+    })
 }

@@ -12,9 +12,10 @@ use rdzv_store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::access::{claim, count, peek, remove, replace_round, set};
-use super::failure::{store_failed, unreadable};
+use super::failure::store_failed;
 use super::keys::Keys;
 use super::limit::Limit;
+use super::note::{read, written};
 use super::static_group::StaticGroup;
 use crate::RpcError;
 
@@ -32,15 +33,8 @@ struct Verdict {
     waited_ms: u64,
 }
 
-impl Verdict {
-    fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("texts and numbers are JSON")
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, RpcError> {
-        serde_json::from_slice(bytes).map_err(|error| unreadable("how the group ended", &error))
-    }
-}
+/// What an unreadable [`Verdict`] is called.
+const VERDICT: &str = "how the group ended";
 
 /// Waits until all workers of the group have drained.
 ///
@@ -50,17 +44,15 @@ impl Verdict {
 /// fails.
 pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<(), RpcError> {
     let store = &*group.store;
-    let keys = Keys {
-        epoch: group.round.epoch,
-    };
+    let keys = Keys(group.round.epoch);
     let limit = Limit::of(deadline);
     let me = &group.view.me().info;
     set(store, &keys.drained_by(me.id), b"1")?;
     let members = group.view.members().len();
     let is_last = is_all(count(store, &keys.drained())?, members);
     let verdict = if is_last {
-        let complete = Verdict::default();
-        Verdict::decode(&claim(store, &keys.verdict(), &complete.encode())?)?
+        let complete = written(&Verdict::default());
+        read(VERDICT, &claim(store, &keys.verdict(), &complete)?)?
     } else {
         wait_for_verdict(group, keys, limit)?
     };
@@ -80,7 +72,7 @@ fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Ver
     let key = keys.verdict();
     let failed = |error: StoreError| store_failed("wait for the group to shut down", &error);
     match store.wait(&[&key], Some(limit.left())) {
-        Ok(()) => return Verdict::decode(&store.get(&key).map_err(failed)?),
+        Ok(()) => return read(VERDICT, &store.get(&key).map_err(failed)?),
         Err(StoreError::WaitTimeout { .. }) => {}
         Err(error) => return Err(failed(error)),
     }
@@ -95,7 +87,7 @@ fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Ver
         missing,
         waited_ms: u64::try_from(limit.elapsed().as_millis()).unwrap_or(u64::MAX),
     };
-    Verdict::decode(&claim(store, &key, &verdict.encode())?)
+    read(VERDICT, &claim(store, &key, &written(&verdict))?)
 }
 
 /// This worker cannot shut down before these have answered its calls.
@@ -104,10 +96,8 @@ fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Ver
 ///
 /// `Store` if the store fails.
 pub(super) fn waits_for(group: &StaticGroup, others: &[WorkerId]) -> Result<(), RpcError> {
-    let keys = Keys {
-        epoch: group.round.epoch,
-    };
-    let others = serde_json::to_vec(others).expect("numbers are JSON");
+    let keys = Keys(group.round.epoch);
+    let others = written(others);
     set(&*group.store, &keys.waits(group.view.me().info.id), &others)
 }
 
@@ -122,9 +112,8 @@ fn blamed(
     for worker in missing {
         let others = peek(&*group.store, &keys.waits(worker.id))?;
         let others: Vec<WorkerId> = others
-            .map(|held| serde_json::from_slice(&held))
-            .transpose()
-            .map_err(|error| unreadable("whom a worker waits for", &error))?
+            .map(|held| read("whom a worker waits for", &held))
+            .transpose()?
             .unwrap_or_default();
         let waits = |other: &WorkerInfo| other.id != worker.id && others.contains(&other.id);
         if !missing.iter().any(waits) {

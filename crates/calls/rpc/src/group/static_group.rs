@@ -19,7 +19,7 @@ use rdzv_rpc_proto::directory::{GroupView, Member, Mismatch, Round, RoundDecisio
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
-use super::access::{Found, claim, count, find_round, peek, remove, replace_round, set};
+use super::access::{Found, claim, count, find_round, note, peek, remove, replace_round, set};
 use super::failure::store_failed;
 use super::keys::{Keys, ROUND};
 use super::limit::Limit;
@@ -109,9 +109,7 @@ impl Forming<'_> {
         };
         let found = find_round(self.store, kind)?;
         self.round = Some(found.round);
-        let keys = Keys {
-            epoch: found.round.epoch,
-        };
+        let keys = Keys(found.round.epoch);
         let disagreement = match found.decision {
             RoundDecision::Refuse(mismatch @ Mismatch::WorldSize { .. }) => {
                 Some(self.differ(mismatch))
@@ -150,8 +148,7 @@ impl Forming<'_> {
         if !self.is_replaced(found)? {
             return Ok(false);
         }
-        let go = peek(self.store, &keys.go())?;
-        let go = go.map(|held| Note::decode(&held)).transpose()?;
+        let go = note(self.store, &keys.go())?;
         Ok(matches!(go, None | Some(Note::Formed)))
     }
 
@@ -178,7 +175,7 @@ impl Forming<'_> {
         held: &[u8],
         error: RpcError,
     ) -> Result<RpcError, RpcError> {
-        let error = match peek(self.store, &Keys { epoch: round.epoch }.go())? {
+        let error = match peek(self.store, &Keys(round.epoch).go())? {
             Some(_) => error,
             None => self.end(round, error)?,
         };
@@ -210,7 +207,7 @@ impl Forming<'_> {
                 return Err(refusal.error());
             }
             Note::Member(holder) => {
-                let is_forming = peek(self.store, &Keys { epoch: round.epoch }.go())?.is_none();
+                let is_forming = peek(self.store, &Keys(round.epoch).go())?.is_none();
                 // That word is missing too while the last of its workers clears a round away.
                 if is_forming && self.is_replaced(found)? {
                     return Ok(());
@@ -272,9 +269,7 @@ impl Forming<'_> {
 
     /// Somebody is not in this round any more: to the next one, unless this one has failed.
     fn follow(&mut self, keys: Keys) -> Result<Option<(Round, GroupView)>, RpcError> {
-        if let Some(held) = peek(self.store, &keys.go())?
-            && let Note::Refused(refusal) = Note::decode(&held)?
-        {
+        if let Some(Note::Refused(refusal)) = note(self.store, &keys.go())? {
             return Err(refusal.error());
         }
         self.was_moved = true;
@@ -326,7 +321,7 @@ impl Forming<'_> {
     }
 
     fn see_the_others_off(&self, round: Round, error: &RpcError) -> Result<(), RpcError> {
-        let keys = Keys { epoch: round.epoch };
+        let keys = Keys(round.epoch);
         let informed = count(self.store, &keys.informed())?;
         if self.me.info.id != WorkerId(0) {
             return set(self.store, &keys.informed_count(informed), b"1");
@@ -338,9 +333,8 @@ impl Forming<'_> {
         if error.kind == RpcErrorKind::Deadline {
             others = 0;
             for rank in 0..world_size {
-                let held = peek(self.store, &keys.member(WorkerId(rank)))?;
-                let note = held.map(|held| Note::decode(&held)).transpose()?;
-                others += i64::from(matches!(note, Some(Note::Member(_))));
+                let held = note(self.store, &keys.member(WorkerId(rank)))?;
+                others += i64::from(matches!(held, Some(Note::Member(_))));
             }
         }
         // Whoever comes last says so; this may be us.
@@ -403,7 +397,7 @@ impl Forming<'_> {
     /// Ends the forming of a round with this note, unless it has ended with another one, which is
     /// given back then. Whoever waits is woken.
     fn finish(&self, round: Round, note: &Note) -> Result<Note, RpcError> {
-        let keys = Keys { epoch: round.epoch };
+        let keys = Keys(round.epoch);
         let ours = note.encode();
         let held = claim(self.store, &keys.go(), &ours)?;
         let (true, RoundKind::Static { world_size }) = (held[..] == ours[..], round.kind) else {

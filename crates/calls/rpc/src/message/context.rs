@@ -5,27 +5,28 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::LocalKey;
 
+use serde::{Deserialize, Deserializer, Serializer, de, ser};
+
 use crate::tensor::Tensor;
 
 /// A place of each thread.
 type Place<T> = LocalKey<RefCell<Option<T>>>;
 
-/// What a reference is for the worker that it came to. The type of references knows what is in it.
-pub type Adopted = Arc<dyn Any + Send + Sync>;
+/// A reference as the worker holds it. The type of references knows what is in it.
+pub type LocalReference = Arc<dyn Any + Send + Sync>;
 
 /// What the value has given away so far.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     pub(super) tensors: Vec<Tensor>,
-    /// What the references call themselves.
-    pub(super) references: Vec<Vec<u8>>,
+    pub(super) references: Vec<LocalReference>,
 }
 
 /// What the value can take.
 #[derive(Default)]
 pub(super) struct Arrived {
     pub(super) tensors: Vec<Tensor>,
-    pub(super) references: Vec<Adopted>,
+    pub(super) references: Vec<LocalReference>,
 }
 
 thread_local! {
@@ -67,60 +68,43 @@ fn with_place<T: 'static, R>(
     (result, left)
 }
 
-/// A tensor of the value that is being serialised; its number.
-pub(super) fn give_tensor(tensor: &Tensor) -> Result<u32, &'static str> {
-    let number = |given: &mut Given| {
-        given.tensors.push(tensor.clone());
-        given.tensors.len()
-    };
-    give(number).ok_or(
-        "a tensor can only be serialised within an RPC message; elsewhere use its bytes, type and shape",
-    )
-}
-
-/// A reference of the value that is being serialised; its number.
-pub(super) fn give_reference(local: &[u8]) -> Result<u32, &'static str> {
-    let number = |given: &mut Given| {
-        given.references.push(local.to_vec());
-        given.references.len()
-    };
-    give(number)
-        .ok_or("Can not pickle rref in python pickler, rref can only be pickled when using RPC")
-}
-
-/// The tensor with this number.
-pub(super) fn take_tensor(number: u32) -> Result<Tensor, String> {
-    take(|arrived| &arrived.tensors, number, "tensor")
-}
-
-/// The reference with this number.
-pub(super) fn take_reference(number: u32) -> Result<Adopted, String> {
-    take(|arrived| &arrived.references, number, "remote reference")
-}
-
-/// None outside of [`giving`].
-fn give(push: impl FnOnce(&mut Given) -> usize) -> Option<u32> {
-    GIVEN.with_borrow_mut(|given| {
-        let count = push(given.as_mut()?);
+/// Serialises a value as its number in one list of what is given away.
+///
+/// # Errors
+///
+/// `outside`, if no message is being made.
+pub(super) fn give<T, S: Serializer>(
+    list: impl FnOnce(&mut Given) -> &mut Vec<T>,
+    value: T,
+    outside: &str,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let number = GIVEN.with_borrow_mut(|given| {
+        let all = list(given.as_mut()?);
+        all.push(value);
         // A value with 2^32 tensors would have a body over any limit.
-        u32::try_from(count - 1).ok()
-    })
+        u32::try_from(all.len() - 1).ok()
+    });
+    serializer.serialize_u32(number.ok_or_else(|| ser::Error::custom(outside))?)
 }
 
-/// The thing with this number in one list of what can be taken.
-fn take<T: Clone>(
+/// Takes the value whose number was serialised from one list of what has arrived.
+pub(super) fn take<'de, T: Clone, D: Deserializer<'de>>(
     list: impl FnOnce(&Arrived) -> &Vec<T>,
-    number: u32,
     what: &str,
-) -> Result<T, String> {
+    deserializer: D,
+) -> Result<T, D::Error> {
+    let number = u32::deserialize(deserializer)?;
     ARRIVED.with_borrow(|arrived| {
         let Some(arrived) = arrived else {
-            return Err(format!("a {what} can only be made out of an RPC message"));
+            let text = format!("a {what} can only be made out of an RPC message");
+            return Err(de::Error::custom(text));
         };
         let all = list(arrived);
-        let count = all.len();
-        all.get(number as usize)
-            .cloned()
-            .ok_or_else(|| format!("the value names {what} {number} of a message that has {count}"))
+        all.get(number as usize).cloned().ok_or_else(|| {
+            let count = all.len();
+            let text = format!("the value names {what} {number} of a message that has {count}");
+            de::Error::custom(text)
+        })
     })
 }

@@ -30,7 +30,7 @@ mod target;
 mod tensors;
 mod writer;
 
-pub use context::Adopted;
+pub use context::LocalReference;
 pub use incoming::decode;
 pub use outgoing::encode;
 pub use peer::{Direction, Incoming, Outgoing};

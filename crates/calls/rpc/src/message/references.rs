@@ -1,20 +1,21 @@
 //! Remote references within a message: who deals with them, and how they serialise themselves.
 //!
-//! This module does not know what a reference is. It carries the bytes that describe one.
+//! This module does not know what a reference is. It carries a share in one, and the bytes of
+//! forks.
 
-use serde::{Deserialize, Deserializer, Serializer, de, ser};
+use serde::{Deserializer, Serializer};
 
-use super::context::{self, Adopted};
+use super::context::{self, LocalReference};
 use crate::RpcError;
 
 /// Makes forks of the references that a message takes along.
 pub trait ForkReferences {
-    /// A fork for the destination of the reference that calls itself `local` here.
+    /// Makes a fork of `local` for the destination.
     ///
     /// # Errors
     ///
     /// Why it cannot be passed on; the message is not sent then.
-    fn fork(&mut self, local: &[u8]) -> Result<Vec<u8>, RpcError>;
+    fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError>;
 }
 
 /// Takes in the forks that come with a message.
@@ -24,27 +25,33 @@ pub trait AdoptReferences {
     /// # Errors
     ///
     /// Why it cannot be taken; the message is not decoded then.
-    fn adopt(&mut self, fork: &[u8]) -> Result<Adopted, RpcError>;
+    fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError>;
 }
 
-/// How a reference serialises itself: as a number, while [`ForkReferences`] gets `local`.
+/// Serialises a reference as a number. [`ForkReferences`] gets `local`.
 ///
 /// # Errors
 ///
 /// Outside of a message.
-pub fn serialize_reference<S: Serializer>(local: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    let number = context::give_reference(local).map_err(ser::Error::custom)?;
-    serializer.serialize_u32(number)
+pub fn serialize_reference<S: Serializer>(
+    local: LocalReference,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let outside = "Can not pickle rref in python pickler, rref can only be pickled when using RPC";
+    context::give(|given| &mut given.references, local, outside, serializer)
 }
 
-/// How a reference is made again: what [`AdoptReferences`] made of it.
+/// Returns what [`AdoptReferences`] made of the reference.
 ///
 /// # Errors
 ///
 /// Outside of a message, or if the message has no such reference.
 pub fn deserialize_reference<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Adopted, D::Error> {
-    let number = u32::deserialize(deserializer)?;
-    context::take_reference(number).map_err(de::Error::custom)
+) -> Result<LocalReference, D::Error> {
+    context::take(
+        |arrived| &arrived.references,
+        "remote reference",
+        deserializer,
+    )
 }

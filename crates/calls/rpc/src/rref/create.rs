@@ -153,10 +153,8 @@ impl RpcAgent {
 
 /// The argument with the head before it.
 fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
-    let mut body = postcard::to_stdvec(head).map_err(|error| {
-        let text = format!("the head of the call cannot be written: {error}");
-        RpcError::new(RpcErrorKind::Internal, text)
-    })?;
+    let mut body = postcard::to_stdvec(head)
+        .map_err(RpcError::internal("the head of the call cannot be written"))?;
     body.extend_from_slice(argument);
     Ok(BytesMut::from(body.as_slice()).freeze())
 }

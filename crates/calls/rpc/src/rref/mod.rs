@@ -19,7 +19,6 @@
 //! | file | what |
 //! |---|---|
 //! | `register` | the machine of an agent under its lock, values, and who waits for what |
-//! | `register::held` | a fork or value that is held, whatever its type; dropping it gives it back |
 //! | `reference` | [`RRef`]: what users have |
 //! | `kept` | values that functions have made, and how they are sent |
 //! | `register::travel` | references in messages |

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use rdzv_rpc_proto::rref::{Fetch, Handle};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::kept::Kept;
 use super::question::{self, QUESTION_OVER, fetch_method};
-use super::register::{Held, Local, Register};
+use super::register::{Held, Register};
 use super::value_method::ValueMethod;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::message::{deserialize_reference, serialize_reference};
@@ -305,20 +305,7 @@ impl<T> fmt::Debug for RRef<T> {
 /// Only as part of a message.
 impl<T> Serialize for RRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Held {
-            handle,
-            owner,
-            type_name,
-            core,
-        } = &*self.held;
-        let local = Local {
-            me: Register::of(core).me(),
-            handle: *handle,
-            owner: owner.clone(),
-            type_name: type_name.clone(),
-        };
-        let local = postcard::to_stdvec(&local).map_err(ser::Error::custom)?;
-        serialize_reference(&local, serializer)
+        serialize_reference(self.held.clone(), serializer)
     }
 }
 

@@ -4,7 +4,6 @@
 //! [`effects`].
 
 mod effects;
-mod held;
 mod travel;
 
 use std::any::Any;
@@ -16,16 +15,36 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_lock::Mutex;
 use rdzv_rpc_proto::rref::{
-    Counters, Failure, Fetch, FetchId, ForkId, Input, Leak, Member, RRefId, References, Settings,
-    UserInfo,
+    Counters, Failure, Fetch, FetchId, ForkId, Handle, Input, Leak, Member, RRefId, References,
+    Settings, UserInfo,
 };
+use rdzv_rpc_proto::worker::WorkerInfo;
 
-pub(super) use self::held::{Held, Local};
 use super::kept::{Keep, Kept, Made};
 use crate::channel::slot::Slot;
 use crate::error::RpcError;
 use crate::runtime::core::{Confirmation, Core, RpcAgent};
 use crate::wire::clock;
+
+/// A share in a value, whatever the type of the value. Dropping the share gives it back.
+pub(crate) struct Held {
+    /// It does not keep the agent running; when that stops, nothing is held any more.
+    pub(super) core: Arc<Core>,
+    pub(super) handle: Handle,
+    pub(super) owner: WorkerInfo,
+    /// The name of the value's type, on whichever worker made the first reference.
+    pub(super) type_name: Box<str>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let register = Register::of(&self.core);
+        register.tell(&self.core, Input::Dropped(self.handle));
+        if let Handle::User(_, fork) = self.handle {
+            register.forget_cause(fork);
+        }
+    }
+}
 
 /// Where one waits for a value.
 pub(super) type Answer = Arc<Slot<Made>>;
@@ -38,6 +57,7 @@ pub(crate) struct Register {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     machine: References,
     /// Values here that exist, and the errors of those that don't.
@@ -61,13 +81,7 @@ impl Register {
             keeps,
             state: Mutex::new(State {
                 machine: References::new(me, settings),
-                values: HashMap::new(),
-                confirmations: HashMap::new(),
-                questions: HashMap::new(),
-                next_question: 0,
-                causes: HashMap::new(),
-                drained: Vec::new(),
-                leaks: Vec::new(),
+                ..State::default()
             }),
         }
     }
@@ -114,7 +128,7 @@ impl Register {
         let deadline = state.machine.deadline();
         drop(state);
         for effect in effects {
-            effect.apply(core);
+            effect(core);
         }
         if let Some(deadline) = deadline {
             core.note_deadline(clock::instant(deadline));

@@ -101,10 +101,8 @@ impl Reception {
     /// Closes the connections of those who have not said who they are in time.
     pub(crate) fn expire(&mut self, now: Instant) {
         for silent in self.unauthenticated.iter() {
-            if silent
-                .upgrade()
-                .is_some_and(|server| server.is_stalling(now))
-            {
+            let until = silent.upgrade().and_then(|server| server.greeted_until());
+            if until.is_some_and(|until| until <= now) {
                 give_up(silent, "the peer did not say who it is in time");
             }
         }
@@ -134,13 +132,13 @@ fn is_unauthenticated(server: &Weak<Server>) -> bool {
 }
 
 fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
-    let (token, within) = (core.token.clone(), core.transports.greeting);
-    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), within);
+    let until = Instant::now() + core.transports.greeting;
+    let token = core.token.clone();
+    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), until);
     let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
-    let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| {
-        let text = format!("this worker cannot look after another connection: {error}");
-        RpcError::new(RpcErrorKind::Internal, text)
-    })?;
+    let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
+        "this worker cannot look after another connection",
+    ))?;
     let server = Arc::new(Server::new(link, core, greeting));
     adopt(core, &server)?;
     Ok(server)

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::RpcError;
 use crate::message::{
-    AdoptReferences, Adopted, ForkReferences, Incoming, Outgoing, decode, encode,
+    AdoptReferences, ForkReferences, Incoming, LocalReference, Outgoing, decode, encode,
 };
 use crate::payload::Payload;
 use crate::runtime::core::CallContext;
@@ -125,7 +125,7 @@ pub(crate) fn strayed(core: &Arc<Core>, forks: &[ForkId]) {
 }
 
 impl ForkReferences for Forking<'_> {
-    fn fork(&mut self, local: &[u8]) -> Result<Vec<u8>, RpcError> {
+    fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError> {
         let (fork, bytes) = self.core.references.fork(self.core, self.to, local)?;
         self.forks.push(fork);
         Ok(bytes)
@@ -161,7 +161,7 @@ impl<'a> Adopting<'a> {
 }
 
 impl AdoptReferences for Adopting<'_> {
-    fn adopt(&mut self, fork: &[u8]) -> Result<Adopted, RpcError> {
+    fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError> {
         let references = &self.core.references;
         let (adopted, unconfirmed) = references.adopt(self.core, self.source, fork)?;
         self.arrived.pending.extend(unconfirmed);

@@ -1,6 +1,5 @@
 //! Connecting to a worker and greeting it; on a thread of its own, which may block.
 
-use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +24,9 @@ use crate::wire::handshake::Greeting;
 use crate::wire::link::{self, Endpoint, Ends, Link, fail, rest};
 use crate::wire::reader::{Broken, Reader};
 use crate::wire::writer::{Left, Writer};
+
+/// The error of a connection that this worker lacks the resources for.
+const NO_SOCKETS: &str = "this worker cannot make a connection";
 
 /// A worker that cannot be reached in this time is lost.
 const IN_TIME: Duration = Duration::from_secs(10);
@@ -113,9 +115,8 @@ impl Core {
             }
         });
         if let Err(error) = started {
-            let text = format!("no thread can be started to connect to it: {error}");
-            self.peers
-                .failed(&member, &RpcError::new(RpcErrorKind::Internal, text));
+            let failed = RpcError::internal("no thread can be started to connect to it");
+            self.peers.failed(&member, &failed(error));
         }
     }
 
@@ -186,12 +187,11 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
 
 /// Calls to oneself take the same way as others, through a pair of sockets.
 fn with_oneself(core: &Arc<Core>) -> Result<Arc<Client>, RpcError> {
-    let (near, far) = transport::oneself::pair().map_err(|error| {
-        let text = format!("this worker cannot connect with itself: {error}");
-        RpcError::new(RpcErrorKind::Internal, text)
-    })?;
+    let (near, far) = transport::oneself::pair()
+        .map_err(RpcError::internal("this worker cannot connect with itself"))?;
     let ends_far = ends(core, far, core.limits);
-    let link = Link::new(Arc::clone(&core.poller), ends_far).map_err(|error| no_sockets(&error))?;
+    let link =
+        Link::new(Arc::clone(&core.poller), ends_far).map_err(RpcError::internal(NO_SOCKETS))?;
     let caller = Caller {
         worker: core.me.clone(),
         incarnation: core.incarnation,
@@ -222,13 +222,13 @@ fn open(
     ends: Ends,
     lending: Lending,
 ) -> Result<Arc<Client>, RpcError> {
-    let link = Link::new(Arc::clone(&core.poller), ends).map_err(|error| no_sockets(&error))?;
+    let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(NO_SOCKETS))?;
     tracing::debug!(worker = %worker, transport = %link.kind, reason = link.reason, "connected");
     let owner: Weak<dyn ClientOwner> = Arc::<Core>::downgrade(core);
     let counters = Arc::clone(&core.counters);
     let runtime = core.executor.handle().clone();
     let client = Client::new(link, owner, counters, runtime, worker.clone(), lending);
-    let client = Arc::new(client.map_err(|error| no_sockets(&error))?);
+    let client = Arc::new(client.map_err(RpcError::internal(NO_SOCKETS))?);
     adopt(core, &client)?;
     if let Some(ping) = client.lending.ping() {
         client.tell(FrameKind::Ping, 0, &ping)?;
@@ -238,7 +238,7 @@ fn open(
 
 /// Has the driver look after a connection.
 pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Result<(), RpcError> {
-    link::adopt(endpoint).map_err(|error| no_sockets(&error))?;
+    link::adopt(endpoint).map_err(RpcError::internal(NO_SOCKETS))?;
     if let Some(next) = endpoint.link().next_look() {
         core.check_hosts_by(next);
     }
@@ -341,9 +341,4 @@ fn ended(broken: &Broken) -> RpcError {
         }
     };
     RpcError::new(RpcErrorKind::PeerLost, text)
-}
-
-fn no_sockets(error: &io::Error) -> RpcError {
-    let text = format!("this worker cannot make a connection: {error}");
-    RpcError::new(RpcErrorKind::Internal, text)
 }

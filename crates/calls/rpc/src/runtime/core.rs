@@ -3,13 +3,11 @@
 //! | file | contents |
 //! |---|---|
 //! | here | the parts, and the handles that applications and functions get |
-//! | [`connections`] | what the connections need of their agent |
+//! | [`connections`] | what the connections need of their agent, changes of the group, lost workers |
 //! | [`deadlines`] | the times at which the driver has something to do |
-//! | [`membership`] | changes of the group, and workers that are lost |
 
 mod connections;
 mod deadlines;
-mod membership;
 
 use std::any::Any;
 use std::fmt;
@@ -36,7 +34,7 @@ use crate::channel::slot::Slot;
 use crate::device::DeviceBackend;
 use crate::error::RpcError;
 use crate::group::Group;
-use crate::message::Adopted;
+use crate::message::LocalReference;
 use crate::runtime::gathers::Gathers;
 use crate::runtime::member::Members;
 use crate::runtime::peers::Peers;
@@ -46,6 +44,7 @@ use crate::service::functions::{self, Functions};
 use crate::service::place::{Place, inside};
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
+use crate::wire::clock::limit_micros;
 use crate::wire::link::LinkPoller;
 
 /// An agent: calls methods of other workers, and is called by them. Clones are handles of the same
@@ -188,12 +187,12 @@ impl CallContext {
 
 /// Remote references of an agent, which stand above it.
 pub(crate) trait References: Any + Send + Sync {
-    /// A fork of the reference that calls itself `local`, for a message to `to`.
+    /// Makes a fork of `local` for a message to `to`.
     fn fork(
         &self,
         core: &Arc<Core>,
         to: Holder,
-        local: &[u8],
+        local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError>;
 
     /// The reference that `source` has forked, and its confirmation if that is not here yet.
@@ -202,7 +201,7 @@ pub(crate) trait References: Any + Send + Sync {
         core: &Arc<Core>,
         source: &WorkerInfo,
         fork: &[u8],
-    ) -> Result<(Adopted, Option<Confirmation>), RpcError>;
+    ) -> Result<(LocalReference, Option<Confirmation>), RpcError>;
 
     /// Tells the machine something.
     fn handle(&self, core: &Arc<Core>, input: Input<'_>);
@@ -311,7 +310,7 @@ impl Core {
             view: RwLock::default(),
             members: RwLock::default(),
             group_changed: Default::default(),
-            timeout: AtomicU64::new(micros(setup.timeout)),
+            timeout: AtomicU64::new(limit_micros(setup.timeout)),
             next_call: AtomicU64::new(1),
             ending: LimitedMutex::default(),
             on_stop: OnceLock::new(),
@@ -366,7 +365,7 @@ impl Core {
     }
 
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
-        self.timeout.store(micros(timeout), Ordering::Relaxed);
+        self.timeout.store(limit_micros(timeout), Ordering::Relaxed);
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -392,12 +391,4 @@ impl Core {
         drop(lock.lock());
         changed.notify_all();
     }
-}
-
-fn micros(timeout: Option<Duration>) -> u64 {
-    timeout.map_or(0, |timeout| {
-        u64::try_from(timeout.as_micros())
-            .unwrap_or(u64::MAX)
-            .max(1)
-    })
 }

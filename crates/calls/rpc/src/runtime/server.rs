@@ -160,11 +160,6 @@ impl Server {
         self.link.ended().is_some()
     }
 
-    /// Whether it has not said who it is in time.
-    pub(crate) fn is_stalling(&self, now: Instant) -> bool {
-        self.greeted_until().is_some_and(|until| until <= now)
-    }
-
     /// When it has to have said who it is.
     pub(crate) fn greeted_until(&self) -> Option<Instant> {
         if self.caller.get().is_some() {

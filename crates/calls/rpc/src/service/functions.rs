@@ -34,6 +34,7 @@ pub(crate) enum MethodBody<C> {
 }
 
 /// A function that is offered.
+#[derive(Clone)]
 pub(crate) struct Function<C> {
     pub(crate) name: &'static str,
     pub(crate) version: u32,
@@ -41,13 +42,9 @@ pub(crate) struct Function<C> {
 }
 
 /// Functions by their numbers.
-pub(crate) struct Functions<C>(BTreeMap<u64, Function<C>>);
+pub(crate) struct Functions<C>(pub(crate) BTreeMap<u64, Function<C>>);
 
 impl<C> Functions<C> {
-    pub(crate) fn new(functions: BTreeMap<u64, Function<C>>) -> Self {
-        Self(functions)
-    }
-
     pub(crate) fn find(&self, number: u64) -> Option<(&'static str, &MethodBody<C>)> {
         let function = self.0.get(&number)?;
         Some((function.name, &function.body))

@@ -24,3 +24,13 @@ pub(crate) fn nanoseconds(instant: Instant) -> u64 {
 pub(crate) fn from_nanoseconds(nanoseconds: u64) -> Option<Instant> {
     (nanoseconds != u64::MAX).then(|| *ORIGIN + Duration::from_nanos(nanoseconds))
 }
+
+/// The microseconds of a time.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The microseconds of a limit: at least 1, or 0 if there is no limit.
+pub(crate) fn limit_micros(limit: Option<Duration>) -> u64 {
+    limit.map_or(0, |limit| micros(limit).max(1))
+}

@@ -1,6 +1,6 @@
 //! The first frames each way: who the peer is, and whether it belongs to the job.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rdzv_rpc_proto::frame::hello::{Accepted, Hello, HelloError};
 use rdzv_rpc_proto::frame::{Frame, FrameKind};
@@ -31,12 +31,12 @@ pub(crate) struct Said {
 }
 
 impl Greeting {
-    /// Of the side that listens; the peer has to say who it is within this time.
+    /// Of the side that listens; the peer has to say who it is until then.
     pub(crate) fn acceptor(
         ours: Hello,
         token: Option<Token>,
         credentials: Credentials,
-        within: Duration,
+        until: Instant,
     ) -> Self {
         Self {
             role: Role::Acceptor,
@@ -45,7 +45,7 @@ impl Greeting {
             expected: None,
             credentials,
             theirs: None,
-            until: Instant::now() + within,
+            until,
         }
     }
 
@@ -59,13 +59,9 @@ impl Greeting {
         let hello = ours.to_bytes();
         let greeting = Self {
             role: Role::Connector,
-            ours,
-            token,
             expected: Some(expected),
-            // It has been looked at for whoever is expected.
-            credentials: Credentials::default(),
-            theirs: None,
-            until,
+            // The credentials have been looked at for whoever is expected.
+            ..Self::acceptor(ours, token, Credentials::default(), until)
         };
         (greeting, hello)
     }

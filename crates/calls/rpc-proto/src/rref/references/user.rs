@@ -31,8 +31,6 @@ pub(super) struct User {
     pub(super) children: usize,
     /// Who asked for the value, if the owner may not have heard of that yet.
     creator: Option<Member>,
-    /// The function that made the value has ended.
-    completed: bool,
 }
 
 impl User {
@@ -45,7 +43,6 @@ impl User {
             retained: true,
             children: 0,
             creator,
-            completed: false,
         }
     }
 
@@ -196,7 +193,6 @@ impl References {
                 State::Broken(failure) => Some(failure.clone()),
                 _ => None,
             },
-            completed: user.completed,
         })
     }
 
@@ -296,9 +292,6 @@ impl References {
             matches!(state, State::Creating | State::Confirmed)
         }) {
             return;
-        }
-        if let Some(user) = self.users.get_mut(&fork) {
-            user.completed = true;
         }
         self.outbox.push(Output::Completed { fork, failed });
         self.accepted(now, fork);

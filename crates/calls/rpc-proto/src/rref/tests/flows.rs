@@ -13,7 +13,8 @@ fn f1_a_remote_creation_is_confirmed_before_its_function_ends() {
     town.made(0, rref);
     town.soon();
     assert_eq!(town.said(), ["0→1 Completed"]);
-    assert!(town.members[1].user(fork).unwrap().completed);
+    let failed = false;
+    assert!(town.has(1, &Output::Completed { fork, failed }));
     town.send(1, Input::Dropped(Handle::User(rref, fork)));
     town.soon();
     assert_eq!(town.said(), ["1→0 UserDelete"]);

@@ -9,6 +9,9 @@ use crate::payload::Payload;
 use crate::runtime::gathers::Values;
 use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 
+/// The error of values that postcard refuses.
+const UNWRITTEN: &str = "the values of a gather cannot be written";
+
 /// What a member reports to the leader. The parts beside it are those of the value.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
@@ -29,7 +32,7 @@ impl Report {
             within_micros,
             value: value.body.to_vec(),
         };
-        let body = postcard::to_stdvec(&report).map_err(|error| unwritten(&error))?;
+        let body = postcard::to_stdvec(&report).map_err(RpcError::internal(UNWRITTEN))?;
         Ok(Payload {
             body: body.into(),
             parts: value.parts,
@@ -70,7 +73,7 @@ pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payl
         });
         among.collect::<Vec<Among>>()
     });
-    let body = postcard::to_stdvec(&among).map_err(|error| unwritten(&error))?;
+    let body = postcard::to_stdvec(&among).map_err(RpcError::internal(UNWRITTEN))?;
     Ok(Payload {
         body: body.into(),
         parts,
@@ -95,11 +98,6 @@ pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
         values.insert(among.name, value);
     }
     Ok(values)
-}
-
-fn unwritten(error: &dyn std::fmt::Display) -> RpcError {
-    let text = format!("the values of a gather cannot be written: {error}");
-    RpcError::new(RpcErrorKind::Internal, text)
 }
 
 fn unreadable(error: &dyn std::fmt::Display) -> RpcError {

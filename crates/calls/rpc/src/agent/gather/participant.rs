@@ -18,6 +18,7 @@ use crate::runtime::future::{InFlight, RpcFuture};
 use crate::runtime::gathers::{Values, participant};
 use crate::runtime::member::Member;
 use crate::service::place::{Place, place};
+use crate::wire::clock::micros;
 
 impl RpcAgent {
     /// Gives a value to all members and gets those of all, by name; blocks until they are there.
@@ -134,7 +135,7 @@ impl RpcAgent {
                 verdict.expect("a slot that is waited for by one is taken by nobody else");
             return verdict.as_ref().clone().map_err(RpcError::from);
         }
-        let within_micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let within_micros = micros(within);
         let report = Report::write(key, within_micros, value)?;
         let timeout = Timeout::After(within.saturating_add(grace(within)));
         let options = CallOptions::new().timeout(timeout);
@@ -148,20 +149,27 @@ impl RpcAgent {
             read: |_, _, payload| Ok(payload.clone()),
         });
         let values = answer.wait().and_then(|answer| read_answer(&answer));
-        values.map_err(|error| match error.kind {
-            // Whether it says so itself or its connection ends is a matter of luck.
-            RpcErrorKind::Stopping if !core.is_stopped() => leader_failed(
-                RpcErrorKind::PeerLost,
-                "was lost",
-                error.with_worker(leader.info.clone()),
-            ),
-            RpcErrorKind::PeerLost if error.worker.is_some() => {
-                leader_failed(RpcErrorKind::PeerLost, "was lost", error)
-            }
-            RpcErrorKind::Deadline if error.worker.is_some() => {
-                leader_failed(RpcErrorKind::Deadline, "does not answer", error)
-            }
-            _ => error,
+        values.map_err(|error| {
+            let (kind, how) = match error.kind {
+                // Whether it says so itself or its connection ends is a matter of luck.
+                RpcErrorKind::Stopping if !core.is_stopped() => {
+                    (RpcErrorKind::PeerLost, "was lost")
+                }
+                kind @ RpcErrorKind::PeerLost if error.worker.is_some() => (kind, "was lost"),
+                kind @ RpcErrorKind::Deadline if error.worker.is_some() => {
+                    (kind, "does not answer")
+                }
+                _ => return error,
+            };
+            // The call itself failed: the leader is the one who is missing.
+            let (name, why) = (&leader.info.name, &error.message);
+            let message = format!("{name}, which leads the gather, {how}: {why}");
+            let failed = RpcError {
+                kind,
+                message,
+                ..error
+            };
+            failed.with_worker(leader.info.clone())
         })
     }
 }
@@ -169,19 +177,4 @@ impl RpcAgent {
 /// How much longer a member waits than it says, so that the leader can tell it who is missing.
 fn grace(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
-}
-
-/// The call itself failed: the leader is the one who is missing.
-fn leader_failed(kind: RpcErrorKind, how: &str, error: RpcError) -> RpcError {
-    let name = error.worker.as_ref().map(|worker| worker.name.as_str());
-    let message = format!(
-        "{}, which leads the gather, {how}: {}",
-        name.unwrap_or_default(),
-        error.message
-    );
-    RpcError {
-        kind,
-        message,
-        ..error
-    }
 }

@@ -224,8 +224,8 @@ proptest! {
             };
             let credentials = carrier.credentials();
             let mut ends = ends(&impostor, carrier, impostor.limits);
-            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials, LIMIT);
             let until = Instant::now() + LIMIT;
+            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials, until);
             loop {
                 match ends.reader.next().unwrap() {
                     Some(frame) => {

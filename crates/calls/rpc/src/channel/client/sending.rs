@@ -11,6 +11,7 @@ use crate::bulk::remote_read;
 use crate::channel::calls::Progress;
 use crate::channel::request::{Excess, READS_MEMORY, Request};
 use crate::error::{RpcError, RpcErrorKind};
+use crate::wire::clock::limit_micros;
 use crate::wire::link::fail;
 
 /// So many calls wait for credit at the most; more are refused.
@@ -70,10 +71,8 @@ impl Client {
 
     fn transmit(self: &Arc<Self>, mut request: Request) {
         request.span.queue_over();
-        let left = request.timeout.map_or(0, |timeout| {
-            let left = timeout.saturating_sub(request.begun.elapsed());
-            u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
-        });
+        let left = request.timeout;
+        let left = left.map(|timeout| timeout.saturating_sub(request.begun.elapsed()));
         let reads = if self.lending.reads_theirs() {
             READS_MEMORY
         } else {
@@ -83,7 +82,7 @@ impl Client {
             flags: request.flags | reads,
             call: request.id,
             method: request.number,
-            deadline_micros: left,
+            deadline_micros: limit_micros(left),
             trace: request.trace,
             span: request.id,
             ..Header::new(FrameKind::Request)

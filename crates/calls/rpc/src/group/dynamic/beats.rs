@@ -68,7 +68,7 @@ fn beat(
         .next()
         .is_some_and(|first| first == view.me());
     if is_first {
-        for version in view.epoch() + 1..=members(store, keys.epoch)?.epoch() {
+        for version in view.epoch() + 1..=members(store, keys)?.epoch() {
             announce(store, keys, version)?;
         }
     }

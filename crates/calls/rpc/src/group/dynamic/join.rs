@@ -28,9 +28,7 @@ pub(super) fn join(
         if let RoundDecision::Refuse(mismatch) = found.decision {
             return Err(mismatch.into());
         }
-        let keys = Keys {
-            epoch: found.round.epoch,
-        };
+        let keys = Keys(found.round.epoch);
         let mut refusal = None;
         let joined = change(store, keys, |record| {
             let next = record.join(me);

@@ -21,7 +21,7 @@ use super::access::{change, remove};
 use super::failure::store_failed;
 use super::keys::Keys;
 use super::{GroupChange, OnChange, SHORTEST_LEASE};
-use crate::{RpcError, RpcErrorKind};
+use crate::RpcError;
 
 /// So often in the time of a lease a member says that it lives, and looks at the others.
 const BEATS_IN_A_LEASE: u32 = 16;
@@ -158,8 +158,7 @@ impl DynamicGroup {
             thread.map_err(|error| {
                 // The thread that is there already ends with the group, which is dropped now.
                 let _ = group.leave();
-                let message = format!("failed to start a thread for the RPC group: {error}");
-                RpcError::new(RpcErrorKind::Internal, message)
+                RpcError::internal("failed to start a thread for the RPC group")(error)
             })
         };
         let beats = {
@@ -197,13 +196,9 @@ impl DynamicGroup {
         }
         // First the thread that would write the number again, then the number, then the name: if we
         // die in between, our lease runs out.
-        let threads = self.threads.lock().take();
-        let Some(threads) = threads else {
+        let Some(threads) = self.take_threads() else {
             return self.say_good_bye();
         };
-        if threads.is_caller() {
-            return self.say_good_bye();
-        }
         join_thread(threads.beats);
         let said = self.say_good_bye();
         // Our own departure wakes the other thread; if it could not be written, the breaker does.
@@ -216,6 +211,14 @@ impl DynamicGroup {
             (Err(_), None) => {}
         }
         said
+    }
+
+    /// Takes the threads, to wait for them. `None` also if one of them is running this: a listener
+    /// may end the group. They end by themselves then.
+    fn take_threads(&self) -> Option<Threads> {
+        let me = std::thread::current().id();
+        let threads = self.threads.lock().take();
+        threads.filter(|all| all.watch.thread().id() != me && all.beats.thread().id() != me)
     }
 
     fn say_good_bye(&self) -> Result<(), RpcError> {
@@ -231,27 +234,15 @@ impl DynamicGroup {
 impl Drop for DynamicGroup {
     fn drop(&mut self) {
         self.shared.end();
-        let Some(threads) = self.threads.lock().take() else {
+        let Some(threads) = self.take_threads() else {
             return;
         };
-        if threads.is_caller() {
-            return;
-        }
         join_thread(threads.beats);
         // Without a breaker the other thread ends at the next change, or when a lease is over.
         if let Some(breaker) = threads.breaker {
             breaker();
             join_thread(threads.watch);
         }
-    }
-}
-
-impl Threads {
-    /// Whether one of them is running this: a listener may end the group. They end by themselves
-    /// then.
-    fn is_caller(&self) -> bool {
-        let me = std::thread::current().id();
-        self.watch.thread().id() == me || self.beats.thread().id() == me
     }
 }
 

@@ -28,7 +28,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     if shared.is_over() {
         return Ok(());
     }
-    let record = members(store, keys.epoch)?;
+    let record = members(store, keys)?;
     if let Some(view) = record.view(shared.incarnation) {
         shared.show(view);
         return Ok(());

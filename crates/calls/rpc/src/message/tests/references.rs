@@ -3,7 +3,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::*;
 use crate::RpcErrorKind;
 use crate::message::{
-    AdoptReferences, Adopted, ForkReferences, deserialize_reference, serialize_reference,
+    AdoptReferences, ForkReferences, LocalReference, deserialize_reference, serialize_reference,
 };
 
 /// Stands for a remote reference: its name here is its whole content.
@@ -12,7 +12,7 @@ struct Reference(String);
 
 impl Serialize for Reference {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_reference(self.0.as_bytes(), serializer)
+        serialize_reference(Arc::new(self.0.clone()), serializer)
     }
 }
 
@@ -30,8 +30,8 @@ impl<'de> Deserialize<'de> for Reference {
 struct Forks(Vec<String>);
 
 impl ForkReferences for Forks {
-    fn fork(&mut self, local: &[u8]) -> Result<Vec<u8>, RpcError> {
-        let name = String::from_utf8(local.to_vec()).unwrap();
+    fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError> {
+        let name = local.downcast_ref::<String>().unwrap();
         if name == "dead" {
             return Err(RpcError::new(RpcErrorKind::PeerLost, "its owner is lost"));
         }
@@ -45,7 +45,7 @@ impl ForkReferences for Forks {
 struct Adopts(Vec<std::sync::Weak<String>>);
 
 impl AdoptReferences for Adopts {
-    fn adopt(&mut self, fork: &[u8]) -> Result<Adopted, RpcError> {
+    fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError> {
         let fork = Arc::new(String::from_utf8(fork.to_vec()).unwrap());
         self.0.push(Arc::downgrade(&fork));
         Ok(fork)

@@ -7,61 +7,72 @@ use std::sync::Arc;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::frame::FrameKind;
-use rdzv_rpc_proto::rref::{Batch, Failure, Member, Output, RRefId};
+use rdzv_rpc_proto::rref::{Batch, Failure, ForkId, Output, RRefId};
 
-use super::{Answer, State};
-use crate::channel::slot::Slot;
+use super::State;
 use crate::error::RpcError;
 use crate::rref::kept::Made;
-use crate::runtime::core::{Confirmation, Core};
+use crate::runtime::core::Core;
 use crate::wire::link::fail;
 
-/// What is done after the lock is released.
-pub(super) enum Effect {
-    Send(Batch),
-    Confirm(Vec<Confirmation>, Result<(), RpcError>),
-    Answer(Answer, Made),
-    Drop(Made),
-    Drained(Arc<Slot<()>>),
-    Lost(Member, usize),
-}
+/// Work for after the lock is released.
+pub(super) type Effect = Box<dyn FnOnce(&Arc<Core>)>;
 
 impl State {
     pub(super) fn effects(&mut self) -> Vec<Effect> {
-        let mut effects = Vec::new();
+        let mut effects: Vec<Effect> = Vec::new();
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Send(batch) => effects.push(Effect::Send(batch)),
-                Output::Confirmed(fork) => {
-                    if let Some(waiting) = self.confirmations.remove(&fork) {
-                        effects.push(Effect::Confirm(waiting, Ok(())));
-                    }
-                }
+                Output::Send(batch) => effects.push(Box::new(move |core| send(core, &batch))),
+                Output::Confirmed(fork) => effects.push(self.confirm(fork, Ok(()))),
                 Output::Broken(fork, failure) => {
-                    if let Some(waiting) = self.confirmations.remove(&fork) {
-                        effects.push(Effect::Confirm(waiting, Err(failure.into())));
-                    }
+                    effects.push(self.confirm(fork, Err(failure.into())));
                 }
                 Output::Free(rref) => {
                     if let Some(value) = self.values.remove(&rref) {
-                        effects.push(Effect::Drop(value));
+                        // What a destructor of the application does must not hold up a connection.
+                        let free = async move { drop(value) };
+                        effects.push(Box::new(|core| core.executor.spawn(free)));
                     }
                 }
                 Output::Fetched(fetch, outcome) => {
                     if let Some((rref, waiting)) = self.questions.remove(&fetch) {
-                        effects.push(Effect::Answer(waiting, self.answer(rref, outcome)));
+                        let made = self.answer(rref, outcome);
+                        effects.push(Box::new(move |_| {
+                            waiting.fill(made);
+                        }));
                     }
                 }
                 Output::Drained => {
-                    let waiting = self.drained.drain(..);
-                    effects.extend(waiting.map(Effect::Drained));
+                    let waiting = std::mem::take(&mut self.drained);
+                    effects.push(Box::new(move |_| {
+                        for slot in waiting {
+                            slot.fill(());
+                        }
+                    }));
                 }
-                Output::Lost { member, released } => effects.push(Effect::Lost(member, released)),
+                Output::Lost { member, released } => effects.push(Box::new(move |_| {
+                    tracing::warn!(
+                        %member,
+                        released,
+                        "a worker is lost: its references are released, those to its values fail"
+                    );
+                })),
                 Output::Ended(leaks) => self.leaks = leaks,
                 Output::Completed { .. } => {}
             }
         }
         effects
+    }
+
+    /// Notifies all that wait for a fork to be confirmed.
+    fn confirm(&mut self, fork: ForkId, outcome: Result<(), RpcError>) -> Effect {
+        let waiting = self.confirmations.remove(&fork).unwrap_or_default();
+        Box::new(move |_| {
+            for confirmation in waiting {
+                confirmation.fill(outcome.clone());
+            }
+        })
     }
 
     fn answer(&self, rref: RRefId, outcome: Result<(), Failure>) -> Made {
@@ -70,34 +81,6 @@ impl State {
             .get(&rref)
             .cloned()
             .unwrap_or_else(|| Err(Failure::Gone(rref).into()))
-    }
-}
-
-impl Effect {
-    pub(super) fn apply(self, core: &Arc<Core>) {
-        match self {
-            Self::Send(batch) => send(core, &batch),
-            Self::Confirm(waiting, outcome) => {
-                for confirmation in waiting {
-                    confirmation.fill(outcome.clone());
-                }
-            }
-            Self::Answer(answer, made) => {
-                answer.fill(made);
-            }
-            // What a destructor of the application does must not hold up a connection.
-            Self::Drop(value) => core.executor.spawn(async move { drop(value) }),
-            Self::Drained(slot) => {
-                slot.fill(());
-            }
-            Self::Lost(member, released) => {
-                tracing::warn!(
-                    %member,
-                    released,
-                    "a worker is lost: its references are released, those to its values fail"
-                );
-            }
-        }
     }
 }
 

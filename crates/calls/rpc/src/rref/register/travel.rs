@@ -13,11 +13,10 @@ use rdzv_rpc_proto::rref::{
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 
-use super::Register;
-use super::held::{Held, Local};
+use super::{Held, Register};
 use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
-use crate::message::Adopted;
+use crate::message::LocalReference;
 use crate::runtime::core::{Confirmation, Core, References as AgentReferences};
 use crate::wire::clock;
 
@@ -34,14 +33,12 @@ impl AgentReferences for Register {
         &self,
         core: &Arc<Core>,
         to: Member,
-        local: &[u8],
+        local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError> {
-        let unreadable = |error: postcard::Error| {
-            let text = format!("a remote reference cannot be put into a message: {error}");
-            RpcError::new(RpcErrorKind::Internal, text)
+        let Some(local) = local.downcast_ref::<Held>() else {
+            return Err(RpcError::invalid("this is not a reference of an agent"));
         };
-        let local: Local = postcard::from_bytes(local).map_err(unreadable)?;
-        if local.me != self.me() {
+        if Register::of(&local.core).me() != self.me() {
             let text = format!(
                 "{} belongs to another agent of this process: use it with calls of that one",
                 local.handle
@@ -55,12 +52,12 @@ impl AgentReferences for Register {
         })?;
         let travelling = Travelling {
             fork,
-            owner: local.owner,
-            type_name: local.type_name,
+            owner: local.owner.clone(),
+            type_name: local.type_name.clone(),
         };
         let bytes = postcard::to_stdvec(&travelling).map_err(|error| {
             self.tell(core, Input::NotSent(travelling.fork.fork));
-            unreadable(error)
+            RpcError::internal("a remote reference cannot be put into a message")(error)
         })?;
         Ok((travelling.fork.fork, bytes))
     }
@@ -70,7 +67,7 @@ impl AgentReferences for Register {
         core: &Arc<Core>,
         source: &WorkerInfo,
         fork: &[u8],
-    ) -> Result<(Adopted, Option<Confirmation>), RpcError> {
+    ) -> Result<(LocalReference, Option<Confirmation>), RpcError> {
         let travelling: Travelling = postcard::from_bytes(fork).map_err(|error| {
             let text = format!("a remote reference in the message cannot be read: {error}");
             RpcError::new(RpcErrorKind::Serialization, text).with_worker(source.clone())

@@ -25,9 +25,7 @@ use crate::wire::link::Endpoint as _;
 pub(super) struct Blocking {
     header: Header,
     line: Option<u64>,
-    core: Arc<Core>,
     context: CallContext,
-    cancellation: Cancellation,
     span: CallSpan,
 }
 
@@ -131,9 +129,7 @@ impl Server {
                 self.take_a_thread(Blocking {
                     header,
                     line,
-                    core: Arc::clone(&core),
                     context,
-                    cancellation,
                     span,
                 });
             }
@@ -144,7 +140,7 @@ impl Server {
     /// Has a function run that takes a thread.
     fn take_a_thread(self: &Arc<Self>, job: Blocking) {
         let server = Arc::clone(self);
-        let executor = Arc::clone(&job.core.executor);
+        let executor = Arc::clone(&job.context.agent.core().executor);
         executor.spawn_blocking(move || server.run(job));
     }
 
@@ -166,12 +162,13 @@ impl Server {
             .get_mut(&call)
             .and_then(|runs| runs.argument.take());
         job.span.queue_over();
-        let answer = match (job.core.functions.find(job.header.method), argument) {
-            _ if job.cancellation.is_cancelled() => Err(expired()),
+        let core = Arc::clone(job.context.agent.core());
+        let answer = match (core.functions.find(job.header.method), argument) {
+            _ if job.context.cancellation.is_cancelled() => Err(expired()),
             (Some((_, MethodBody::Blocking(run))), Some(argument)) => run(job.context, argument),
             _ => Err(stopping()),
         };
-        drop(job.core);
+        drop(core);
         job.span.over(&answer);
         self.finished(&job.header, job.line, answer);
     }
