@@ -196,8 +196,8 @@ impl ProcessGroup {
         buffers: Buffers<'_, T>,
         reduce: Option<ReduceOp>,
     ) -> Result<()> {
-        self.attempt(call, self.timeout, |mesh, running, scratch| {
-            exchange::run(mesh, running, schedule, buffers, reduce, scratch)
+        self.attempt(call, self.timeout, |mesh, scratch| {
+            exchange::run(mesh, schedule, buffers, reduce, scratch)
         })
     }
 
@@ -206,7 +206,7 @@ impl ProcessGroup {
         &mut self,
         call: Call,
         timeout: Duration,
-        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R>,
+        act: impl FnOnce(&mut Mesh, &mut Scratch) -> Result<R>,
     ) -> Result<R> {
         if let Some(broken) = self.broken.get() {
             let error = broken.error();
@@ -218,12 +218,13 @@ impl ProcessGroup {
             started: Instant::now(),
             timeout,
         };
+        self.mesh.running = Some(running);
         if self.mesh.interrupt.is_raised() {
             let error = running.interrupted(self.rank());
             self.set_broken(&error);
             return Err(error);
         }
-        act(&mut self.mesh, &running, &mut self.scratch).inspect_err(|error| self.set_broken(error))
+        act(&mut self.mesh, &mut self.scratch).inspect_err(|error| self.set_broken(error))
     }
 
     /// The group is broken by this error: here, and at the peers.

@@ -267,11 +267,12 @@ impl Driver {
                 let Some(transfer) = self.transfers.get(&operation) else {
                     return;
                 };
+                let (peer, address) = self.named(peer);
                 let error = CollectiveError::MessageSize {
                     call: transfer.running.call,
                     rank: self.member.rank,
                     peer,
-                    address: self.address(peer),
+                    address,
                     elements: envelope.elements,
                     element: envelope.element,
                 };
