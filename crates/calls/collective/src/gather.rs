@@ -101,7 +101,7 @@ impl ProcessGroup {
         what: &'static str,
         lengths: &[u64],
     ) -> Result<(Vec<T>, Parts)> {
-        let room = room(what, lengths, self.largest);
+        let room = room(what, lengths, self.options.largest);
         let room = room.inspect_err(|error| self.set_broken(error))?;
         let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         Ok((room, Parts::of(&lengths)))

@@ -185,6 +185,16 @@ impl Control {
     }
 }
 
+/// Where a rank listens and connects, for its collectives or for its messages.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) listener: Listener,
+    /// Of all ranks.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// `true` if ranks of one host exchange data in shared memory.
+    pub(crate) share: bool,
+}
+
 /// Where one rank can be reached.
 #[derive(Debug)]
 pub(crate) struct Listener {

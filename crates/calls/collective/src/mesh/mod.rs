@@ -25,7 +25,7 @@ use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
 use crate::running::Running;
 use crate::shared;
-use crate::socket::{Endpoint, Listener};
+use crate::socket::{Endpoint, Setup};
 use crate::wire::{Cause, Frame};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
@@ -87,13 +87,8 @@ pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
 }
 
 impl Mesh {
-    pub(crate) fn new(
-        member: Member,
-        endpoints: Vec<Endpoint>,
-        listener: Listener,
-        share: bool,
-        interrupt: Arc<Interrupt>,
-    ) -> Self {
+    pub(crate) fn new(member: Member, setup: Setup, interrupt: Arc<Interrupt>) -> Self {
+        let endpoints = setup.endpoints;
         let local = local_ranks(&endpoints);
         let spin = spin_budget(&endpoints);
         let longest = if local == endpoints.len() {
@@ -101,9 +96,11 @@ impl Mesh {
         } else {
             MESSAGE
         };
-        let buffer = (share && local > 1).then(shared::own_buffer).flatten();
+        let buffer = (setup.share && local > 1)
+            .then(shared::own_buffer)
+            .flatten();
         Self {
-            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
             buffer,
             all_connected: false,
             halves_used: 0,

@@ -22,7 +22,7 @@ use rdzv_shm::spin::{SpinBudget, SpinWait};
 use super::arriving::Arriving;
 use super::leaving::Leaving;
 use super::transfer::{Progress, Transfer};
-use super::{Command, LEFT, Setup};
+use super::{Command, Inner, LEFT};
 use crate::acceptor::{Acceptor, Member};
 use crate::broken::Break;
 use crate::call::Operation;
@@ -31,7 +31,7 @@ use crate::interrupt::Interrupt;
 use crate::matching::{self, Action, Input, Matching, Output};
 use crate::mesh::{local_ranks, spin_budget};
 use crate::shared;
-use crate::socket::Endpoint;
+use crate::socket::{Endpoint, Setup};
 use crate::wire::Frame;
 
 impl Setup {
@@ -97,24 +97,18 @@ impl Peer {
 }
 
 impl Driver {
-    pub(super) fn new(
-        member: Member,
-        setup: Setup,
-        commands: Mailbox<Command>,
-        interrupt: Arc<Interrupt>,
-        broken: Arc<OnceLock<Break>>,
-    ) -> Self {
+    pub(super) fn new(inner: &Inner, setup: Setup, commands: Mailbox<Command>) -> Self {
         let endpoints = setup.endpoints;
         let buffer = (setup.share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
         let (buffer, spin) = (buffer.flatten(), spin_budget(&endpoints));
         Self {
-            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
-            member,
+            acceptor: Acceptor::new(inner.member, setup.listener, buffer.is_some()),
+            member: inner.member,
             endpoints,
             buffer,
             commands,
-            interrupt,
-            broken,
+            interrupt: Arc::clone(&inner.interrupt),
+            broken: Arc::clone(&inner.broken),
             matching: Matching::default(),
             transfers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
