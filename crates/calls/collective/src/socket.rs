@@ -65,12 +65,12 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// If there can be no socket; or with what the other side answered at once.
-    pub(crate) fn dial(place: &Endpoint) -> io::Result<Result<Self, io::Error>> {
+    /// If there can be no socket. A connection that was refused immediately is returned with the refusal.
+    pub(crate) fn dial(place: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
         if let Some(local) = &place.local
             && let Ok(socket) = Self::dial_local(local)
         {
-            return Ok(Ok(socket));
+            return Ok((socket, None));
         }
         let family = match place.address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -78,13 +78,16 @@ impl Socket {
         };
         let socket = new(family, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        Ok(match rustix::net::connect(&socket, &place.address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self {
-                descriptor: socket,
-                local: false,
-            }),
-            Err(error) => Err(error.into()),
-        })
+        let refused = match rustix::net::connect(&socket, &place.address) {
+            Ok(()) | Err(Errno::INPROGRESS) => None,
+            Err(error) => Some(error.into()),
+        };
+        Ok((Self::new(socket, false), refused))
+    }
+
+    fn new(descriptor: impl Into<OwnedFd>, local: bool) -> Self {
+        let descriptor = descriptor.into();
+        Self { descriptor, local }
     }
 
     fn dial_local(name: &str) -> io::Result<Self> {
@@ -93,10 +96,7 @@ impl Socket {
             &socket,
             &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
         )?;
-        Ok(Self {
-            descriptor: socket,
-            local: true,
-        })
+        Ok(Self::new(socket, true))
     }
 
     /// Whether it is a Unix socket.
@@ -233,11 +233,7 @@ impl Listener {
             match local.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    let socket = Socket {
-                        descriptor: stream.into(),
-                        local: true,
-                    };
-                    return Ok((socket, "this host".to_owned()));
+                    return Ok((Socket::new(stream, true), "this host".to_owned()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -246,11 +242,7 @@ impl Listener {
         let (stream, from) = self.tcp.accept()?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let socket = Socket {
-            descriptor: stream.into(),
-            local: false,
-        };
-        Ok((socket, from.to_string()))
+        Ok((Socket::new(stream, false), from.to_string()))
     }
 }
 

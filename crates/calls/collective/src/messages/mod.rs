@@ -27,8 +27,8 @@ use rdzv_event::{Sender, mailbox};
 use rdzv_lock::Mutex;
 
 use self::driver::Driver;
-use self::transfer::{Progress, Receiving, Sending, Transfer, Values};
 pub use self::transfer::{ReceiveBuffer, Received, SendBuffer};
+use self::transfer::{Receiving, Sending, Transfer, Values};
 use crate::acceptor::Member;
 use crate::broken::Break;
 use crate::call::{Call, Operation};
@@ -218,7 +218,7 @@ impl PointToPoint {
             running,
             values,
             peer,
-            progress: Progress::Unmatched,
+            is_matched: false,
         };
         // Under the lock, so that the driver has the operations in the order of their numbers.
         self.inner.tell(&mut state, Command::Begin(transfer))

@@ -6,7 +6,7 @@ use super::{Driver, LEFT, matching};
 use crate::broken::Break;
 use crate::call::Operation;
 use crate::error::CollectiveError;
-use crate::messages::transfer::{Progress, Transfer};
+use crate::messages::transfer::Transfer;
 use crate::polling::Polling;
 use crate::running::Running;
 use crate::wire::{Cause, Frame, Refusal};
@@ -172,16 +172,16 @@ impl Driver {
         };
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
-        let state = match (running.call.operation, transfer.progress) {
-            (_, Progress::Unmatched) if !is_there => {
+        let state = match (running.call.operation, transfer.is_matched) {
+            (_, false) if !is_there => {
                 "it has not answered yet; it has sent and received nothing so far"
             }
-            (Operation::Send { .. }, Progress::Unmatched) => {
+            (Operation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
             }
-            (Operation::Send { .. }, Progress::Matched) => "it does not take the values",
-            (_, Progress::Unmatched) => "connected; it has sent no message with this tag",
-            (_, Progress::Matched) => "connected; part of the values has come",
+            (Operation::Send { .. }, true) => "it does not take the values",
+            (_, false) => "connected; it has sent no message with this tag",
+            (_, true) => "connected; part of the values has come",
         };
         running.timed_out(self.named(rank), state)
     }
@@ -243,8 +243,8 @@ impl Driver {
                 peer.leaving = None;
                 continue;
             }
-            if is_sent && let Some(socket) = outbound.socket() {
-                socket.finish();
+            if is_sent {
+                outbound.socket.finish();
             }
             waiting.push(outbound.prepare_to_sleep());
         }

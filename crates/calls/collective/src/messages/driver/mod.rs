@@ -21,7 +21,7 @@ use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use super::arriving::Arriving;
 use super::leaving::Leaving;
-use super::transfer::{Progress, Transfer};
+use super::transfer::Transfer;
 use super::{Command, Inner, LEFT};
 use crate::acceptor::{Acceptor, Member};
 use crate::broken::Break;
@@ -234,7 +234,7 @@ impl Driver {
             }
             Action::Stream { number } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
-                    transfer.progress = Progress::Matched;
+                    transfer.is_matched = true;
                 }
                 if let Some(leaving) = &mut self.peer(peer).leaving {
                     leaving.stream(operation, number);
@@ -243,7 +243,7 @@ impl Driver {
             Action::Match { number } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
                     transfer.peer = Some(peer);
-                    transfer.progress = Progress::Matched;
+                    transfer.is_matched = true;
                 }
                 if let Some(arriving) = &mut self.peer(peer).arriving {
                     arriving.answer(&Frame::Matched { number });
