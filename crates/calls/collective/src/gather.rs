@@ -29,9 +29,8 @@ impl ProcessGroup {
         let parts = Parts::even(world_size, self.of_all(own.len()));
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
-        let call = self.next_call::<T>(operation, own.len() as u64);
         let buffers = Buffers::InPlace((&mut all, &parts));
-        self.run_schedule(call, &schedule, buffers, None)?;
+        self.run_schedule(operation, own.len() as u64, &schedule, buffers, None)?;
         Ok(Some(all))
     }
 

@@ -160,9 +160,8 @@ impl ProcessGroup {
             Operation::AllGatherUnequal => 0,
             _ => values.len() as u64,
         };
-        let call = self.next_call::<T>(operation, elements);
         let buffers = Buffers::InPlace((values, parts));
-        self.run_schedule(call, schedule, buffers, reduce)
+        self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 
     /// The next collective call.
@@ -179,11 +178,13 @@ impl ProcessGroup {
     /// Runs one operation and, if it fails, breaks the group here and at the peers.
     pub(crate) fn run_schedule<T: Element>(
         &mut self,
-        call: Call,
+        operation: Operation,
+        elements: u64,
         schedule: &Schedule,
         buffers: Buffers<'_, T>,
         reduce: Option<ReduceOp>,
     ) -> Result<()> {
+        let call = self.next_call::<T>(operation, elements);
         self.attempt(call, self.options.timeout, |mesh, scratch| {
             exchange::run(mesh, schedule, buffers, reduce, scratch)
         })

@@ -204,8 +204,8 @@ impl Outbound {
     pub(crate) fn read_reply(&mut self) -> Option<Sent> {
         loop {
             match self.reply.read(&self.socket) {
-                Ok(bytes) => {
-                    let frame = Frame::read(bytes?);
+                Ok(sent) => {
+                    let frame = sent?;
                     self.reply = Control::default();
                     let Ok(Frame::Accept { memory }) = frame else {
                         return Some(frame);
@@ -237,15 +237,13 @@ impl Outbound {
 
     /// Says that the group is broken, if that can be said here, and that nothing more will come.
     pub(crate) fn abort(&mut self, frame: &Frame) {
-        let frame = frame.encode();
         if matches!(self.transport, Transport::Socket) {
-            self.queue.extend_from_slice(&frame);
+            self.queue.extend_from_slice(&frame.encode());
             self.send();
         } else {
             self.send();
-            // The socket carries nothing else, so it has room; if the peer is gone there is nobody
-            // to tell.
-            let _ = self.socket.write(&[IoSlice::new(&frame)]);
+            // The socket carries nothing else, so it has room.
+            self.socket.send_control(frame);
         }
         self.socket.finish();
     }

@@ -20,7 +20,7 @@ use rustix::net::{
     SocketType, ipproto, sockopt,
 };
 
-use crate::wire::FRAME;
+use crate::wire::{FRAME, Frame, Sent};
 
 /// Send buffer of a Unix socket, in bytes: some messages, so that ranks switch less often. The
 /// kernel may grant less.
@@ -130,6 +130,12 @@ impl Socket {
         Ok(sent?.unwrap_or(0))
     }
 
+    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
+    /// is gone there is nobody to tell.
+    pub(crate) fn send_control(&self, frame: &Frame) {
+        let _ = self.write(&[IoSlice::new(&frame.encode())]);
+    }
+
     /// Nothing more will be sent.
     pub(crate) fn finish(&self) {
         // Fails only if the other side is gone.
@@ -173,15 +179,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// The bytes of the frame once all of them are there.
-    pub(crate) fn read(&mut self, socket: &Socket) -> io::Result<Option<[u8; FRAME]>> {
+    /// The frame once all of it is there.
+    pub(crate) fn read(&mut self, socket: &Socket) -> io::Result<Option<Sent>> {
         while self.read < FRAME {
             match socket.read(&mut [IoSliceMut::new(&mut self.bytes[self.read..])])? {
                 0 => return Ok(None),
                 read => self.read += read,
             }
         }
-        Ok(Some(self.bytes))
+        Ok(Some(Frame::read(self.bytes)))
     }
 }
 

@@ -242,8 +242,8 @@ impl Mesh {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
         // First on the connections that have room for it at any time.
-        for inbound in self.inbound.values_mut() {
-            inbound.send_control(&frame);
+        for inbound in self.inbound.values() {
+            inbound.socket.send_control(&frame);
         }
         for outbound in self.outbound.values_mut() {
             outbound.abort(&frame);
