@@ -38,9 +38,9 @@ impl ProcessGroup {
     ) -> Result<()> {
         let rank = self.rank();
         target.0[target.1.range(rank)].copy_from_slice(&source.0[source.1.range(rank)]);
-        let call = self.next_call::<T>(operation, elements);
         let schedule = schedule::pairwise(rank, self.world_size());
-        self.run_schedule(call, &schedule, Buffers::Between(source, target), None)
+        let buffers = Buffers::Between(source, target);
+        self.run_schedule(operation, elements, &schedule, buffers, None)
     }
 
     /// Sends the `n`-th part of `source` to rank `n`, and receives what rank `n` has for this one into the `n`-th part

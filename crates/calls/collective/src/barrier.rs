@@ -6,7 +6,6 @@ use crate::call::Operation;
 use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::mesh::Mesh;
-use crate::running::Running;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
@@ -32,27 +31,27 @@ impl ProcessGroup {
         let (rank, world_size) = (self.rank(), self.world_size());
         if rank != 0 {
             let limit = timeout.max(self.timeout());
-            return self.attempt(call, limit, |mesh, running, _| {
-                mesh.post(running, 0, &[])?;
-                mesh.receive(running, 0, &mut [])
+            return self.attempt(call, limit, |mesh, _| {
+                mesh.post(0, &[])?;
+                mesh.receive(0, &mut [])
             });
         }
-        self.attempt(call, timeout, |mesh, running, _| {
-            await_all(mesh, running, world_size)?;
+        self.attempt(call, timeout, |mesh, _| {
+            await_all(mesh, world_size)?;
             for peer in 1..world_size {
-                mesh.post(running, peer, &[])?;
+                mesh.post(peer, &[])?;
             }
-            mesh.flush(running, 0)
+            mesh.flush(0)
         })
     }
 }
 
 /// Waits for all others, up to one deadline.
-fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<()> {
+fn await_all(mesh: &mut Mesh, world_size: u32) -> Result<()> {
     let mut missing = Vec::new();
     for peer in 1..world_size {
         // Once the time is over, this only looks who has come meanwhile.
-        match mesh.receive(running, peer, &mut []) {
+        match mesh.receive(peer, &mut []) {
             Ok(()) => {}
             Err(CollectiveError::Timeout { .. }) => missing.push((peer, mesh.last_call(peer))),
             Err(error) => return Err(error),
@@ -61,6 +60,7 @@ fn await_all(mesh: &mut Mesh, running: &Running, world_size: u32) -> Result<()> 
     if missing.is_empty() {
         return Ok(());
     }
+    let running = mesh.running();
     Err(CollectiveError::NotReached {
         call: running.call,
         missing,

@@ -27,8 +27,7 @@ use crate::acceptor::Member;
 use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
-use crate::messages::Setup;
-use crate::socket::{Endpoint, Listener, host_name, local_name, messages_name};
+use crate::socket::{Endpoint, Listener, Setup, host_name, local_name, messages_name};
 
 /// Options of a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
@@ -122,13 +121,13 @@ pub(crate) fn join(
         CollectiveError::system(format!("join process group {name}: make an eventfd"), error)
     })?;
     let interrupt = Arc::new(interrupt);
-    let setup = Setup {
-        listener: messages,
-        endpoints: for_messages,
+    let setup = |listener, endpoints| Setup {
+        listener,
+        endpoints,
         share: options.shared,
     };
-    let mesh = Mesh::new(member, endpoints, listener, options.shared, interrupt);
-    Ok((mesh, setup))
+    let mesh = Mesh::new(member, setup(listener, endpoints), interrupt);
+    Ok((mesh, setup(messages, for_messages)))
 }
 
 /// One rank on its way into a group.

@@ -48,9 +48,9 @@ impl ProcessGroup {
             self.check_length("scatter: `all`", all.len(), self.of_all(own.len()))?;
             own.copy_from_slice(&all[parts.range(rank)]);
         }
-        let call = self.next_call::<T>(operation, own.len() as u64);
+        let elements = own.len() as u64;
         let source = if rank == root { all } else { &[] };
         let buffers = Buffers::Between((source, &parts), (own, &mine));
-        self.run_schedule(call, &schedule, buffers, None)
+        self.run_schedule(operation, elements, &schedule, buffers, None)
     }
 }

@@ -218,7 +218,7 @@ integer!(u64, U64);
 integer!(i64, I64);
 
 macro_rules! float {
-    ($type:ident, $name:ident, $divide:expr, $scale:expr) => {
+    ($type:ident, $name:ident, $wide:ident, $rounded:expr) => {
         impl sealed::Sealed for $type {}
 
         impl Element for $type {
@@ -238,41 +238,21 @@ macro_rules! float {
             }
 
             fn divide(self, by: u32) -> Self {
-                $divide(self, by)
+                $rounded(<$wide>::from(self) / by as $wide)
             }
 
             fn scale(self, by: f64) -> Self {
-                $scale(self, by)
+                $rounded(<$wide>::from(self) * by as $wide)
             }
         }
     };
 }
 
-float!(
-    f32,
-    F32,
-    |value, by| value / by as f32,
-    |value, by: f64| value * by as f32
-);
-float!(
-    f64,
-    F64,
-    |value, by| value / f64::from(by),
-    |value, by| value * by
-);
+float!(f32, F32, f32, f32::from);
+float!(f64, F64, f64, f64::from);
 // Half precision is combined in single precision, and rounded after every step.
-float!(
-    f16,
-    F16,
-    |value: Self, by| Self::from_f32(value.to_f32() / by as f32),
-    |value: Self, by: f64| Self::from_f32(value.to_f32() * by as f32)
-);
-float!(
-    bf16,
-    Bf16,
-    |value: Self, by| Self::from_f32(value.to_f32() / by as f32),
-    |value: Self, by: f64| Self::from_f32(value.to_f32() * by as f32)
-);
+float!(f16, F16, f32, f16::from_f32);
+float!(bf16, Bf16, f32, bf16::from_f32);
 
 /// Combines what arrived with the own values. With `arrived_first` what arrived is the left operand.
 ///

@@ -13,8 +13,7 @@ use crate::element::{self, Element};
 use crate::error::Result;
 use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
-use crate::running::Running;
-use crate::schedule::{Arrival, Message, Parts, Schedule};
+use crate::schedule::{Arrival, Message, Parts, Schedule, Step};
 
 /// Values to send, and their parts.
 pub(crate) type Source<'a, T> = (&'a [T], &'a Parts);
@@ -52,7 +51,6 @@ impl Scratch {
 /// Runs a schedule; `reduce` says what combining means, where the schedule combines.
 pub(crate) fn run<T: Element>(
     mesh: &mut Mesh,
-    running: &Running,
     schedule: &Schedule,
     mut buffers: Buffers<'_, T>,
     reduce: Option<ReduceOp>,
@@ -61,73 +59,61 @@ pub(crate) fn run<T: Element>(
     let most = (mesh.longest / size_of::<T>() / schedule.widest as usize).max(1);
     let longest = buffers.outgoing().1.longest();
     let longest = longest.max(buffers.incoming().1.longest());
+    let mut exchange = Exchange {
+        mesh,
+        buffers,
+        reduce,
+        scratch,
+    };
     // Without any data every rank still hears from the others, and compares the call.
     for piece in 0..longest.div_ceil(most).max(1) {
-        let pieces = Pieces { piece, most };
-        pieces.run(mesh, running, schedule, &mut buffers, reduce, scratch)?;
-    }
-    mesh.flush(running, 0)
-}
-
-/// One piece of every part.
-#[derive(Debug, Clone, Copy)]
-struct Pieces {
-    piece: usize,
-    most: usize,
-}
-
-impl Pieces {
-    fn run<T: Element>(
-        self,
-        mesh: &mut Mesh,
-        running: &Running,
-        schedule: &Schedule,
-        buffers: &mut Buffers<'_, T>,
-        reduce: Option<ReduceOp>,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
         for step in &schedule.steps {
-            if let Some(message) = step.send
-                && !self.is_over(message, buffers.outgoing().1)
-            {
-                let (values, parts) = buffers.outgoing();
-                let payload: Vec<&[u8]> = self
-                    .ranges(message, parts)
-                    .map(|range| values[range].as_bytes())
-                    .collect();
-                mesh.post(running, message.peer, &payload)?;
-            }
-            if let Some((message, arrival)) = step.receive {
-                let target = buffers.incoming();
-                if !self.is_over(message, target.1) {
-                    let reduce = reduce.filter(|_| arrival == Arrival::Combine);
-                    self.receive(mesh, running, message, target, reduce, scratch)?;
-                }
-            }
-            mesh.flush(running, mesh.longest)?;
+            exchange.step(Pieces { piece, most }, step)?;
         }
-        Ok(())
+    }
+    exchange.mesh.flush(0)
+}
+
+/// A schedule on its buffers.
+struct Exchange<'a, T> {
+    mesh: &'a mut Mesh,
+    buffers: Buffers<'a, T>,
+    reduce: Option<ReduceOp>,
+    scratch: &'a mut Scratch,
+}
+
+impl<T: Element> Exchange<'_, T> {
+    fn step(&mut self, pieces: Pieces, step: &Step) -> Result<()> {
+        let (values, parts) = self.buffers.outgoing();
+        if let Some(message) = step.send
+            && !pieces.is_over(message, parts)
+        {
+            let ranges = pieces.ranges(message, parts);
+            let payload: Vec<&[u8]> = ranges.map(|range| values[range].as_bytes()).collect();
+            self.mesh.post(message.peer, &payload)?;
+        }
+        if let Some((message, arrival)) = step.receive {
+            self.receive(pieces, message, arrival)?;
+        }
+        self.mesh.flush(self.mesh.longest)
     }
 
-    fn receive<T: Element>(
-        self,
-        mesh: &mut Mesh,
-        running: &Running,
-        message: Message,
-        (values, parts): Target<'_, T>,
-        reduce: Option<ReduceOp>,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        if reduce.is_none() && message.count == 1 {
-            let own = &mut values[parts.piece(message.part, self.piece, self.most)];
-            return mesh.receive(running, message.peer, own.as_mut_bytes());
+    fn receive(&mut self, pieces: Pieces, message: Message, arrival: Arrival) -> Result<()> {
+        let (values, parts) = self.buffers.incoming();
+        if pieces.is_over(message, parts) {
+            return Ok(());
         }
-        let len = self.ranges(message, parts).map(|range| range.len()).sum();
-        let arrived: &mut [T] = scratch.room(len);
-        mesh.receive(running, message.peer, arrived.as_mut_bytes())?;
-        let arrived_first = message.peer < mesh.member.rank;
+        let reduce = self.reduce.filter(|_| arrival == Arrival::Combine);
+        if reduce.is_none() && message.count == 1 {
+            let own = &mut values[parts.piece(message.part, pieces.piece, pieces.most)];
+            return self.mesh.receive(message.peer, own.as_mut_bytes());
+        }
+        let ranges = pieces.ranges(message, parts);
+        let arrived: &mut [T] = self.scratch.room(ranges.map(|range| range.len()).sum());
+        self.mesh.receive(message.peer, arrived.as_mut_bytes())?;
+        let arrived_first = message.peer < self.mesh.member.rank;
         let mut rest = &*arrived;
-        for range in self.ranges(message, parts) {
+        for range in pieces.ranges(message, parts) {
             let (part, after) = rest.split_at(range.len());
             rest = after;
             match reduce {
@@ -139,7 +125,16 @@ impl Pieces {
         }
         Ok(())
     }
+}
 
+/// One piece of every part.
+#[derive(Debug, Clone, Copy)]
+struct Pieces {
+    piece: usize,
+    most: usize,
+}
+
+impl Pieces {
     /// Whether all of a message has gone in earlier pieces. The first piece always goes: it carries
     /// the call.
     fn is_over(self, message: Message, parts: &Parts) -> bool {

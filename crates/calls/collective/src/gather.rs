@@ -29,9 +29,8 @@ impl ProcessGroup {
         let parts = Parts::even(world_size, self.of_all(own.len()));
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
-        let call = self.next_call::<T>(operation, own.len() as u64);
         let buffers = Buffers::InPlace((&mut all, &parts));
-        self.run_schedule(call, &schedule, buffers, None)?;
+        self.run_schedule(operation, own.len() as u64, &schedule, buffers, None)?;
         Ok(Some(all))
     }
 
@@ -101,7 +100,7 @@ impl ProcessGroup {
         what: &'static str,
         lengths: &[u64],
     ) -> Result<(Vec<T>, Parts)> {
-        let room = room(what, lengths, self.largest);
+        let room = room(what, lengths, self.options.largest);
         let room = room.inspect_err(|error| self.set_broken(error))?;
         let lengths: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         Ok((room, Parts::of(&lengths)))

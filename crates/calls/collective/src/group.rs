@@ -25,13 +25,10 @@ use crate::shared_reduction;
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
-    /// As joined, for the group that follows.
-    options: GroupOptions,
-    timeout: Duration,
+    /// As joined, except for the time limit; for this group and the one that follows.
+    pub(crate) options: GroupOptions,
     /// Number of collective operations that have been called.
     sequence: u64,
-    /// The most bytes that other ranks can make this one reserve in one operation.
-    pub(crate) largest: u64,
     /// The first error, once there was one.
     broken: Arc<OnceLock<Break>>,
     /// Whether the peers were peers_know of it on the connections of the collectives.
@@ -61,19 +58,11 @@ impl ProcessGroup {
     ) -> Result<Self> {
         let (mesh, setup) = bootstrap::join(store, rank, world_size, options)?;
         let broken = Arc::new(OnceLock::new());
-        let messages = PointToPoint::new(
-            mesh.member,
-            setup,
-            Arc::clone(&mesh.interrupt),
-            Arc::clone(&broken),
-            options.timeout,
-        );
+        let messages = PointToPoint::new(&mesh, setup, Arc::clone(&broken), options.timeout);
         Ok(Self {
             mesh,
             options: options.clone(),
-            timeout: options.timeout,
             sequence: 0,
-            largest: options.largest,
             broken,
             peers_know: false,
             scratch: Scratch::default(),
@@ -89,7 +78,6 @@ impl ProcessGroup {
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
-            timeout: self.timeout,
             ..self.options.clone()
         };
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -146,17 +134,17 @@ impl ProcessGroup {
 
     /// Messages to and from other ranks, for any thread and with the time limit of the group; see [`PointToPoint`].
     pub fn point_to_point(&self) -> PointToPoint {
-        self.messages.0.clone().with_timeout(self.timeout)
+        self.messages.0.clone().with_timeout(self.options.timeout)
     }
 
     /// Time limit of an operation.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.options.timeout
     }
 
     /// Changes how long the operations that follow may take.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
+        self.options.timeout = timeout;
     }
 
     /// Runs a collective operation on one buffer.
@@ -172,9 +160,8 @@ impl ProcessGroup {
             Operation::AllGatherUnequal => 0,
             _ => values.len() as u64,
         };
-        let call = self.next_call::<T>(operation, elements);
         let buffers = Buffers::InPlace((values, parts));
-        self.run_schedule(call, schedule, buffers, reduce)
+        self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 
     /// The next collective call.
@@ -191,13 +178,15 @@ impl ProcessGroup {
     /// Runs one operation and, if it fails, breaks the group here and at the peers.
     pub(crate) fn run_schedule<T: Element>(
         &mut self,
-        call: Call,
+        operation: Operation,
+        elements: u64,
         schedule: &Schedule,
         buffers: Buffers<'_, T>,
         reduce: Option<ReduceOp>,
     ) -> Result<()> {
-        self.attempt(call, self.timeout, |mesh, running, scratch| {
-            exchange::run(mesh, running, schedule, buffers, reduce, scratch)
+        let call = self.next_call::<T>(operation, elements);
+        self.attempt(call, self.options.timeout, |mesh, scratch| {
+            exchange::run(mesh, schedule, buffers, reduce, scratch)
         })
     }
 
@@ -206,7 +195,7 @@ impl ProcessGroup {
         &mut self,
         call: Call,
         timeout: Duration,
-        act: impl FnOnce(&mut Mesh, &Running, &mut Scratch) -> Result<R>,
+        act: impl FnOnce(&mut Mesh, &mut Scratch) -> Result<R>,
     ) -> Result<R> {
         if let Some(broken) = self.broken.get() {
             let error = broken.error();
@@ -218,12 +207,13 @@ impl ProcessGroup {
             started: Instant::now(),
             timeout,
         };
+        self.mesh.running = Some(running);
         if self.mesh.interrupt.is_raised() {
             let error = running.interrupted(self.rank());
             self.set_broken(&error);
             return Err(error);
         }
-        act(&mut self.mesh, &running, &mut self.scratch).inspect_err(|error| self.set_broken(error))
+        act(&mut self.mesh, &mut self.scratch).inspect_err(|error| self.set_broken(error))
     }
 
     /// The group is broken by this error: here, and at the peers.

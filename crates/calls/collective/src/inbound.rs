@@ -1,6 +1,6 @@
 //! The connection that was accepted from a peer: it brings the peer's data here. It never blocks.
 
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rdzv_shm::pair::MESSAGE;
@@ -75,12 +75,12 @@ impl Handshake {
                 |reason: &String| tracing::debug!(rank = hello.from, reason, "shares no memory");
             taken.inspect_err(refused).ok()
         });
-        let mut inbound = Inbound {
+        let inbound = Inbound {
             socket: self.socket,
             shared,
             control: Control::default(),
         };
-        inbound.send_control(&Frame::Accept {
+        inbound.socket.send_control(&Frame::Accept {
             memory: inbound.shared.is_some(),
         });
         inbound
@@ -88,7 +88,7 @@ impl Handshake {
 
     /// Answers and closes.
     pub(crate) fn refuse(self, frame: &Frame) {
-        send_control(&self.socket, frame);
+        self.socket.send_control(frame);
     }
 }
 
@@ -211,16 +211,6 @@ impl Inbound {
         if self.shared.is_none() {
             return Ok(None);
         }
-        Ok(self.control.read(&self.socket)?.map(Frame::read))
+        self.control.read(&self.socket)
     }
-
-    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
-    /// is gone there is nobody to tell.
-    pub(crate) fn send_control(&mut self, frame: &Frame) {
-        send_control(&self.socket, frame);
-    }
-}
-
-fn send_control(socket: &Socket, frame: &Frame) {
-    let _ = socket.write(&[IoSlice::new(&frame.encode())]);
 }

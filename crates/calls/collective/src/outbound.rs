@@ -16,8 +16,7 @@ use crate::wire::{Frame, Hello, Sent, VERSION};
 /// The dialled connection to a peer. Sends data; reads the answer to the hello, and aborts.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    /// Nothing if it was refused at once.
-    socket: Option<Socket>,
+    pub(crate) socket: Socket,
     transport: Transport,
     /// The bytes to send are `queue[sent..]`.
     queue: Vec<u8>,
@@ -49,14 +48,11 @@ impl Outbound {
         buffer: Option<&SharedBuffer>,
         call: &Call,
     ) -> Result<Self> {
-        let socket = Socket::dial(place).map_err(|source| CollectiveError::System {
-            what: format!("{call}: make a socket for rank {peer} at {}", place.address),
-            source,
+        let (socket, refused) = Socket::dial(place).map_err(|error| {
+            let address = place.address;
+            let what = format!("{call}: make a socket for rank {peer} at {address}");
+            CollectiveError::system(what, error)
         })?;
-        let (socket, ended) = match socket {
-            Ok(socket) => (Some(socket), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
         let mut outbound = Self {
             socket,
             transport: Transport::Socket,
@@ -65,7 +61,7 @@ impl Outbound {
             reply: Control::default(),
             accepted: false,
             carries_data: false,
-            ended,
+            ended: refused.map(|error| error.to_string()),
         };
         let hello = Hello {
             version: VERSION,
@@ -80,7 +76,7 @@ impl Outbound {
     }
 
     fn send_hello(&mut self, hello: Hello, buffer: Option<&SharedBuffer>) {
-        let Some(socket) = &self.socket else { return };
+        let socket = &self.socket;
         if let Some(buffer) = buffer.filter(|_| socket.is_local()) {
             match shared::offer(socket) {
                 Ok(offer) => {
@@ -97,10 +93,6 @@ impl Outbound {
         }
         socket.widen();
         self.queue.extend_from_slice(&hello.encode());
-    }
-
-    pub(crate) fn socket(&self) -> Option<&Socket> {
-        self.socket.as_ref()
     }
 
     /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer has
@@ -182,13 +174,11 @@ impl Outbound {
             let mut slices = Vec::with_capacity(1 + payload.len());
             slices.push(IoSlice::new(&header));
             slices.extend(payload.iter().map(|slice| IoSlice::new(slice)));
-            taken = match &self.socket {
+            if self.ended.is_none() {
                 // No error is lost: the next call meets it again.
-                Some(socket) if self.ended.is_none() => {
-                    self.transport.carry(socket, &slices).unwrap_or_default()
-                }
-                _ => 0,
-            };
+                let carried = self.transport.carry(&self.socket, &slices);
+                taken = carried.unwrap_or_default();
+            }
         }
         for slice in std::iter::once(&header[..]).chain(payload.iter().copied()) {
             let gone = taken.min(slice.len());
@@ -199,10 +189,9 @@ impl Outbound {
 
     /// Sends as much as can be sent now.
     pub(crate) fn send(&mut self) {
-        let Some(socket) = &self.socket else { return };
         while self.ended.is_none() && self.queue.len() > self.sent {
             let rest = IoSlice::new(&self.queue[self.sent..]);
-            match self.transport.carry(socket, &[rest]) {
+            match self.transport.carry(&self.socket, &[rest]) {
                 // Before the connection is made as well.
                 Ok(0) => return,
                 Ok(sent) => self.sent += sent,
@@ -214,9 +203,9 @@ impl Outbound {
     /// The next frame of the peer on this connection, other than the one that accepts it.
     pub(crate) fn read_reply(&mut self) -> Option<Sent> {
         loop {
-            match self.reply.read(self.socket.as_ref()?) {
-                Ok(bytes) => {
-                    let frame = Frame::read(bytes?);
+            match self.reply.read(&self.socket) {
+                Ok(sent) => {
+                    let frame = sent?;
                     self.reply = Control::default();
                     let Ok(Frame::Accept { memory }) = frame else {
                         return Some(frame);
@@ -238,9 +227,7 @@ impl Outbound {
             Transport::Offered(offer) if memory => Transport::Ring(Box::new(offer.taken())),
             Transport::Offered(_) => {
                 tracing::debug!("the peer shares no memory");
-                if let Some(socket) = &self.socket {
-                    socket.widen();
-                }
+                self.socket.widen();
                 Transport::Socket
             }
             way => way,
@@ -250,21 +237,15 @@ impl Outbound {
 
     /// Says that the group is broken, if that can be said here, and that nothing more will come.
     pub(crate) fn abort(&mut self, frame: &Frame) {
-        let frame = frame.encode();
         if matches!(self.transport, Transport::Socket) {
-            self.queue.extend_from_slice(&frame);
+            self.queue.extend_from_slice(&frame.encode());
             self.send();
         } else {
             self.send();
-            if let Some(socket) = &self.socket {
-                // The socket carries nothing else, so it has room; if the peer is gone there is
-                // nobody to tell.
-                let _ = socket.write(&[IoSlice::new(&frame)]);
-            }
+            // The socket carries nothing else, so it has room.
+            self.socket.send_control(frame);
         }
-        if let Some(socket) = &self.socket {
-            socket.finish();
-        }
+        self.socket.finish();
     }
 }
 

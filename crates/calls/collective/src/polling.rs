@@ -49,10 +49,10 @@ impl<'a> Polling<'a> {
 
     /// Adds what the connection to a peer waits for.
     pub(crate) fn add_outbound(&mut self, peer: u32, outbound: &'a Outbound) {
-        if let Some(socket) = outbound.socket().filter(|_| outbound.ended().is_none()) {
+        if outbound.ended().is_none() {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, outbound.waits_for_socket());
-            self.add(Source::Outbound(peer), socket.as_fd(), flags);
+            self.add(Source::Outbound(peer), outbound.socket.as_fd(), flags);
         }
         if let Some(doorbell) = outbound.doorbell() {
             self.add(Source::Space(peer), doorbell, PollFlags::IN);

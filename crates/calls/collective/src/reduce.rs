@@ -99,8 +99,8 @@ impl ProcessGroup {
             reduce,
             takes_all,
         };
-        self.attempt(call, self.timeout(), |mesh, running, scratch| {
-            reduction.run(mesh, running, scratch)
+        self.attempt(call, self.timeout(), |mesh, scratch| {
+            reduction.run(mesh, scratch)
         })
     }
 }

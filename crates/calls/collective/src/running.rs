@@ -7,6 +7,9 @@ use crate::call::Call;
 use crate::error::CollectiveError;
 use crate::wire::{Cause, Frame, Refusal, Sent};
 
+/// A rank as errors name it, with the address at which it listens for everybody.
+pub(crate) type Named = (u32, SocketAddr);
+
 /// An operation in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
@@ -16,12 +19,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn timed_out(
-        &self,
-        peer: u32,
-        address: SocketAddr,
-        state: &'static str,
-    ) -> CollectiveError {
+    pub(crate) fn timed_out(&self, (peer, address): Named, state: &'static str) -> CollectiveError {
         CollectiveError::Timeout {
             call: self.call,
             peer,
@@ -40,7 +38,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn lost(&self, peer: u32, address: SocketAddr, reason: &str) -> CollectiveError {
+    pub(crate) fn lost(&self, (peer, address): Named, reason: &str) -> CollectiveError {
         CollectiveError::Lost {
             call: self.call,
             peer,
@@ -52,8 +50,7 @@ impl Running {
 
     pub(crate) fn aborted(
         &self,
-        peer: u32,
-        address: SocketAddr,
+        (peer, address): Named,
         suspect: u32,
         cause: Cause,
     ) -> CollectiveError {
@@ -66,12 +63,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn refused(
-        &self,
-        peer: u32,
-        address: SocketAddr,
-        refusal: Refusal,
-    ) -> CollectiveError {
+    pub(crate) fn refused(&self, (peer, address): Named, refusal: Refusal) -> CollectiveError {
         CollectiveError::Refused {
             call: self.call,
             peer,
@@ -80,12 +72,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn not_a_rank(
-        &self,
-        peer: u32,
-        address: SocketAddr,
-        found: String,
-    ) -> CollectiveError {
+    pub(crate) fn not_a_rank(&self, (peer, address): Named, found: String) -> CollectiveError {
         CollectiveError::NotARank {
             call: self.call,
             peer,
@@ -95,10 +82,10 @@ impl Running {
     }
 
     /// The error of an operation that waits for another frame than this one.
-    pub(crate) fn unexpected(&self, peer: u32, address: SocketAddr, sent: Sent) -> CollectiveError {
+    pub(crate) fn unexpected(&self, peer: Named, sent: Sent) -> CollectiveError {
         match sent {
-            Ok(Frame::Abort { suspect, cause }) => self.aborted(peer, address, suspect, cause),
-            sent => self.not_a_rank(peer, address, shown(sent)),
+            Ok(Frame::Abort { suspect, cause }) => self.aborted(peer, suspect, cause),
+            sent => self.not_a_rank(peer, shown(sent)),
         }
     }
 }

@@ -24,7 +24,6 @@ use crate::error::Result;
 use crate::exchange::Scratch;
 use crate::mesh::Mesh;
 use crate::reduce_op::ReduceOp;
-use crate::running::Running;
 use crate::schedule::Parts;
 use crate::shared::HALF;
 
@@ -71,29 +70,24 @@ impl Layout {
 
 impl<T: Element> Reduction<'_, T> {
     /// Runs it.
-    pub(crate) fn run(
-        mut self,
-        mesh: &mut Mesh,
-        running: &Running,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        mesh.connect_all(running)?;
+    pub(crate) fn run(mut self, mesh: &mut Mesh, scratch: &mut Scratch) -> Result<()> {
+        mesh.connect_all()?;
         let world_size = mesh.member.world_size;
         let most = Layout::new(0, world_size).room / size_of::<T>();
         for piece in 0..self.parts.longest().div_ceil(most) {
-            let layout = Layout::new(mesh.next_half(running)?, world_size);
+            let layout = Layout::new(mesh.next_half()?, world_size);
             let mut piece = Piece {
                 of: &mut self,
                 piece,
                 most,
                 layout,
             };
-            piece.offer(mesh, running)?;
-            piece.combine(mesh, running, scratch)?;
-            piece.publish(mesh, running)?;
-            piece.take(mesh, running)?;
+            piece.offer(mesh)?;
+            piece.combine(mesh, scratch)?;
+            piece.publish(mesh)?;
+            piece.take(mesh)?;
         }
-        mesh.flush(running, 0)
+        mesh.flush(0)
     }
 }
 
@@ -107,32 +101,32 @@ struct Piece<'a, 'b, T> {
 }
 
 impl<T: Element> Piece<'_, '_, T> {
-    fn offer(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+    fn offer(&mut self, mesh: &mut Mesh) -> Result<()> {
         for peer in mesh.member.others() {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_bytes();
             if mesh.shares_buffer_with(peer) {
                 mesh.write_shared(place, bytes);
-                mesh.post(running, peer, &[])?;
+                mesh.post(peer, &[])?;
             } else {
-                mesh.post(running, peer, &[bytes])?;
+                mesh.post(peer, &[bytes])?;
             }
         }
         Ok(())
     }
 
-    fn combine(&mut self, mesh: &mut Mesh, running: &Running, scratch: &mut Scratch) -> Result<()> {
+    fn combine(&mut self, mesh: &mut Mesh, scratch: &mut Scratch) -> Result<()> {
         let rank = mesh.member.rank;
         let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
         for peer in mesh.member.others() {
             let own = self.own(rank);
             if !mesh.reads_buffer_of(peer) {
                 let arrived = scratch.room(own.len());
-                mesh.receive(running, peer, arrived.as_mut_bytes())?;
+                mesh.receive(peer, arrived.as_mut_bytes())?;
                 element::combine(reduce, own, arrived, peer < rank);
                 continue;
             }
-            mesh.receive(running, peer, &mut [])?;
+            mesh.receive(peer, &mut [])?;
             let chunk = CHUNK / size_of::<T>();
             let mut place = place;
             for own in own.chunks_mut(chunk) {
@@ -145,26 +139,26 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    fn publish(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+    fn publish(&mut self, mesh: &mut Mesh) -> Result<()> {
         let rank = mesh.member.rank;
         let (takes_all, place) = (self.of.takes_all, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
         for peer in mesh.member.others().filter(|peer| takes_all(*peer)) {
             if !mesh.shares_buffer_with(peer) {
-                mesh.post(running, peer, &[bytes])?;
+                mesh.post(peer, &[bytes])?;
                 continue;
             }
             if !is_written {
                 mesh.write_shared(place, bytes);
                 is_written = true;
             }
-            mesh.post(running, peer, &[])?;
+            mesh.post(peer, &[])?;
         }
         Ok(())
     }
 
-    fn take(&mut self, mesh: &mut Mesh, running: &Running) -> Result<()> {
+    fn take(&mut self, mesh: &mut Mesh) -> Result<()> {
         if !(self.of.takes_all)(mesh.member.rank) {
             return Ok(());
         }
@@ -172,9 +166,9 @@ impl<T: Element> Piece<'_, '_, T> {
             let place = self.layout.of_part(peer);
             let bytes = self.own(peer).as_mut_bytes();
             if !mesh.reads_buffer_of(peer) {
-                mesh.receive(running, peer, bytes)?;
+                mesh.receive(peer, bytes)?;
             } else {
-                mesh.receive(running, peer, &mut [])?;
+                mesh.receive(peer, &mut [])?;
                 mesh.read_shared(peer, place, bytes);
             }
         }

@@ -20,7 +20,7 @@ use rustix::net::{
     SocketType, ipproto, sockopt,
 };
 
-use crate::wire::FRAME;
+use crate::wire::{FRAME, Frame, Sent};
 
 /// Send buffer of a Unix socket, in bytes: some messages, so that ranks switch less often. The
 /// kernel may grant less.
@@ -65,12 +65,12 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// If there can be no socket; or with what the other side answered at once.
-    pub(crate) fn dial(place: &Endpoint) -> io::Result<Result<Self, io::Error>> {
+    /// If there can be no socket. A connection that was refused immediately is returned with the refusal.
+    pub(crate) fn dial(place: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
         if let Some(local) = &place.local
             && let Ok(socket) = Self::dial_local(local)
         {
-            return Ok(Ok(socket));
+            return Ok((socket, None));
         }
         let family = match place.address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -78,13 +78,16 @@ impl Socket {
         };
         let socket = new(family, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        Ok(match rustix::net::connect(&socket, &place.address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self {
-                descriptor: socket,
-                local: false,
-            }),
-            Err(error) => Err(error.into()),
-        })
+        let refused = match rustix::net::connect(&socket, &place.address) {
+            Ok(()) | Err(Errno::INPROGRESS) => None,
+            Err(error) => Some(error.into()),
+        };
+        Ok((Self::new(socket, false), refused))
+    }
+
+    fn new(descriptor: impl Into<OwnedFd>, local: bool) -> Self {
+        let descriptor = descriptor.into();
+        Self { descriptor, local }
     }
 
     fn dial_local(name: &str) -> io::Result<Self> {
@@ -93,10 +96,7 @@ impl Socket {
             &socket,
             &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
         )?;
-        Ok(Self {
-            descriptor: socket,
-            local: true,
-        })
+        Ok(Self::new(socket, true))
     }
 
     /// Whether it is a Unix socket.
@@ -128,6 +128,12 @@ impl Socket {
         let flags = SendFlags::NOSIGNAL;
         let sent = try_now(|| rustix::net::sendmsg(&self.descriptor, from, &mut nothing, flags));
         Ok(sent?.unwrap_or(0))
+    }
+
+    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
+    /// is gone there is nobody to tell.
+    pub(crate) fn send_control(&self, frame: &Frame) {
+        let _ = self.write(&[IoSlice::new(&frame.encode())]);
     }
 
     /// Nothing more will be sent.
@@ -173,16 +179,26 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// The bytes of the frame once all of them are there.
-    pub(crate) fn read(&mut self, socket: &Socket) -> io::Result<Option<[u8; FRAME]>> {
+    /// The frame once all of it is there.
+    pub(crate) fn read(&mut self, socket: &Socket) -> io::Result<Option<Sent>> {
         while self.read < FRAME {
             match socket.read(&mut [IoSliceMut::new(&mut self.bytes[self.read..])])? {
                 0 => return Ok(None),
                 read => self.read += read,
             }
         }
-        Ok(Some(self.bytes))
+        Ok(Some(Frame::read(self.bytes)))
     }
+}
+
+/// Where a rank listens and connects, for its collectives or for its messages.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) listener: Listener,
+    /// Of all ranks.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// `true` if ranks of one host exchange data in shared memory.
+    pub(crate) share: bool,
 }
 
 /// Where one rank can be reached.
@@ -223,11 +239,7 @@ impl Listener {
             match local.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
-                    let socket = Socket {
-                        descriptor: stream.into(),
-                        local: true,
-                    };
-                    return Ok((socket, "this host".to_owned()));
+                    return Ok((Socket::new(stream, true), "this host".to_owned()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -236,11 +248,7 @@ impl Listener {
         let (stream, from) = self.tcp.accept()?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let socket = Socket {
-            descriptor: stream.into(),
-            local: false,
-        };
-        Ok((socket, from.to_string()))
+        Ok((Socket::new(stream, false), from.to_string()))
     }
 }
 

@@ -105,10 +105,9 @@ pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<L
 
 /// Lines of a text of others, all indented; a line that is too long is cut, with an ellipsis at its end.
 pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
-    let room = width.map(|width| width.saturating_sub(indent).max(1));
-    let text = match room {
-        Some(room) if textwrap::core::display_width(text) > room => cut(text, room),
-        _ => text.to_owned(),
+    let text = match width {
+        Some(width) => cut(text, width.saturating_sub(indent).max(1)),
+        None => text.to_owned(),
     };
     Line::new(Role::Detail, format!("{}{text}", " ".repeat(indent)))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::event::size;
 use crate::line::{Line, Role, said};
-use crate::quantity::{count, time};
+use crate::quantity::time;
 
 /// Most reasons of restarts that are named.
 const REASONS: usize = 3;
@@ -32,18 +32,14 @@ impl Success {
             time(self.took),
             size(self.workers, self.nodes)
         );
-        for (what, reasons) in [
-            ("restart", &self.restarts),
-            ("change of nodes", &self.changes),
+        for (one, several, reasons) in [
+            ("restart", "restarts", &self.restarts),
+            ("change of nodes", "changes of nodes", &self.changes),
         ] {
-            let number = u32::try_from(reasons.len()).unwrap_or(u32::MAX);
+            let number = reasons.len();
             if number > 0 {
-                let counted = match what {
-                    "restart" => count(number, what),
-                    _ if number == 1 => "1 change of nodes".to_owned(),
-                    _ => format!("{number} changes of nodes"),
-                };
-                text += &format!(", {counted} ({})", some(reasons));
+                let noun = if number == 1 { one } else { several };
+                text += &format!(", {number} {noun} ({})", some(reasons));
             }
         }
         text

@@ -54,41 +54,27 @@ pub(crate) enum Input {
 /// Something to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Send the envelope and, if it is eager, the values.
-    Post {
-        operation: Operation,
-        to: u32,
-        envelope: Envelope,
-        eager: bool,
-    },
-    /// Send the values of a message that was announced.
-    Stream {
-        operation: Operation,
-        to: u32,
-        number: u64,
-    },
-    /// A message and a receive were matched: report it to the sender.
-    Match {
-        operation: Operation,
-        from: u32,
-        number: u64,
-    },
-    /// The receive has all its values once these are in its buffer.
-    Deliver {
-        operation: Operation,
-        from: u32,
-        values: Vec<u8>,
-    },
-    /// The receive has all its values.
-    Done { operation: Operation, from: u32 },
-    /// The message is not as the receive expects it.
-    Mismatch {
-        operation: Operation,
-        from: u32,
-        envelope: Envelope,
-    },
+    /// An action for an operation, with the rank at the other end of it.
+    Act(Operation, u32, Action),
     /// A rank does not keep the rules.
     Violation { by: u32, found: String },
+}
+
+/// The part of an operation that is due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Send the envelope and, if it is eager, the values.
+    Post { envelope: Envelope, eager: bool },
+    /// Send the values of a message that was announced.
+    Stream { number: u64 },
+    /// A message and a receive were matched: report it to the sender.
+    Match { number: u64 },
+    /// The receive has all its values once these are in its buffer.
+    Deliver { values: Vec<u8> },
+    /// The receive has all its values.
+    Done,
+    /// The message is not as the receive expects it.
+    Mismatch { envelope: Envelope },
 }
 
 /// The state of one rank.
@@ -235,12 +221,10 @@ impl Matching {
                 .bytes()
                 .filter(|bytes| *bytes <= EAGER && peer.eager + bytes <= EAGER_WINDOW);
             peer.eager += sending.eager.unwrap_or(0);
-            self.outputs.push_back(Output::Post {
-                operation: sending.call.sequence,
-                to,
-                envelope,
-                eager: sending.eager.is_some(),
-            });
+            let eager = sending.eager.is_some();
+            let post = Action::Post { envelope, eager };
+            self.outputs
+                .push_back(Output::Act(sending.call.sequence, to, post));
             peer.unmatched.insert(peer.sent, sending);
         }
     }
@@ -255,11 +239,7 @@ impl Matching {
         };
         match sending.eager {
             Some(bytes) => peer.eager -= bytes,
-            None => self.outputs.push_back(Output::Stream {
-                operation: sending.call.sequence,
-                to: by,
-                number,
-            }),
+            None => self.act(sending.call.sequence, by, Action::Stream { number }),
         }
         self.send_waiting(by);
     }
@@ -310,24 +290,12 @@ impl Matching {
         let (from, envelope) = (arrived.from, arrived.envelope);
         let (operation, call) = (posted.call.sequence, &posted.call);
         if (envelope.element, envelope.elements) != (call.element, call.elements) {
-            return self.outputs.push_back(Output::Mismatch {
-                operation,
-                from,
-                envelope,
-            });
+            return self.act(operation, from, Action::Mismatch { envelope });
         }
         let number = envelope.number;
-        self.outputs.push_back(Output::Match {
-            operation,
-            from,
-            number,
-        });
+        self.act(operation, from, Action::Match { number });
         match arrived.values {
-            Some(values) => self.outputs.push_back(Output::Deliver {
-                operation,
-                from,
-                values,
-            }),
+            Some(values) => self.act(operation, from, Action::Deliver { values }),
             None => {
                 let incoming = Incoming {
                     operation,
@@ -350,8 +318,12 @@ impl Matching {
         if incoming.received >= incoming.bytes {
             let operation = incoming.operation;
             peer.incoming.remove(&number);
-            self.outputs.push_back(Output::Done { operation, from });
+            self.act(operation, from, Action::Done);
         }
+    }
+
+    fn act(&mut self, operation: Operation, peer: u32, action: Action) {
+        self.outputs.push_back(Output::Act(operation, peer, action));
     }
 
     fn violation(&mut self, by: u32, found: String) {

@@ -60,11 +60,9 @@ impl Matching {
         self.after(input)
             .into_iter()
             .find_map(|output| match output {
-                Output::Match {
-                    operation,
-                    from,
-                    number,
-                } => Some((operation, from, number)),
+                Output::Act(operation, from, Action::Match { number }) => {
+                    Some((operation, from, number))
+                }
                 _ => None,
             })
     }
@@ -151,11 +149,8 @@ fn messages_that_came_first_are_taken_in_the_order_in_which_they_came() {
 fn another_length_is_a_mismatch_that_has_the_envelope() {
     let mut matching = Matching::default();
     matching.after(receive(4, None, 1, 5));
-    let mismatch = Output::Mismatch {
-        operation: 4,
-        from: 3,
-        envelope: envelope(1, 4 << 30, 1),
-    };
+    let envelope = envelope(1, 4 << 30, 1);
+    let mismatch = Output::Act(4, 3, Action::Mismatch { envelope });
     assert_eq!(matching.after(announced(3, 1, 4 << 30, 1)), [mismatch]);
 }
 
@@ -171,10 +166,7 @@ fn values_of_an_announced_message_come_in_pieces_that_fit() {
         matching.room(1, number, bytes).unwrap_err();
     }
     matching.room(2, 1, 1).unwrap_err();
-    let done = Output::Done {
-        operation: 0,
-        from: 1,
-    };
+    let done = Output::Act(0, 1, Action::Done);
     assert_eq!(matching.after(received(1, 6)), [done]);
     matching.room(1, 1, 0).unwrap_err();
 }
@@ -194,7 +186,7 @@ fn a_sender_keeps_to_its_window() {
     for operation in 0..WINDOW as u64 + 2 {
         let posted = matching.after(send(operation, 1, 0, EAGER as u64));
         how.extend(posted.into_iter().map(|output| match output {
-            Output::Post { eager, .. } => eager,
+            Output::Act(_, _, Action::Post { eager, .. }) => eager,
             other => panic!("{other:?}"),
         }));
     }
@@ -207,7 +199,11 @@ fn a_sender_keeps_to_its_window() {
     // A match makes room for the values of another one.
     let next = matching.after(Input::Matched { by: 1, number: 1 });
     assert!(
-        matches!(next[..], [Output::Post { eager: true, operation, .. }] if operation == WINDOW as u64),
+        matches!(
+            next[..],
+            [Output::Act(operation, _, Action::Post { eager: true, .. })]
+                if operation == WINDOW as u64
+        ),
         "{next:?}"
     );
     let next = matching.after(Input::Matched { by: 1, number: 5 });
@@ -215,12 +211,8 @@ fn a_sender_keeps_to_its_window() {
         matches!(
             next[..],
             [
-                Output::Stream {
-                    operation: 4,
-                    number: 5,
-                    ..
-                },
-                Output::Post { eager: false, .. }
+                Output::Act(4, _, Action::Stream { number: 5 }),
+                Output::Act(_, _, Action::Post { eager: false, .. })
             ]
         ),
         "{next:?}"
@@ -280,13 +272,11 @@ impl Pair {
         let other = 1 - rank;
         self.ranks[rank].handle(input);
         while let Some(output) = self.ranks[rank].poll_output() {
-            match output {
-                Output::Post {
-                    operation,
-                    envelope,
-                    eager,
-                    ..
-                } => {
+            let Output::Act(operation, _, action) = output else {
+                panic!("{output:?}");
+            };
+            match action {
+                Action::Post { envelope, eager } => {
                     self.sends.insert((rank, envelope.number), operation);
                     let bytes = envelope.bytes().unwrap();
                     self.on_the_way[other].push_back(Input::Arrived(Arrived {
@@ -295,16 +285,14 @@ impl Pair {
                         values: eager.then(|| vec![0; bytes]),
                     }));
                 }
-                Output::Match {
-                    operation, number, ..
-                } => {
+                Action::Match { number } => {
                     self.got.insert(operation, self.sends[&(other, number)]);
                     self.on_the_way[other].push_back(Input::Matched {
                         by: rank as u32,
                         number,
                     });
                 }
-                Output::Stream { number, .. } => {
+                Action::Stream { number } => {
                     let peer = &self.ranks[other].peers[&(rank as u32)];
                     let bytes = peer.incoming[&number].bytes;
                     self.on_the_way[other].push_back(Input::Received {
@@ -313,7 +301,7 @@ impl Pair {
                         bytes,
                     });
                 }
-                Output::Deliver { .. } | Output::Done { .. } => {}
+                Action::Deliver { .. } | Action::Done => {}
                 wrong => panic!("{wrong:?}"),
             }
         }

@@ -25,7 +25,7 @@ use crate::interrupt::{Interrupt, Watch};
 use crate::outbound::Outbound;
 use crate::running::Running;
 use crate::shared;
-use crate::socket::{Endpoint, Listener};
+use crate::socket::{Endpoint, Setup};
 use crate::wire::{Cause, Frame};
 
 /// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
@@ -63,6 +63,8 @@ pub(crate) struct Mesh {
     spin: [SpinBudget; 2],
     /// Whether the operation runs beside the caller's thread, which computes meanwhile.
     pub(crate) beside: bool,
+    /// The operation in progress, or the last one; `None` before the first one.
+    pub(crate) running: Option<Running>,
     /// Ends the operation in progress and all later ones, from any thread.
     pub(crate) interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
@@ -85,13 +87,8 @@ pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
 }
 
 impl Mesh {
-    pub(crate) fn new(
-        member: Member,
-        endpoints: Vec<Endpoint>,
-        listener: Listener,
-        share: bool,
-        interrupt: Arc<Interrupt>,
-    ) -> Self {
+    pub(crate) fn new(member: Member, setup: Setup, interrupt: Arc<Interrupt>) -> Self {
+        let endpoints = setup.endpoints;
         let local = local_ranks(&endpoints);
         let spin = spin_budget(&endpoints);
         let longest = if local == endpoints.len() {
@@ -99,15 +96,18 @@ impl Mesh {
         } else {
             MESSAGE
         };
-        let buffer = (share && local > 1).then(shared::own_buffer).flatten();
+        let buffer = (setup.share && local > 1)
+            .then(shared::own_buffer)
+            .flatten();
         Self {
-            acceptor: Acceptor::new(member, listener, buffer.is_some()),
+            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
             buffer,
             all_connected: false,
             halves_used: 0,
             longest,
             spin: [spin, SpinBudget::holding(AWAKE)],
             beside: false,
+            running: None,
             interrupt,
             watch: None,
             member,
@@ -123,36 +123,35 @@ impl Mesh {
         &self.spin[usize::from(self.beside)]
     }
 
+    /// The operation in progress. All functions that wait or send belong to one.
+    pub(crate) fn running(&self) -> Running {
+        self.running.expect("an operation is in progress")
+    }
+
     /// Sends a message to a peer, or queues what cannot be sent now.
-    pub(crate) fn post(&mut self, running: &Running, peer: u32, payload: &[&[u8]]) -> Result<()> {
-        let outbound = self.dialled(running, peer)?;
+    pub(crate) fn post(&mut self, peer: u32, payload: &[&[u8]]) -> Result<()> {
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
-            call: running.call,
+            call: self.running().call,
             payload: u32::try_from(bytes).expect("a message is far shorter than 4 GiB"),
         };
-        outbound.post(&frame, payload);
+        self.dialled(peer)?.post(&frame, payload);
         Ok(())
     }
 
     /// Receives a message from a peer; its length must be that of `payload`.
-    pub(crate) fn receive(
-        &mut self,
-        running: &Running,
-        peer: u32,
-        payload: &mut [u8],
-    ) -> Result<()> {
+    pub(crate) fn receive(&mut self, peer: u32, payload: &mut [u8]) -> Result<()> {
         let mut incoming = Incoming::new(payload);
         let mut checked = false;
         let mut waiting: Option<SpinWait> = None;
         loop {
-            match self.connected(running, peer)?.read(&mut incoming) {
+            match self.connected(peer)?.read(&mut incoming) {
                 Ok(true) => {
                     if let Some(wait) = waiting.take() {
                         self.spin().learn(wait.elapsed());
                     }
                     if !checked && let Some(frame) = incoming.frame() {
-                        self.check(running, peer, frame, &incoming)?;
+                        self.check(peer, frame, &incoming)?;
                         checked = true;
                     }
                     if incoming.is_complete() {
@@ -162,35 +161,33 @@ impl Mesh {
                 }
                 Ok(false) => {
                     let wait = *waiting.get_or_insert_with(|| self.spin().begin());
-                    if self.spin_for(wait, Some(peer))
-                        || !self.read_control(running, peer, &incoming)?
-                    {
+                    if self.spin_for(wait, Some(peer)) || !self.read_control(peer, &incoming)? {
                         continue;
                     }
                 }
                 Err(error) => {
                     // The peer says why it leaves before it leaves.
-                    self.read_reply(running, peer)?;
-                    return Err(running.lost(peer, self.address(peer), &error.to_string()));
+                    self.read_reply(peer)?;
+                    return Err(self.running().lost(self.named(peer), &error.to_string()));
                 }
             }
             let state = match incoming.has_begun() {
                 false => "connected; nothing of this step has come",
                 true => "connected; part of its data has come",
             };
-            self.wait(running, peer, Some(peer), state)?;
+            self.wait(peer, Some(peer), state)?;
         }
     }
 
     /// Waits until a peer has connected to this rank.
-    fn connected(&mut self, running: &Running, peer: u32) -> Result<&mut Inbound> {
+    fn connected(&mut self, peer: u32) -> Result<&mut Inbound> {
         while !self.inbound.contains_key(&peer) {
             self.accept_peers()?;
             if self.inbound.contains_key(&peer) {
                 break;
             }
-            self.dialled(running, peer)?.send();
-            self.read_reply(running, peer)?;
+            self.dialled(peer)?.send();
+            self.read_reply(peer)?;
             if let Some(reason) = self.outbound[&peer].ended() {
                 let reason = reason.to_owned();
                 // What it sent before it ended may still be on its way in.
@@ -198,10 +195,10 @@ impl Mesh {
                 if self.inbound.contains_key(&peer) {
                     break;
                 }
-                return Err(running.lost(peer, self.address(peer), &reason));
+                return Err(self.running().lost(self.named(peer), &reason));
             }
             let state = "it has not connected to this rank yet";
-            self.wait(running, peer, Some(peer), state)?;
+            self.wait(peer, Some(peer), state)?;
         }
         Ok(self.inbound.get_mut(&peer).expect("it has connected"))
     }
@@ -212,7 +209,7 @@ impl Mesh {
     }
 
     /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
-    pub(crate) fn flush(&mut self, running: &Running, most: usize) -> Result<()> {
+    pub(crate) fn flush(&mut self, most: usize) -> Result<()> {
         let mut waiting: Option<SpinWait> = None;
         loop {
             let mut outbound = self.outbound.iter();
@@ -225,12 +222,12 @@ impl Mesh {
             if let Some(reason) = outbound.ended() {
                 let reason = reason.to_owned();
                 // The peer says why it leaves before it leaves.
-                self.read_reply(running, peer)?;
-                return Err(running.lost(peer, self.address(peer), &reason));
+                self.read_reply(peer)?;
+                return Err(self.running().lost(self.named(peer), &reason));
             }
             let wait = *waiting.get_or_insert_with(|| self.spin().begin());
             if !self.spin_for(wait, None) {
-                self.wait(running, peer, None, "it does not take the data")?;
+                self.wait(peer, None, "it does not take the data")?;
             }
         }
     }
@@ -245,21 +242,22 @@ impl Mesh {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
         // First on the connections that have room for it at any time.
-        for inbound in self.inbound.values_mut() {
-            inbound.send_control(&frame);
+        for inbound in self.inbound.values() {
+            inbound.socket.send_control(&frame);
         }
         for outbound in self.outbound.values_mut() {
             outbound.abort(&frame);
         }
     }
 
-    fn dialled(&mut self, running: &Running, peer: u32) -> Result<&mut Outbound> {
+    fn dialled(&mut self, peer: u32) -> Result<&mut Outbound> {
+        let call = self.running().call;
         let entry = match self.outbound.entry(peer) {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
         let (place, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
-        let outbound = Outbound::dial(&self.member, peer, place, buffer, &running.call)?;
+        let outbound = Outbound::dial(&self.member, peer, place, buffer, &call)?;
         Ok(entry.insert(outbound))
     }
 

@@ -1,34 +1,27 @@
 //! Frames of peers, compared with the frame that is due, and the rank at fault.
 
-use std::net::SocketAddr;
-
 use super::Mesh;
 use crate::error::{CollectiveError, Result};
 use crate::inbound::Incoming;
-use crate::running::Running;
+use crate::running::Named;
 use crate::wire::{Cause, Frame, Sent};
 
 impl Mesh {
     /// Hears what a peer says on the connection that was dialled to it.
-    pub(super) fn read_reply(&mut self, running: &Running, peer: u32) -> Result<()> {
-        let address = self.address(peer);
+    pub(super) fn read_reply(&mut self, peer: u32) -> Result<()> {
+        let (running, named) = (self.running(), self.named(peer));
         let Some(outbound) = self.outbound.get_mut(&peer) else {
             return Ok(());
         };
         match outbound.read_reply() {
             None => Ok(()),
-            Some(Ok(Frame::Refuse(refusal))) => Err(running.refused(peer, address, refusal)),
-            Some(sent) => Err(running.unexpected(peer, address, sent)),
+            Some(Ok(Frame::Refuse(refusal))) => Err(running.refused(named, refusal)),
+            Some(sent) => Err(running.unexpected(named, sent)),
         }
     }
 
     /// Hears what a peer says beside its ring. True: nothing, so it can be waited for.
-    pub(super) fn read_control(
-        &mut self,
-        running: &Running,
-        peer: u32,
-        incoming: &Incoming<'_>,
-    ) -> Result<bool> {
+    pub(super) fn read_control(&mut self, peer: u32, incoming: &Incoming<'_>) -> Result<bool> {
         let Some(inbound) = self.inbound.get_mut(&peer) else {
             return Ok(true);
         };
@@ -43,41 +36,40 @@ impl Mesh {
         match said {
             Ok(None) => Ok(true),
             Ok(Some(sent)) => {
-                self.check(running, peer, sent, incoming)?;
+                self.check(peer, sent, incoming)?;
                 let found = "data beside the ring that it offered".to_owned();
-                Err(running.not_a_rank(peer, self.address(peer), found))
+                Err(self.running().not_a_rank(self.named(peer), found))
             }
             Err(error) => {
                 // The peer says why it leaves before it leaves.
-                self.read_reply(running, peer)?;
-                Err(running.lost(peer, self.address(peer), &error.to_string()))
+                self.read_reply(peer)?;
+                Err(self.running().lost(self.named(peer), &error.to_string()))
             }
         }
     }
 
     /// Compares what a peer is about to send with what is expected of it.
-    pub(super) fn check(
-        &mut self,
-        running: &Running,
-        peer: u32,
-        sent: Sent,
-        incoming: &Incoming<'_>,
-    ) -> Result<()> {
-        let (ours, address) = (running.call, self.address(peer));
+    pub(super) fn check(&mut self, peer: u32, sent: Sent, incoming: &Incoming<'_>) -> Result<()> {
+        let (running, named) = (self.running(), self.named(peer));
         if let Ok(Frame::Data { call, .. }) = sent {
             self.last_calls.insert(peer, call);
         }
         match sent {
-            Ok(Frame::Data { call, payload }) if call == ours && incoming.expects(payload) => {
+            Ok(Frame::Data { call, payload })
+                if call == running.call && incoming.expects(payload) =>
+            {
                 Ok(())
             }
-            Ok(Frame::Data { call, .. }) if call != ours => Err(CollectiveError::Mismatch {
-                ours,
-                theirs: Box::new(call),
-                peer,
-                address,
-            }),
-            sent => Err(running.unexpected(peer, address, sent)),
+            Ok(Frame::Data { call, .. }) if call != running.call => {
+                let (peer, address) = named;
+                Err(CollectiveError::Mismatch {
+                    ours: running.call,
+                    theirs: Box::new(call),
+                    peer,
+                    address,
+                })
+            }
+            sent => Err(running.unexpected(named, sent)),
         }
     }
 
@@ -85,7 +77,6 @@ impl Mesh {
     pub(super) fn pass_on(
         &self,
         error: CollectiveError,
-        running: &Running,
         awaited: u32,
         state: &'static str,
     ) -> CollectiveError {
@@ -96,14 +87,14 @@ impl Mesh {
                 cause: Cause::TimedOut,
                 ..
             } if suspect == self.member.rank && peer != awaited => {
-                running.timed_out(awaited, self.address(awaited), state)
+                self.running().timed_out(self.named(awaited), state)
             }
             other => other,
         }
     }
 
-    /// Where a peer can be reached by everybody, for errors.
-    pub(super) fn address(&self, peer: u32) -> SocketAddr {
-        self.endpoints[peer as usize].address
+    /// A peer as errors name it.
+    pub(super) fn named(&self, peer: u32) -> Named {
+        (peer, self.endpoints[peer as usize].address)
     }
 }

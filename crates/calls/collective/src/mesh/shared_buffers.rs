@@ -6,32 +6,31 @@ use super::Mesh;
 use crate::error::{CollectiveError, Result};
 use crate::inbound::Inbound;
 use crate::outbound::Outbound;
-use crate::running::Running;
 
 impl Mesh {
     /// Waits until every other rank and this one have connected to one another, and know how what they
     /// send one another is carried. Only the first time takes any.
-    pub(crate) fn connect_all(&mut self, running: &Running) -> Result<()> {
+    pub(crate) fn connect_all(&mut self) -> Result<()> {
         if self.all_connected {
             return Ok(());
         }
         // First all are dialled, so that each waits for the slowest only, and not for one after the
         // other.
         for peer in self.member.others() {
-            self.dialled(running, peer)?.send();
+            self.dialled(peer)?.send();
         }
         for peer in self.member.others() {
-            self.connected(running, peer)?;
+            self.connected(peer)?;
             while !self.outbound[&peer].is_accepted() {
-                self.read_reply(running, peer)?;
+                self.read_reply(peer)?;
                 let outbound = &self.outbound[&peer];
                 if outbound.is_accepted() {
                     break;
                 }
                 if let Some(reason) = outbound.ended() {
-                    return Err(running.lost(peer, self.address(peer), reason));
+                    return Err(self.running().lost(self.named(peer), reason));
                 }
-                self.wait(running, peer, None, "it has not answered this rank yet")?;
+                self.wait(peer, None, "it has not answered this rank yet")?;
             }
         }
         self.all_connected = true;
@@ -39,10 +38,11 @@ impl Mesh {
     }
 
     /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
-    pub(crate) fn next_half(&mut self, running: &Running) -> Result<usize> {
+    pub(crate) fn next_half(&mut self) -> Result<usize> {
+        let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {
             buffer.reserve().map_err(|error| CollectiveError::System {
-                what: format!("{}: take memory to share", running.call),
+                what: format!("{call}: take memory to share"),
                 source: io::Error::other(error),
             })?;
         }

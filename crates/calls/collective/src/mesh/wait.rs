@@ -9,7 +9,6 @@ use rustix::event::PollFlags;
 use super::Mesh;
 use crate::error::{CollectiveError, Result};
 use crate::polling::{Polling, Source};
-use crate::running::Running;
 
 impl Mesh {
     /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
@@ -36,14 +35,14 @@ impl Mesh {
     /// Waits until something happens, and deals with everything but the data of `from`.
     pub(super) fn wait(
         &mut self,
-        running: &Running,
         awaited: u32,
         from: Option<u32>,
         state: &'static str,
     ) -> Result<()> {
+        let running = self.running();
         let left = running.timeout.saturating_sub(running.started.elapsed());
         if left.is_zero() {
-            return Err(running.timed_out(awaited, self.address(awaited), state));
+            return Err(running.timed_out(self.named(awaited), state));
         }
         let slice = self.watch.as_ref().map_or(left, |watch| watch.slice(left));
         let mut arrivals = false;
@@ -70,8 +69,8 @@ impl Mesh {
                     }
                 }
                 Source::Outbound(peer) => {
-                    self.read_reply(running, peer)
-                        .map_err(|error| self.pass_on(error, running, awaited, state))?;
+                    self.read_reply(peer)
+                        .map_err(|error| self.pass_on(error, awaited, state))?;
                     if let Some(outbound) = self.outbound.get_mut(&peer) {
                         outbound.send();
                     }

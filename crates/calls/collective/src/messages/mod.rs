@@ -27,16 +27,17 @@ use rdzv_event::{Sender, mailbox};
 use rdzv_lock::Mutex;
 
 use self::driver::Driver;
-use self::transfer::{Progress, Receiving, Sending, Transfer, Values};
 pub use self::transfer::{ReceiveBuffer, Received, SendBuffer};
+use self::transfer::{Receiving, Sending, Transfer, Values};
 use crate::acceptor::Member;
 use crate::broken::Break;
 use crate::call::{Call, Operation};
 use crate::element::ElementType;
 use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
+use crate::mesh::Mesh;
 use crate::running::Running;
-use crate::socket::{Endpoint, Listener};
+use crate::socket::Setup;
 use crate::wire::Frame;
 use crate::work::{Work, work};
 
@@ -112,15 +113,6 @@ enum Stage {
     Ended,
 }
 
-/// Where the ranks listen for messages.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    pub(crate) listener: Listener,
-    pub(crate) endpoints: Vec<Endpoint>,
-    /// Whether memory is shared with ranks of this host.
-    pub(crate) share: bool,
-}
-
 /// An order of another thread to the driver. It ends when nobody can tell it anything.
 enum Command {
     Begin(Transfer),
@@ -130,9 +122,8 @@ enum Command {
 
 impl PointToPoint {
     pub(crate) fn new(
-        member: Member,
+        mesh: &Mesh,
         setup: Setup,
-        interrupt: Arc<Interrupt>,
         broken: Arc<OnceLock<Break>>,
         timeout: Duration,
     ) -> Self {
@@ -141,8 +132,8 @@ impl PointToPoint {
             stage: Stage::Idle(Box::new(setup)),
         };
         let inner = Arc::new(Inner {
-            member,
-            interrupt,
+            member: mesh.member,
+            interrupt: Arc::clone(&mesh.interrupt),
             broken,
             state: Mutex::new(state),
         });
@@ -227,7 +218,7 @@ impl PointToPoint {
             running,
             values,
             peer,
-            progress: Progress::Unmatched,
+            is_matched: false,
         };
         // Under the lock, so that the driver has the operations in the order of their numbers.
         self.inner.tell(&mut state, Command::Begin(transfer))
@@ -295,8 +286,7 @@ impl Inner {
         let starting = |error| CollectiveError::system(what, error);
         let (commands, mailbox) = mailbox().map_err(starting)?;
         commands.send(command);
-        let (interrupt, broken) = (Arc::clone(&self.interrupt), Arc::clone(&self.broken));
-        let driver = Driver::new(self.member, *setup, mailbox, interrupt, broken);
+        let driver = Driver::new(self, *setup, mailbox);
         let thread = thread::Builder::new().name("rdzv-messages".to_owned());
         let thread = thread.spawn(move || driver.run()).map_err(starting)?;
         state.stage = Stage::Running { commands, thread };

@@ -64,16 +64,8 @@ pub(super) struct Transfer {
     pub(super) values: Box<dyn Values>,
     /// The rank at the other end, once it is known.
     pub(super) peer: Option<u32>,
-    pub(super) progress: Progress,
-}
-
-/// The progress of a transfer, for errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// No message and no receive are known to fit together.
-    Unmatched,
-    /// Values move.
-    Matched,
+    /// `true` if a message and a receive have been matched: values are on their way.
+    pub(super) is_matched: bool,
 }
 
 impl Transfer {

@@ -55,7 +55,7 @@ struct PassedArena {
 struct Theirs {
     liveness: Option<Arc<OwnedFd>>,
     /// Or why one cannot be used.
-    arenas: BTreeMap<u32, Result<PeerArena, String>>,
+    arenas: BTreeMap<u32, Result<Arc<PeerArena>, String>>,
 }
 
 impl Leases {

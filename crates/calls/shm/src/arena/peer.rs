@@ -16,16 +16,10 @@ use super::Location;
 use crate::error::{Result, ShmError};
 use crate::sealed::{self, Memory};
 
-/// The arena of a peer, for reading.
-#[derive(Debug, Clone)]
+/// The arena of a peer, for reading. The mapping lasts as long as any lease.
+#[derive(Debug)]
 pub(super) struct PeerArena {
     id: u32,
-    mapped: Arc<Mapped>,
-}
-
-/// The mapping, which lasts as long as any lease.
-#[derive(Debug)]
-struct Mapped {
     memory: Memory,
     /// Its other end tells the owner, by closing, that nothing is leased any more.
     _liveness: Option<Arc<OwnedFd>>,
@@ -42,21 +36,12 @@ pub fn is_leased(bytes: &Bytes) -> bool {
     !bytes.is_empty() && before.is_some_and(|(_, end)| address < *end)
 }
 
-impl Mapped {
+impl PeerArena {
     fn range(&self) -> (usize, usize) {
         let start = self.memory.start() as usize;
         (start, start + self.memory.length())
     }
-}
 
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // Before the memory is unmapped, and given to somebody else.
-        MAPPED.write().remove(&self.range().0);
-    }
-}
-
-impl PeerArena {
     /// The arena of this id and capacity that a peer passed, and the end of the liveness socket that tells it
     /// when it is used no more.
     ///
@@ -68,17 +53,15 @@ impl PeerArena {
         capacity: usize,
         descriptor: &OwnedFd,
         liveness: Option<Arc<OwnedFd>>,
-    ) -> Result<Self> {
-        let mapped = Mapped {
+    ) -> Result<Arc<Self>> {
+        let arena = Self {
+            id,
             memory: sealed::open_to_read(descriptor, capacity)?,
             _liveness: liveness,
         };
-        let (start, end) = mapped.range();
+        let (start, end) = arena.range();
         MAPPED.write().insert(start, end);
-        Ok(Self {
-            id,
-            mapped: Arc::new(mapped),
-        })
+        Ok(Arc::new(arena))
     }
 
     /// The bytes at this place, without a copy. `on_release` runs when the last clone is dropped, on
@@ -88,12 +71,12 @@ impl PeerArena {
     ///
     /// [`ShmError::Refused`] if the place is not in this arena.
     pub(super) fn slice(
-        &self,
+        self: &Arc<Self>,
         location: Location,
         on_release: impl FnOnce() + Send + 'static,
     ) -> Result<Bytes> {
         let mut lease = Lease {
-            mapped: Arc::clone(&self.mapped),
+            arena: Arc::clone(self),
             offset: 0,
             length: 0,
             on_release: Some(Box::new(on_release)),
@@ -103,14 +86,13 @@ impl PeerArena {
             .zip(usize::try_from(location.length).ok())
             .filter(|(offset, length)| {
                 let end = offset.checked_add(*length);
-                location.arena == self.id
-                    && end.is_some_and(|end| end <= self.mapped.memory.length())
+                location.arena == self.id && end.is_some_and(|end| end <= self.memory.length())
             });
         let Some((offset, length)) = range else {
             let found = format!(
                 "{location:?} is not in arena {} of {} bytes",
                 self.id,
-                self.mapped.memory.length()
+                self.memory.length()
             );
             return Err(ShmError::refused("bytes in an arena", found));
         };
@@ -119,9 +101,16 @@ impl PeerArena {
     }
 }
 
+impl Drop for PeerArena {
+    fn drop(&mut self) {
+        // Before the memory is unmapped, and given to somebody else.
+        MAPPED.write().remove(&self.range().0);
+    }
+}
+
 /// Keeps leased bytes mapped, and releases them when it is dropped.
 struct Lease {
-    mapped: Arc<Mapped>,
+    arena: Arc<PeerArena>,
     offset: usize,
     length: usize,
     on_release: Option<Box<dyn FnOnce() + Send>>,
@@ -132,7 +121,7 @@ impl AsRef<[u8]> for Lease {
         // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as
         // `self`, and cannot shrink. The owner has promised not to write what it has leased; if it
         // breaks its word, these are other bytes, and all bytes are valid.
-        unsafe { slice::from_raw_parts(self.mapped.memory.start().add(self.offset), self.length) }
+        unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
     }
 }
 

@@ -7,7 +7,7 @@ use super::peer::PeerArena;
 use super::*;
 use crate::error::ShmError;
 
-fn opened(arena: &Arena) -> PeerArena {
+fn opened(arena: &Arena) -> Arc<PeerArena> {
     let descriptor = dup(arena.descriptor()).unwrap();
     PeerArena::open(arena.id(), arena.capacity(), &descriptor, None).unwrap()
 }

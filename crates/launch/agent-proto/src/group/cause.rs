@@ -149,14 +149,10 @@ impl fmt::Display for Cause {
             Self::Exception { text } | Self::Agent { text } | Self::Reported { text, .. } => {
                 text.clone()
             }
-            Self::ExitCode {
-                code,
-                last_line: None,
-            } => format!("exited with code {code}"),
-            Self::ExitCode {
-                code,
-                last_line: Some(line),
-            } => format!("exited with code {code}; its last line: {line}"),
+            Self::ExitCode { code, last_line } => match last_line {
+                Some(line) => format!("exited with code {code}; its last line: {line}"),
+                None => format!("exited with code {code}"),
+            },
             Self::Signal { signal: 9 } => {
                 "killed by SIGKILL, which the agent did not send".to_owned()
             }

@@ -1,30 +1,33 @@
 //! The reason why no restart follows a failure.
 
-use std::fmt;
-
 use rdzv_core::signal;
 use serde::ser::{Serialize, Serializer};
+use thiserror::Error;
 
 /// The reason why a failure of workers has ended the run.
 ///
-/// [`Finality::kind`] is stable, for programs; the text ([`fmt::Display`]) is one line for people and may
-/// change. As JSON it is both, `{"kind": "…", "text": "…"}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// [`Finality::kind`] is stable, for programs; the text ([`Display`](std::fmt::Display)) is one line
+/// for people and may change. As JSON it is both, `{"kind": "…", "text": "…"}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Finality {
     /// The restart budget is used up. The text is that of the first torchelastic.
+    #[error("exceeded max_restarts={max_restarts}")]
     BudgetUsed {
         /// Number of restarts at the beginning.
         max_restarts: u32,
     },
     /// A worker ended in a way that no restart helps ([`RestartOptions::non_retryable`](super::RestartOptions)).
+    #[error("{} is not retryable", end_of(*.number))]
     NotRetryable {
         /// The exit code, or minus the number of the signal.
         number: i32,
     },
     /// The kernel holds a worker, which keeps what the next attempt would need: the remaining restarts are
     /// forfeited.
+    #[error("the kernel holds a worker, so no restart helps")]
     WorkersHeld,
     /// Restarts are left, but the other nodes form no further round.
+    #[error("another node has ended the run")]
     RunEnded,
 }
 
@@ -40,24 +43,11 @@ impl Finality {
     }
 }
 
-impl fmt::Display for Finality {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BudgetUsed { max_restarts } => {
-                write!(formatter, "exceeded max_restarts={max_restarts}")
-            }
-            Self::NotRetryable { number } if *number < 0 => {
-                let name = signal::in_words(number.saturating_neg());
-                write!(formatter, "{name} is not retryable")
-            }
-            Self::NotRetryable { number } => {
-                write!(formatter, "exit code {number} is not retryable")
-            }
-            Self::WorkersHeld => {
-                write!(formatter, "the kernel holds a worker, so no restart helps")
-            }
-            Self::RunEnded => write!(formatter, "another node has ended the run"),
-        }
+/// An exit code, or minus the number of a signal, in words.
+fn end_of(number: i32) -> String {
+    match number {
+        ..0 => signal::in_words(number.saturating_neg()),
+        _ => format!("exit code {number}"),
     }
 }
 

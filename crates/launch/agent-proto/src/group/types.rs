@@ -79,19 +79,19 @@ impl WorkerRanks {
 pub enum GroupState {
     /// Unknown. Never occurs in our agent, which waits for the exit of each worker; other supervisors
     /// may report it.
-    Unknown,
+    Unknown = 0,
     /// Not started yet, or between two attempts.
-    Init,
+    Init = 1,
     /// All workers are running or have exited with 0.
-    Healthy,
+    Healthy = 2,
     /// Workers hang; the group is about to be stopped because of that.
-    Unhealthy,
+    Unhealthy = 4,
     /// Being stopped.
-    Stopped,
+    Stopped = 8,
     /// All workers exited with 0.
-    Succeeded,
+    Succeeded = 16,
     /// Ended in any other way.
-    Failed,
+    Failed = 32,
 }
 
 impl GroupState {
@@ -111,15 +111,7 @@ impl GroupState {
     /// The number that torchelastic's first agents used for it: one bit each, so that sets of states
     /// can be written as sums.
     pub fn number(self) -> u8 {
-        match self {
-            Self::Unknown => 0,
-            Self::Init => 1,
-            Self::Healthy => 2,
-            Self::Unhealthy => 4,
-            Self::Stopped => 8,
-            Self::Succeeded => 16,
-            Self::Failed => 32,
-        }
+        self as u8
     }
 
     /// Whether workers are running in the sense of torchelastic: healthy or not, and not being

@@ -69,14 +69,8 @@ impl TimerRequest {
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let written: Written =
             serde_json::from_slice(line).map_err(|error| format!("no timer request: {error}"))?;
-        let Written {
-            pid,
-            scope_id,
-            expiration_time,
-            signal,
-        } = written;
-        let scope = escape(&scope_id);
-        if expiration_time < 0.0 {
+        let (pid, scope) = (written.pid, escape(&written.scope_id));
+        if written.expiration_time < 0.0 {
             return Ok(Self::Release { pid, scope });
         }
         Ok(Self::Acquire(FileTimer {
@@ -84,8 +78,8 @@ impl TimerRequest {
             scope,
             // Saturates: what is too far away for the type never comes.
             #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
-            expires: Wall::from_unix_micros((expiration_time * 1e6).round() as i64),
-            signal,
+            expires: Wall::from_unix_micros((written.expiration_time * 1e6).round() as i64),
+            signal: written.signal,
         }))
     }
 }

@@ -110,10 +110,10 @@ fn columns(text: &str) -> usize {
     let mut columns = 0;
     let mut rest = text;
     while let Some(at) = rest.find('\u{1b}') {
-        columns += Row::plain(&rest[..at]).len();
+        columns += Row::plain(&rest[..at]).columns();
         rest = rest[at..].find('m').map_or("", |end| &rest[at + end + 1..]);
     }
-    columns + Row::plain(rest).len()
+    columns + Row::plain(rest).columns()
 }
 
 #[cfg(test)]

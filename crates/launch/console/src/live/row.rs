@@ -59,10 +59,6 @@ impl Row {
 
     /// Number of columns up to the last cell that was written.
     pub fn columns(&self) -> usize {
-        self.len()
-    }
-
-    pub(super) fn len(&self) -> usize {
         self.cells.len()
     }
 
@@ -175,7 +171,7 @@ mod tests {
     #[test]
     fn text_is_cut_at_the_width_and_never_within_a_character() {
         let row = Row::plain("ab\u{1f600}c");
-        assert_eq!(row.len(), 5);
+        assert_eq!(row.columns(), 5);
         assert_eq!(row.text(80), "ab\u{1f600}c");
         assert_eq!(row.text(4), "ab\u{1f600}");
         assert_eq!(row.text(3), "ab");

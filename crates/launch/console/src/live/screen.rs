@@ -143,7 +143,7 @@ impl State {
         self.column == 0
             && !self.is_hidden
             && self.style == Style::new()
-            && self.rows.iter().all(|tracked| tracked.row.len() == 0)
+            && self.rows.iter().all(|tracked| tracked.row.columns() == 0)
     }
 
     fn current(&mut self) -> &mut Tracked {
@@ -190,7 +190,7 @@ impl State {
         // The row below those of before is redrawn on its own: they were not of the same kind.
         if !self.went_up
             && !self.is_hidden
-            && self.current().row.len() > 0
+            && self.current().row.columns() > 0
             && self.current().is_redrawn
         {
             self.finish_first(self.row);
@@ -210,7 +210,7 @@ impl State {
         let column = self.column;
         let row = &mut self.current().row;
         match mode {
-            0 => row.erase(column.min(row.len()), usize::MAX),
+            0 => row.erase(column.min(row.columns()), usize::MAX),
             1 => row.erase(0, column + 1),
             _ => row.erase(0, usize::MAX),
         }

@@ -6,7 +6,7 @@ use super::{Driver, LEFT, matching};
 use crate::broken::Break;
 use crate::call::Operation;
 use crate::error::CollectiveError;
-use crate::messages::transfer::{Progress, Transfer};
+use crate::messages::transfer::Transfer;
 use crate::polling::Polling;
 use crate::running::Running;
 use crate::wire::{Cause, Frame, Refusal};
@@ -80,8 +80,8 @@ impl Driver {
             (_, Some(from)) => from == rank && !sends,
             (_, None) => died || all_gone,
         };
-        let address = self.address(rank);
-        let failed = self.failing(waits, |one| one.lost(rank, address, reason));
+        let named = self.named(rank);
+        let failed = self.failing(waits, |one| one.lost(named, reason));
         if !failed.is_empty() {
             self.fail(failed, None);
         }
@@ -89,8 +89,8 @@ impl Driver {
 
     /// A peer has given up.
     pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: Cause) {
-        let address = self.address(rank);
-        let error = |one: &Running| one.aborted(rank, address, suspect, cause);
+        let named @ (_, address) = self.named(rank);
+        let error = |one: &Running| one.aborted(named, suspect, cause);
         self.end_all(error, || Break {
             first: format!("rank {rank} at {address} gave up, because rank {suspect} {cause}"),
             suspect,
@@ -100,8 +100,8 @@ impl Driver {
 
     /// A peer does not want this rank.
     pub(super) fn end_refused(&mut self, rank: u32, refusal: Refusal) {
-        let address = self.address(rank);
-        let error = |one: &Running| one.refused(rank, address, refusal);
+        let named @ (_, address) = self.named(rank);
+        let error = |one: &Running| one.refused(named, refusal);
         self.end_all(error, || Break {
             first: format!("rank {rank} at {address} refused this rank: {refusal}"),
             suspect: rank,
@@ -111,9 +111,9 @@ impl Driver {
 
     /// A peer does not keep the rules.
     pub(super) fn end_not_a_rank(&mut self, rank: u32, found: &str) {
-        let address = self.address(rank);
+        let named @ (_, address) = self.named(rank);
         tracing::warn!(rank, %address, found, "a connection does not speak as a rank would");
-        let error = |one: &Running| one.not_a_rank(rank, address, found.to_owned());
+        let error = |one: &Running| one.not_a_rank(named, found.to_owned());
         self.end_all(error, || Break {
             first: format!("what is at {address} does not speak as rank {rank} would ({found})"),
             suspect: rank,
@@ -172,18 +172,18 @@ impl Driver {
         };
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
-        let state = match (running.call.operation, transfer.progress) {
-            (_, Progress::Unmatched) if !is_there => {
+        let state = match (running.call.operation, transfer.is_matched) {
+            (_, false) if !is_there => {
                 "it has not answered yet; it has sent and received nothing so far"
             }
-            (Operation::Send { .. }, Progress::Unmatched) => {
+            (Operation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
             }
-            (Operation::Send { .. }, Progress::Matched) => "it does not take the values",
-            (_, Progress::Unmatched) => "connected; it has sent no message with this tag",
-            (_, Progress::Matched) => "connected; part of the values has come",
+            (Operation::Send { .. }, true) => "it does not take the values",
+            (_, false) => "connected; it has sent no message with this tag",
+            (_, true) => "connected; part of the values has come",
         };
-        running.timed_out(rank, self.address(rank), state)
+        running.timed_out(self.named(rank), state)
     }
 
     /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in order.
@@ -243,8 +243,8 @@ impl Driver {
                 peer.leaving = None;
                 continue;
             }
-            if is_sent && let Some(socket) = outbound.socket() {
-                socket.finish();
+            if is_sent {
+                outbound.socket.finish();
             }
             waiting.push(outbound.prepare_to_sleep());
         }

@@ -21,17 +21,17 @@ use rdzv_shm::spin::{SpinBudget, SpinWait};
 
 use super::arriving::Arriving;
 use super::leaving::Leaving;
-use super::transfer::{Progress, Transfer};
-use super::{Command, LEFT, Setup};
+use super::transfer::Transfer;
+use super::{Command, Inner, LEFT};
 use crate::acceptor::{Acceptor, Member};
 use crate::broken::Break;
 use crate::call::Operation;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
-use crate::matching::{self, Input, Matching, Output};
+use crate::matching::{self, Action, Input, Matching, Output};
 use crate::mesh::{local_ranks, spin_budget};
 use crate::shared;
-use crate::socket::Endpoint;
+use crate::socket::{Endpoint, Setup};
 use crate::wire::Frame;
 
 impl Setup {
@@ -97,24 +97,18 @@ impl Peer {
 }
 
 impl Driver {
-    pub(super) fn new(
-        member: Member,
-        setup: Setup,
-        commands: Mailbox<Command>,
-        interrupt: Arc<Interrupt>,
-        broken: Arc<OnceLock<Break>>,
-    ) -> Self {
+    pub(super) fn new(inner: &Inner, setup: Setup, commands: Mailbox<Command>) -> Self {
         let endpoints = setup.endpoints;
         let buffer = (setup.share && local_ranks(&endpoints) > 1).then(shared::own_buffer);
         let (buffer, spin) = (buffer.flatten(), spin_budget(&endpoints));
         Self {
-            acceptor: Acceptor::new(member, setup.listener, buffer.is_some()),
-            member,
+            acceptor: Acceptor::new(inner.member, setup.listener, buffer.is_some()),
+            member: inner.member,
             endpoints,
             buffer,
             commands,
-            interrupt,
-            broken,
+            interrupt: Arc::clone(&inner.interrupt),
+            broken: Arc::clone(&inner.broken),
             matching: Matching::default(),
             transfers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -225,76 +219,59 @@ impl Driver {
     }
 
     fn apply(&mut self, output: Output) {
-        match output {
-            Output::Post {
-                operation,
-                to,
-                envelope,
-                eager,
-            } => {
+        let (operation, peer, action) = match output {
+            Output::Act(operation, peer, action) => (operation, peer, action),
+            Output::Violation { by, found } => return self.end_not_a_rank(by, &found),
+        };
+        match action {
+            Action::Post { envelope, eager } => {
                 let transfer = self.transfers.get(&operation);
                 let values = transfer.filter(|_| eager).map(|one| one.values.bytes());
-                let peer = self.peers.entry(to).or_default();
-                if let Some(leaving) = &mut peer.leaving {
+                let to = self.peers.entry(peer).or_default();
+                if let Some(leaving) = &mut to.leaving {
                     leaving.post(operation, envelope, values);
                 }
             }
-            Output::Stream {
-                operation,
-                to,
-                number,
-            } => {
+            Action::Stream { number } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
-                    transfer.progress = Progress::Matched;
+                    transfer.is_matched = true;
                 }
-                if let Some(leaving) = &mut self.peer(to).leaving {
+                if let Some(leaving) = &mut self.peer(peer).leaving {
                     leaving.stream(operation, number);
                 }
             }
-            Output::Match {
-                operation,
-                from,
-                number,
-            } => {
+            Action::Match { number } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
-                    transfer.peer = Some(from);
-                    transfer.progress = Progress::Matched;
+                    transfer.peer = Some(peer);
+                    transfer.is_matched = true;
                 }
-                if let Some(arriving) = &mut self.peer(from).arriving {
+                if let Some(arriving) = &mut self.peer(peer).arriving {
                     arriving.answer(&Frame::Matched { number });
                     arriving.send_answers();
                 }
             }
-            Output::Deliver {
-                operation,
-                from,
-                values,
-            } => {
+            Action::Deliver { values } => {
                 if let Some(transfer) = self.transfers.get_mut(&operation) {
                     transfer.values.bytes_mut().copy_from_slice(&values);
                 }
-                self.end(operation, from);
+                self.end(operation, peer);
             }
-            Output::Done { operation, from } => self.end(operation, from),
-            Output::Mismatch {
-                operation,
-                from,
-                envelope,
-            } => {
+            Action::Done => self.end(operation, peer),
+            Action::Mismatch { envelope } => {
                 let Some(transfer) = self.transfers.get(&operation) else {
                     return;
                 };
+                let (peer, address) = self.named(peer);
                 let error = CollectiveError::MessageSize {
                     call: transfer.running.call,
                     rank: self.member.rank,
-                    peer: from,
-                    address: self.address(from),
+                    peer,
+                    address,
                     elements: envelope.elements,
                     element: envelope.element,
                 };
                 self.fail(vec![(operation, error)], None);
             }
-            Output::Violation { by, found } => self.end_not_a_rank(by, &found),
         }
     }
 

@@ -1,7 +1,5 @@
 //! The connections of the driver.
 
-use std::net::SocketAddr;
-
 use super::Driver;
 use crate::call::Call;
 use crate::error::Result;
@@ -10,7 +8,7 @@ use crate::mesh::{LOCAL_MESSAGE, MESSAGE};
 use crate::messages::arriving::{Arriving, Body, Reading};
 use crate::messages::leaving::Leaving;
 use crate::outbound::Outbound;
-use crate::running::shown;
+use crate::running::{Named, shown};
 use crate::wire::{Envelope, Frame, Sent};
 
 /// Bytes of a connection that are read before others have their turn.
@@ -34,9 +32,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Where a peer can be reached by everybody, for errors.
-    pub(super) fn address(&self, rank: u32) -> SocketAddr {
-        self.endpoints[rank as usize].address
+    /// A peer as errors name it.
+    pub(super) fn named(&self, rank: u32) -> Named {
+        (rank, self.endpoints[rank as usize].address)
     }
 
     /// Adds the peers that have connected.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::{Driver, Peer, Progress, Transfer};
+use super::{Driver, Peer};
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
 
@@ -69,11 +69,10 @@ impl Driver {
     /// Waits awake for a moment for values that are on their way through rings, and for space for those that are
     /// to go. True: some have moved. To be woken up for each half of a ring takes longer than the values do.
     fn wait_awake(&mut self) -> bool {
-        let is_due = |one: &Transfer| matches!(one.progress, Progress::Matched);
         let due: BTreeSet<u32> = self
             .transfers
             .values()
-            .filter(|one| is_due(one))
+            .filter(|one| one.is_matched)
             .filter_map(|one| one.peer)
             .collect();
         let mut moving: Vec<(u32, &mut Peer)> = self
