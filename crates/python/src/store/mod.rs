@@ -15,9 +15,10 @@ mod waits;
 
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyList, PyString};
 use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{Object, integer, keys, value};
@@ -209,15 +210,9 @@ impl StoreObject {
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
     ///     b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
-    fn get<'py>(
-        &self,
-        py: Python<'py>,
-        key: &str,
-        timeout: Option<Object<'_>>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn get(&self, py: Python<'_>, key: &str, timeout: Option<Object<'_>>) -> PyResult<Bytes> {
         let within = self::timeout("timeout", timeout)?;
-        let value = self.call(py, |store| store.get_within(key, within))?;
-        Ok(PyBytes::new(py, &value))
+        self.call(py, |store| store.get_within(key, within))
     }
 
     /// Adds to the decimal number under a key, and returns the sum. A key that is absent counts as 0.
@@ -277,17 +272,16 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().compare_set("leader", "", "me")
     ///     b'me'
-    fn compare_set<'py>(
+    fn compare_set(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         key: &str,
         expected: Object<'_>,
         desired: Object<'_>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    ) -> PyResult<Bytes> {
         let expected = self.value("expected", expected)?;
         let desired = self.value("desired", desired)?;
-        let held = self.call(py, |store| store.compare_set(key, expected, desired))?;
-        Ok(PyBytes::new(py, &held))
+        self.call(py, |store| store.compare_set(key, expected, desired))
     }
 
     /// Tells whether all keys are there. Never waits for one.
@@ -380,14 +374,9 @@ impl StoreObject {
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
     ///     [b'2', b'1']
-    fn multi_get<'py>(
-        &self,
-        py: Python<'py>,
-        keys: Object<'_>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn multi_get(&self, py: Python<'_>, keys: Object<'_>) -> PyResult<Vec<Bytes>> {
         let keys = self::keys("keys", keys)?;
-        let values = self.call(py, |store| store.multi_get(&borrowed(&keys)))?;
-        Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
+        self.call(py, |store| store.multi_get(&borrowed(&keys)))
     }
 
     /// Stores several values.
@@ -465,14 +454,8 @@ impl StoreObject {
     ///     >>> store = rdzv.HashStore(); store.queue_push("work", b"item"); store.queue_pop("work")
     ///     b'item'
     #[pyo3(signature = (key, block=true))]
-    fn queue_pop<'py>(
-        &self,
-        py: Python<'py>,
-        key: &str,
-        block: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let item = self.call(py, |store| store.queue_pop(key, block))?;
-        Ok(PyBytes::new(py, &item))
+    fn queue_pop(&self, py: Python<'_>, key: &str, block: bool) -> PyResult<Bytes> {
+        self.call(py, |store| store.queue_pop(key, block))
     }
 
     /// Returns the number of items in a queue.
