@@ -38,11 +38,13 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// The class of a store, and what it was made of.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Kind {
     Tcp {
         host: String,
         port: u16,
+        /// The store itself.
+        client: Weak<TcpStore>,
     },
     File {
         path: String,
@@ -51,6 +53,8 @@ pub(crate) enum Kind {
     Hash,
     Prefix {
         prefix: String,
+        /// The store below.
+        under: Py<StoreObject>,
     },
     Foreign {
         of: String,
@@ -92,10 +96,6 @@ impl Kind {
 pub(crate) struct StoreObject {
     handle: Handle<Arc<dyn Store>>,
     kind: Kind,
-    /// The store that a prefix store stands on.
-    under: Option<Py<StoreObject>>,
-    /// The store itself, if it is a client of a server.
-    tcp: Weak<TcpStore>,
 }
 
 impl StoreObject {
@@ -103,8 +103,6 @@ impl StoreObject {
         Self {
             handle: Handle::new(kind.name(), store),
             kind,
-            under: None,
-            tcp: Weak::new(),
         }
     }
 
@@ -116,7 +114,7 @@ impl StoreObject {
 
     /// The store, unless it, or the one that it stands on, is closed or of another process.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
-        if let Some(under) = &self.under {
+        if let Kind::Prefix { under, .. } = &self.kind {
             under.get().open()?;
         }
         self.handle.get()
@@ -126,7 +124,7 @@ impl StoreObject {
     fn value<'a>(&self, name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
         let value = value(name, object)?;
         let mut base = self;
-        while let Some(under) = &base.under {
+        while let Kind::Prefix { under, .. } = &base.kind {
             base = under.get();
         }
         let most = Limits::default().max_value_bytes;
@@ -141,13 +139,14 @@ impl StoreObject {
 
     /// The client of a server that this store is, or stands on, and the keys as that one knows them.
     fn below(&self, keys: &[String]) -> Option<(Arc<TcpStore>, Vec<String>)> {
-        match (&self.kind, &self.under) {
-            (Kind::Prefix { prefix }, Some(under)) => {
+        match &self.kind {
+            Kind::Prefix { prefix, under } => {
                 let joined: Vec<String> =
                     keys.iter().map(|key| format!("{prefix}/{key}")).collect();
                 under.get().below(&joined)
             }
-            _ => Some((self.tcp.upgrade()?, keys.to_vec())),
+            Kind::Tcp { client, .. } => Some((client.upgrade()?, keys.to_vec())),
+            _ => None,
         }
     }
 
@@ -573,7 +572,9 @@ impl StoreObject {
         if let Some(store) = self.handle.close(py) {
             detach(py, || {
                 // A prefix store has the connection of another one, which goes on.
-                if let (Some(breaker), None) = (store.breaker(), &self.under) {
+                if !matches!(self.kind, Kind::Prefix { .. })
+                    && let Some(breaker) = store.breaker()
+                {
                     breaker();
                 }
                 drop(store);
@@ -729,16 +730,13 @@ impl StoreObject {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(match &self.kind {
-            Kind::Tcp { host, port } => format!("TCPStore({}, {port})", quoted(py, host)?),
+            Kind::Tcp { host, port, .. } => format!("TCPStore({}, {port})", quoted(py, host)?),
             Kind::File { path, world_size } => {
                 format!("FileStore({}, {world_size})", quoted(py, path)?)
             }
             Kind::Hash => "HashStore()".to_owned(),
-            Kind::Prefix { prefix } => {
-                let under = match &self.under {
-                    Some(under) => under.get().__repr__(py)?,
-                    None => "a store".to_owned(),
-                };
+            Kind::Prefix { prefix, under } => {
+                let under = under.get().__repr__(py)?;
                 format!("PrefixStore({}, {under})", quoted(py, prefix)?)
             }
             Kind::Foreign { of } => format!("Store.of({of})"),
