@@ -116,15 +116,8 @@ impl<T> Drop for Own<T> {
 #[derive(Debug)]
 pub(crate) struct Handle<T> {
     name: &'static str,
-    origin: Origin,
-    state: RwLock<State<T>>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    Open(Own<T>),
-    /// `file:line` of the call that closed it.
-    Closed(String),
+    /// The value, or `file:line` of the call that closed it.
+    state: Own<RwLock<Result<T, String>>>,
 }
 
 impl<T: Clone> Handle<T> {
@@ -132,38 +125,30 @@ impl<T: Clone> Handle<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
         Self {
             name,
-            origin: Origin::here(),
-            state: RwLock::new(State::Open(Own::new(value))),
+            state: Own::new(RwLock::new(Ok(value))),
         }
     }
 
     /// The value, unless it is closed or of another process.
     pub(crate) fn get(&self) -> PyResult<T> {
-        self.origin.check(self.name)?;
-        match &*self.state.read() {
-            State::Open(value) => Ok(T::clone(value)),
-            State::Closed(place) => Err(PyRuntimeError::new_err(format!(
-                "{} was closed at {place}",
-                self.name
-            ))),
-        }
+        let state = self.state.get(self.name)?.read().clone();
+        state.map_err(|place| {
+            PyRuntimeError::new_err(format!("{} was closed at {place}", self.name))
+        })
     }
 
     /// Closes it, in the name of the Python code that runs; the value is the caller's then. `None` if it was
     /// closed before, or is of another process.
     pub(crate) fn close(&self, py: Python<'_>) -> Option<T> {
-        if self.origin.is_foreign() {
+        if self.state.is_foreign() {
             return None;
         }
         let place = place(py).unwrap_or_else(|_| "an unknown place".to_owned());
         let mut state = self.state.write();
-        if matches!(&*state, State::Closed(_)) {
+        if state.is_err() {
             return None;
         }
-        match std::mem::replace(&mut *state, State::Closed(place)) {
-            State::Open(value) => value.into_inner(),
-            State::Closed(_) => None,
-        }
+        std::mem::replace(&mut *state, Err(place)).ok()
     }
 }
 
