@@ -648,23 +648,8 @@ type View = *mut ffi::Py_buffer;
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
-    memory: Own<Arrived>,
+    memory: Own<Bytes>,
     read_only: bool,
-}
-
-enum Arrived {
-    /// Nobody else has it.
-    Alone(PooledBuffer),
-    Shared(Bytes),
-}
-
-impl AsRef<[u8]> for Arrived {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Alone(buffer) => buffer.as_ref(),
-            Self::Shared(bytes) => bytes,
-        }
-    }
 }
 
 impl Received {
@@ -675,16 +660,17 @@ impl Received {
         const ALIGN: usize = 16;
         if is_leased(&bytes) || Arena::of(&bytes).is_some() {
             return Self {
-                memory: Own::new(Arrived::Shared(bytes)),
+                memory: Own::new(bytes),
                 read_only: true,
             };
         }
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGN);
         let memory = match PooledBuffer::thaw(bytes) {
-            Ok(buffer) if is_aligned => Arrived::Alone(buffer),
-            Ok(buffer) => Arrived::Shared(Bytes::copy_from_slice(buffer.as_ref())),
-            Err(bytes) if is_aligned && bytes.is_unique() => Arrived::Shared(bytes),
-            Err(bytes) => Arrived::Shared(Bytes::copy_from_slice(&bytes)),
+            // The only ones again.
+            Ok(buffer) if is_aligned => buffer.freeze(),
+            Ok(buffer) => Bytes::copy_from_slice(buffer.as_ref()),
+            Err(bytes) if is_aligned && bytes.is_unique() => bytes,
+            Err(bytes) => Bytes::copy_from_slice(&bytes),
         };
         Self {
             memory: Own::new(memory),
@@ -696,14 +682,14 @@ impl Received {
 #[pymethods]
 impl Received {
     fn __len__(&self) -> usize {
-        self.memory.as_ref().len()
+        self.memory.len()
     }
 
     // SAFETY: Python calls it with a view to be filled in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
-        let Self { memory, .. } = slf.get();
+        let Self { memory, read_only } = slf.get();
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
-        unsafe { fill(&slf, view, flags, memory.as_ref(), slf.get().read_only) }
+        unsafe { fill(&slf, view, flags, memory, *read_only) }
     }
 }
 
