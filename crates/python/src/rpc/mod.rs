@@ -39,9 +39,9 @@ use tokio::sync::oneshot;
 
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
-use self::message::{CALL, Call, Kept, REMOTE, Reply, VALUE};
+use self::message::{CALL, Call, Content, REMOTE, Reply, VALUE};
 use self::queue::Queue;
-use self::reference::{Content, RpcReference, incoming, outgoing};
+use self::reference::{Kept, RpcReference};
 use self::request::{Arrived, Caller, RpcRequest};
 use crate::argument::Object;
 use crate::handle::{Ending, Handle};
@@ -118,12 +118,7 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
     };
     // What is not taken fails by being dropped.
     let push = |jobs: &Queue<Arrived>, context, call, value, caller| {
-        drop(jobs.push(Arrived {
-            context,
-            call,
-            value,
-            caller,
-        }));
+        drop(jobs.push(Arrived::new(context, call, value, caller)));
     };
     let call = move |context: CallContext, call: Call, responder: Responder<Reply>| {
         push(&calls, context, Some(call), None, Caller::Call(responder));
@@ -169,7 +164,7 @@ impl Asked<'_> {
     fn outgoing(self) -> PyResult<Outgoing> {
         let Self(to, function, body, parts, references, timeout, request) = self;
         let timeout = call_timeout(timeout.as_ref())?;
-        let content = outgoing(&body, &parts, &references)?;
+        let content = Reply::new(&body, &parts, &references)?;
         Ok(Outgoing {
             to,
             call: Call { function, content },
@@ -287,7 +282,7 @@ impl AgentObject {
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
         let jobs = Arc::clone(&self.handle.get()?.jobs);
         let next = jobs.next(py)?;
-        Ok(next.map(|(arrived, last)| (RpcRequest::new(py, arrived), last)))
+        Ok(next.map(|(arrived, last)| (RpcRequest::new(arrived), last)))
     }
 
     /// Waits for a future that is done.
@@ -315,7 +310,7 @@ impl AgentObject {
             result
         })?;
         match result {
-            Some(Ok(reply)) => incoming(py, reply),
+            Some(Ok(reply)) => reply.into_content(py),
             Some(Err(error)) => Err(of_rpc(py, &error)),
             None => Err(of_rpc(py, &given_up())),
         }
@@ -349,7 +344,7 @@ impl AgentObject {
     /// A reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
         let inner = self.handle.get()?;
-        let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept::from(value));
+        let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept(value));
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
     }
