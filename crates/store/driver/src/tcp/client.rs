@@ -25,11 +25,10 @@ use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::Credentials;
 
-use super::connect::{Server, Tries, connect};
+use super::connect::connect;
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text, written,
 };
-use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
@@ -50,8 +49,15 @@ pub struct TcpStore {
     /// The server knows the requests that only ours have.
     is_native: bool,
     peer: SocketAddr,
-    endpoint: Endpoint,
     timeout: SharedTimeout,
+    origin: Origin,
+}
+
+/// The part of a client that other clients of the same server, made with it, have too.
+#[derive(Clone)]
+struct Origin {
+    /// The endpoint as it was asked for.
+    endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,
     /// Kept for as long as any store object that was made with it.
@@ -68,7 +74,7 @@ enum Barrier {
 
 impl fmt::Debug for TcpStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "TcpStore({})", self.endpoint)
+        write!(formatter, "TcpStore({})", self.origin.endpoint)
     }
 }
 
@@ -94,28 +100,15 @@ impl TcpStore {
             port: server.as_ref().map_or(options.port, |server| server.port()),
             host: options.host,
         };
-        let reply_bytes = options.max_reply_bytes;
-        let how_often = match options.wait_for_server {
-            true => Tries::UntilDeadline,
-            false => Tries::One,
-        };
-        let found = connect(
-            &endpoint,
-            &deadline,
-            how_often,
-            reply_bytes,
-            &options.credentials,
-        )?;
-        let store = Self {
+        let origin = Origin {
+            endpoint: endpoint.clone(),
+            max_reply_bytes: options.max_reply_bytes,
+            credentials: options.credentials,
             server,
-            ..Self::over(
-                found,
-                endpoint,
-                options.timeout,
-                reply_bytes,
-                options.credentials,
-            )
+            held: None,
         };
+        let (timeout, wait) = (options.timeout, options.wait_for_server);
+        let store = Self::reach(&endpoint, origin, &deadline, timeout, wait)?;
         if let Some(world_size) = options.world_size
             && options.wait_for_workers
         {
@@ -124,35 +117,33 @@ impl TcpStore {
         Ok(store)
     }
 
-    fn over(
-        (link, server): (Link, Server),
-        endpoint: Endpoint,
+    /// A client of the server at `endpoint`, which may differ from the one that was asked for.
+    fn reach(
+        endpoint: &Endpoint,
+        origin: Origin,
+        deadline: &Deadline,
         timeout: Duration,
-        max_reply_bytes: usize,
-        credentials: Credentials,
-    ) -> Self {
-        Self {
+        wait: bool,
+    ) -> Result<Self, StoreError> {
+        let (reply_bytes, credentials) = (origin.max_reply_bytes, &origin.credentials);
+        let found = connect(endpoint, deadline, wait, reply_bytes, credentials);
+        let (link, is_native) = found?;
+        Ok(Self {
             socket: link.socket(),
-            is_native: server == Server::Native,
+            is_native,
             peer: link.peer(),
             link: LimitedMutex::new(Connected::new(link)),
-            endpoint,
             timeout: SharedTimeout::new(timeout),
-            max_reply_bytes,
-            credentials,
-            server: None,
-            held: None,
-        }
+            origin,
+        })
     }
 
     /// Keeps `held` for as long as any store object that is made with this one: what the server needs, such as the
     /// rendezvous in which the workers have learnt of it.
     #[must_use]
-    pub fn holding(self, held: Arc<dyn Any + Send + Sync>) -> Self {
-        Self {
-            held: Some(held),
-            ..self
-        }
+    pub fn holding(mut self, held: Arc<dyn Any + Send + Sync>) -> Self {
+        self.origin.held = Some(held);
+        self
     }
 
     /// Counts this client in; the owner of the server waits for the others.
@@ -160,7 +151,7 @@ impl TcpStore {
     /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so
     /// the owner may enter a barrier under it, which ends when they have.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
-        if self.server.is_none() {
+        if self.origin.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);
         }
         let (began, mut reminder) = (Instant::now(), Reminder::default());
@@ -185,7 +176,7 @@ impl TcpStore {
                     left = left.map(|left| left.as_secs()),
                     "waiting for nodes: {joined} of {world_size} have come to {}; start the same command on \
                      the others, each with its own rank",
-                    self.endpoint,
+                    self.origin.endpoint,
                 );
             }
             // It is counted again when it enters again.
@@ -224,12 +215,12 @@ impl TcpStore {
 
     /// The server, if this process hosts it.
     pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
-        self.server.as_ref()
+        self.origin.server.as_ref()
     }
 
     /// The host as it was asked for.
     pub fn host(&self) -> &str {
-        &self.endpoint.host
+        &self.origin.endpoint.host
     }
 
     /// The numeric address of the server.
@@ -249,7 +240,7 @@ impl TcpStore {
 
     /// The port of the server.
     pub fn port(&self) -> u16 {
-        self.endpoint.port
+        self.origin.endpoint.port
     }
 
     pub(super) fn reply_timeout(&self) -> Duration {
@@ -568,17 +559,9 @@ impl TcpStore {
             host: address.ip().to_string(),
             port: address.port(),
         };
-        let deadline = Deadline::after(self.timeout());
-        let reply_bytes = self.max_reply_bytes;
-        let credentials = self.credentials.clone();
-        let tries = Tries::UntilDeadline;
-        let found = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
-        let endpoint = self.endpoint.clone();
-        Ok(Self {
-            server: self.server.clone(),
-            held: self.held.clone(),
-            ..Self::over(found, endpoint, self.timeout(), reply_bytes, credentials)
-        })
+        let timeout = self.timeout();
+        let deadline = Deadline::after(timeout);
+        Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 }
 

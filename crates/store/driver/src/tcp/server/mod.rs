@@ -27,7 +27,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdzv_event::{Mailbox, Sender, mailbox};
+use rdzv_event::{Sender, mailbox};
 use rdzv_lock::Mutex;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
@@ -104,8 +104,7 @@ impl TcpStoreServer {
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
-        let (commands, mailbox) = mailbox().map_err(&refused)?;
-        let (listener, service) = set_up(options, mailbox, Arc::clone(&figures))?;
+        let (listener, commands, service) = set_up(options, Arc::clone(&figures))?;
         let address = listener.local_addr().map_err(&refused)?;
         let thread = std::thread::Builder::new()
             .name("rdzv-store".to_owned())
@@ -133,8 +132,7 @@ impl TcpStoreServer {
         ready: impl FnOnce(SocketAddr, Pinger),
     ) -> Result<(), StoreError> {
         let refused = refused(options.port);
-        let (commands, mailbox) = mailbox().map_err(&refused)?;
-        let (listener, mut service) = set_up(options, mailbox, Arc::default())?;
+        let (listener, commands, mut service) = set_up(options, Arc::default())?;
         let address = listener.local_addr().map_err(&refused)?;
         service.end_when(end, linger).map_err(refused)?;
         ready(address, pinger(commands));
@@ -232,9 +230,10 @@ fn pinger(commands: Sender<Command>) -> Pinger {
 
 fn set_up(
     options: ServerOptions,
-    commands: Mailbox<Command>,
     figures: Arc<Figures>,
-) -> Result<(TcpListener, Service), StoreError> {
+) -> Result<(TcpListener, Sender<Command>, Service), StoreError> {
+    let refused = refused(options.port);
+    let (commands, mailbox) = mailbox().map_err(&refused)?;
     let listeners = match options.listeners.is_empty() {
         true => listen::listen(options.host.as_deref(), options.port)?,
         false => {
@@ -243,7 +242,6 @@ fn set_up(
             adopted.collect::<Result<_, _>>()?
         }
     };
-    let refused = refused(options.port);
     for listener in &listeners {
         // Accepted sockets inherit this.
         let set = options.keep_alive.set(listener);
@@ -263,10 +261,10 @@ fn set_up(
         _ => machine,
     };
     let gate = Gate::new(options.admission, has_agents);
-    let service = Service::new(machine, listeners, gate, has_agents, commands, figures);
+    let service = Service::new(machine, listeners, gate, has_agents, mailbox, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(?listener, "store server listens");
-    Ok((listener, service))
+    Ok((listener, commands, service))
 }
 
 fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
