@@ -580,29 +580,36 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
     if let Ok(block) = object.cast::<ArenaBlock>() {
         return Ok(block.get().0.clone());
     }
-    if let Ok(bytes) = object.cast::<PyBytes>() {
-        let (start, length) = (bytes.as_bytes().as_ptr(), bytes.as_bytes().len());
-        return Ok(Shared::bytes(start.cast_mut(), length, object, FEW));
-    }
-    if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
-        let start = memory.start.as_ptr();
-        return Ok(Shared::bytes(start, memory.bytes, object, FEW));
-    }
-    if !object.is_instance_of::<PyMemoryView>() {
-        return Err(PyTypeError::new_err(format!(
-            "{ARGUMENT} must be bytes, a memoryview or a tensor, not {}",
+    let (start, length) = if let Ok(bytes) = object.cast::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        (bytes.as_ptr().cast_mut(), bytes.len())
+    } else if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
+        (memory.start.as_ptr(), memory.bytes)
+    } else if object.is_instance_of::<PyMemoryView>() {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(ARGUMENT.refused("is not contiguous"));
+        }
+        // The view keeps what it views exported, so this export may end.
+        (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
+    } else {
+        return Err(ARGUMENT.mistyped(format!(
+            "must be bytes, a memoryview or a tensor, not {}",
             object.get_type()
         )));
-    }
-    let buffer = PyUntypedBuffer::get(object)?;
-    if !buffer.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!(
-            "{ARGUMENT} is not contiguous"
-        )));
-    }
-    // The view keeps what it views exported, so this export may end.
-    let (start, length) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    Ok(Shared::bytes(start, length, object, FEW))
+    };
+    let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
+        return Ok(Bytes::new());
+    };
+    let shared = Shared {
+        start,
+        length,
+        _owner: object.clone().unbind(),
+    };
+    Ok(match length <= FEW {
+        true => Bytes::copy_from_slice(shared.as_ref()),
+        false => Bytes::from_owner(shared),
+    })
 }
 
 /// Memory of an object as the owner of bytes.
@@ -615,23 +622,6 @@ struct Shared {
 
 // SAFETY: M1 says that the memory stays for any thread.
 unsafe impl Send for Shared {}
-
-impl Shared {
-    fn bytes(start: *mut u8, length: usize, owner: Object<'_>, few: usize) -> Bytes {
-        let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
-            return Bytes::new();
-        };
-        let shared = Self {
-            start,
-            length,
-            _owner: owner.clone().unbind(),
-        };
-        match length <= few {
-            true => Bytes::copy_from_slice(shared.as_ref()),
-            false => Bytes::from_owner(shared),
-        }
-    }
-}
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {

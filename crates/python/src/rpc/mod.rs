@@ -80,9 +80,7 @@ struct Inner {
 
 /// An agent. Errors are those of `rdzv.rpc._errors`.
 #[pyclass(frozen, name = "RpcAgent", module = "rdzv._rdzv")]
-pub(crate) struct AgentObject {
-    handle: Handle<Arc<Inner>>,
-}
+pub(crate) struct AgentObject(Handle<Arc<Inner>>);
 
 /// A worker, as Python names it.
 #[derive(FromPyObject)]
@@ -272,28 +270,26 @@ impl AgentObject {
             room: Arc::default(),
             _ending: Ending::of(inner, Inner::stop),
         });
-        Ok(Self {
-            handle: Handle::new("RPC agent", inner),
-        })
+        Ok(Self(Handle::new("RPC agent", inner)))
     }
 
     /// Waits for a call of another worker. None: the agent has stopped. The second value says that no other thread
     /// waits.
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
-        let jobs = Arc::clone(&self.handle.get()?.jobs);
+        let jobs = Arc::clone(&self.0.get()?.jobs);
         let next = jobs.next(py)?;
         Ok(next.map(|(arrived, last)| (RpcRequest::new(arrived), last)))
     }
 
     /// Waits for a future that is done.
     fn next_done(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, bool)>> {
-        let done = Arc::clone(&self.handle.get()?.done);
+        let done = Arc::clone(&self.0.get()?.done);
         done.next(py)
     }
 
     /// Ends the waits of the threads.
     fn close_queues(&self) -> PyResult<()> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         inner.jobs.close();
         inner.done.close();
         Ok(())
@@ -302,7 +298,7 @@ impl AgentObject {
     /// Calls a function, and waits for its result.
     #[pyo3(signature = (*call))]
     fn call_sync<'py>(&self, py: Python<'py>, call: Asked<'py>) -> PyResult<Content<'py>> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let result = detached(py, || {
             let result = wait_for_call(inner.begin(&outgoing)?);
@@ -319,7 +315,7 @@ impl AgentObject {
     /// Calls a function.
     #[pyo3(signature = (*call))]
     fn call_async(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcFuture> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let begun = detached(py, || inner.begin(&outgoing))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
@@ -329,7 +325,7 @@ impl AgentObject {
     /// Has a function called, and its result kept.
     #[pyo3(signature = (*call))]
     fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let options = CallOptions::new().timeout(outgoing.timeout);
         let made = detached(py, || {
@@ -343,7 +339,7 @@ impl AgentObject {
 
     /// A reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept(value));
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
@@ -356,7 +352,7 @@ impl AgentObject {
         timeout: Option<Object<'_>>,
         request: Option<PyRef<'_, RpcRequest>>,
     ) -> PyResult<RpcFuture> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let (rref, timeout) = (reference.rref()?, call_timeout(timeout)?);
         let context = request.as_ref().map(|request| request.context());
         let call = inside(context, || rref.rpc_async(VALUE, &(), timeout));
@@ -366,13 +362,13 @@ impl AgentObject {
     /// Name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
-        let me = self.handle.get()?;
+        let me = self.0.get()?;
         Ok(named(me.agent.me()))
     }
 
     /// Name and id of a worker.
     fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
-        let found = self.handle.get()?.agent.worker(which.destination());
+        let found = self.0.get()?.agent.worker(which.destination());
         found
             .map(|worker| named(&worker))
             .map_err(|error| of_rpc(py, &error))
@@ -380,26 +376,20 @@ impl AgentObject {
 
     /// Names and ids of all workers, by id.
     fn workers(&self) -> PyResult<Vec<(String, u32)>> {
-        Ok(self
-            .handle
-            .get()?
-            .agent
-            .workers()
-            .iter()
-            .map(named)
-            .collect())
+        let inner = self.0.get()?;
+        Ok(inner.agent.workers().iter().map(named).collect())
     }
 
     /// `True` if no worker joins or leaves the group.
     #[getter]
     fn is_static(&self) -> PyResult<bool> {
-        Ok(self.handle.get()?.agent.is_static_group())
+        Ok(self.0.get()?.agent.is_static_group())
     }
 
     /// Seconds that calls may take which do not say so themselves; infinity for no limit.
     #[getter]
     fn timeout(&self) -> PyResult<f64> {
-        Ok(match self.handle.get()?.agent.timeout() {
+        Ok(match self.0.get()?.agent.timeout() {
             Timeout::After(time) => time.as_secs_f64(),
             _ => f64::INFINITY,
         })
@@ -407,13 +397,13 @@ impl AgentObject {
 
     fn set_timeout(&self, py: Python<'_>, timeout: Object<'_>) -> PyResult<()> {
         let timeout = call_timeout(Some(timeout))?;
-        let set = self.handle.get()?.agent.set_timeout(timeout);
+        let set = self.0.get()?.agent.set_timeout(timeout);
         set.map_err(|error| of_rpc(py, &error))
     }
 
     /// Counters, and the connections.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let traffic = detach(py, || inner.agent.traffic());
         let references = inner.agent.references();
         let dict = PyDict::new(py);
@@ -446,7 +436,7 @@ impl AgentObject {
     /// signal can end the wait; the agent is stopped then.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let ends = Arc::clone(&inner);
         let ended = on_thread(py, "rdzv-shutdown", move || match graceful {
             true => ends.agent.shutdown(within),
@@ -456,7 +446,7 @@ impl AgentObject {
             }
         });
         detach(py, || inner.stop());
-        drop(self.handle.close(py));
+        drop(self.0.close(py));
         match ended? {
             Some(Err(error)) => Err(of_rpc(py, &error)),
             _ => Ok(()),
@@ -474,32 +464,28 @@ fn given_up() -> RpcError {
 
 /// Memory that calls carry to other workers of the host without copying it.
 #[pyclass(frozen, name = "RpcArena", module = "rdzv._rdzv")]
-pub(crate) struct ArenaObject {
-    handle: Handle<Arena>,
-}
+pub(crate) struct ArenaObject(Handle<Arena>);
 
 #[pymethods]
 impl ArenaObject {
     #[new]
     fn new(bytes: usize) -> PyResult<Self> {
         let arena = Arena::new(bytes).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self {
-            handle: Handle::new("Arena", arena),
-        })
+        Ok(Self(Handle::new("Arena", arena)))
     }
 
     #[getter]
     fn free(&self) -> PyResult<usize> {
-        Ok(self.handle.get()?.free())
+        Ok(self.0.get()?.free())
     }
 
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
-        Ok(self.handle.get()?.capacity())
+        Ok(self.0.get()?.capacity())
     }
 
     /// A block of this many bytes; None if the arena has no room for it.
     fn allocate(&self, bytes: usize) -> PyResult<Option<ArenaBlock>> {
-        Ok(self.handle.get()?.allocate(bytes).map(ArenaBlock::new))
+        Ok(self.0.get()?.allocate(bytes).map(ArenaBlock::new))
     }
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::PyString;
 use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{Object, integer, keys, value};
@@ -607,12 +607,7 @@ impl StoreObject {
         key: &Bound<'py, PyString>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        coroutine(
-            slf,
-            "value",
-            PyList::new(slf.py(), [key])?.as_any(),
-            timeout,
-        )
+        coroutine(slf, "value", [key], timeout)
     }
 
     /// Waits in a coroutine until all keys are there, without blocking the event loop.
@@ -666,7 +661,7 @@ impl StoreObject {
         slf: &Bound<'py, Self>,
         key: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        coroutine(slf, "item", PyList::new(slf.py(), [key])?.as_any(), None)
+        coroutine(slf, "item", [key], None)
     }
 
     /// Begins a wait of a coroutine. `done` gets a value and an exception, on another thread.
@@ -749,7 +744,7 @@ impl StoreObject {
 fn coroutine<'py>(
     store: &Bound<'py, StoreObject>,
     wanted: &str,
-    keys: &Bound<'py, PyAny>,
+    keys: impl IntoPyObject<'py>,
     timeout: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let waits = store.py().import("rdzv._waits")?;
