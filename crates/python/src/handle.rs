@@ -18,18 +18,11 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Ends what an object owns; does nothing if it has ended.
 type End = Box<dyn FnOnce() + Send>;
 
-/// The things that end with the interpreter.
-static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
+/// The things that end with the interpreter, by number.
+static LIVE: Mutex<Vec<(u64, Own<End>)>> = Mutex::new(Vec::new());
 
 /// The number of the next entry.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// An entry of [`LIVE`].
-struct Live {
-    number: u64,
-    origin: Origin,
-    end: End,
-}
 
 /// The process in which an object was made.
 #[derive(Debug, Clone, Copy)]
@@ -163,11 +156,8 @@ fn place(py: Python<'_>) -> PyResult<String> {
 /// Has `end` called before the interpreter ends; the number is that of its entry.
 pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    LIVE.lock().push(Live {
-        number,
-        origin: Origin::here(),
-        end: Box::new(end),
-    });
+    let end: End = Box::new(end);
+    LIVE.lock().push((number, Own::new(end)));
     number
 }
 
@@ -189,7 +179,7 @@ impl Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        LIVE.lock().retain(|live| live.number != self.0);
+        LIVE.lock().retain(|(number, _)| *number != self.0);
     }
 }
 
@@ -209,11 +199,12 @@ fn at_exit(py: Python<'_>) {
         return;
     };
     py.detach(|| {
-        while let Some(Live { origin, end, .. }) = live.pop() {
+        while let Some((_, end)) = live.pop() {
             // What is the parent's is not even dropped.
-            let end = ManuallyDrop::new(end);
-            if !origin.is_foreign() {
-                ManuallyDrop::into_inner(end)();
+            if !end.is_foreign()
+                && let Some(end) = end.into_inner()
+            {
+                end();
             }
         }
     });

@@ -59,7 +59,11 @@ pub(super) fn connect(
 ) -> Result<(Link, bool), StoreError> {
     let mut attempts = 0;
     let mut before: Option<Failed> = None;
-    let mut silence = Silence::new(deadline);
+    let mut silence = Silence {
+        deadline,
+        asked: false,
+        reminder: Reminder::default(),
+    };
     loop {
         let tried = try_once(endpoint, &mut silence, max_reply_bytes, credentials);
         let failed = match tried {
@@ -95,15 +99,7 @@ struct Silence<'a> {
     reminder: Reminder,
 }
 
-impl<'a> Silence<'a> {
-    fn new(deadline: &'a Deadline) -> Self {
-        Self {
-            deadline,
-            asked: false,
-            reminder: Reminder::default(),
-        }
-    }
-
+impl Silence<'_> {
     /// Time to wait for an answer before [`Silence::act`] has something to do.
     fn next(&self, connected: Instant) -> Duration {
         match self.asked {
