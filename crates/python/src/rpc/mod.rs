@@ -305,10 +305,9 @@ impl AgentObject {
             inner.room.notify();
             result
         })?;
-        match result {
-            Some(Ok(reply)) => reply.into_content(py),
-            Some(Err(error)) => Err(of_rpc(py, &error)),
-            None => Err(of_rpc(py, &given_up())),
+        match result.unwrap_or_else(|| Err(given_up())) {
+            Ok(reply) => reply.into_content(py),
+            Err(error) => Err(of_rpc(py, &error)),
         }
     }
 

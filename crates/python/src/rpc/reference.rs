@@ -68,10 +68,9 @@ impl RpcReference {
                 found => Some(found),
             }
         })?;
-        match found.or(late) {
-            Some(Ok(value)) => Ok(value.0.clone_ref(py)),
-            Some(Err(error)) => Err(of_rpc(py, &error)),
-            None => Err(of_rpc(py, &given_up())),
+        match found.or(late).unwrap_or_else(|| Err(given_up())) {
+            Ok(value) => Ok(value.0.clone_ref(py)),
+            Err(error) => Err(of_rpc(py, &error)),
         }
     }
 }

@@ -45,7 +45,7 @@ const INIT_KEY: &[u8] = b"init/";
 /// After the connection has failed once, every call fails.
 pub struct TcpStore {
     pub(super) link: LimitedMutex<Connected>,
-    socket: Arc<TcpStream>,
+    pub(super) socket: Arc<TcpStream>,
     /// The server knows the requests that only ours have.
     is_native: bool,
     peer: SocketAddr,
@@ -64,12 +64,6 @@ struct Origin {
     server: Option<Arc<TcpStoreServer>>,
     /// The same, of [`TcpStore::holding`].
     held: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-/// The end of a barrier.
-enum Barrier {
-    Passed,
-    TimedOut { arrived: i64, elapsed: Duration },
 }
 
 impl fmt::Debug for TcpStore {
@@ -159,8 +153,8 @@ impl TcpStore {
             let left = deadline.remaining().unwrap_or(Duration::MAX);
             let next = reminder.next().saturating_sub(began.elapsed());
             let joined = match self.enter_barrier(INIT_KEY, world_size, left.min(next))? {
-                Barrier::TimedOut { arrived, .. } if arrived < world_size => arrived,
-                Barrier::Passed | Barrier::TimedOut { .. } => return Ok(()),
+                Some((arrived, _)) if arrived < world_size => arrived,
+                _ => return Ok(()),
             };
             if left <= next {
                 return Err(StoreError::Join {
@@ -184,20 +178,21 @@ impl TcpStore {
         }
     }
 
-    /// Counts the caller under a key and waits until `world_size` have been.
+    /// Counts the caller under a key and waits until `world_size` have been. If the time is over first, returns the
+    /// number of those that had come, and the duration of the wait.
     fn enter_barrier(
         &self,
         wire_key: &[u8],
         world_size: i64,
         limit: Duration,
-    ) -> Result<Barrier, StoreError> {
+    ) -> Result<Option<(i64, Duration)>, StoreError> {
         let sent = Operation {
             request: written(|out| request::barrier(out, wire_key, world_size)),
             expects: Expects::Release { limit, then: None },
         };
         let mut connected = self.lock(BARRIER, wire_key)?;
         let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
-            Ended::Answered(_) => return Ok(Barrier::Passed),
+            Ended::Answered(_) => return Ok(None),
             Ended::TimedOut(elapsed) => elapsed,
         };
         // The key is there: we were counted under it.
@@ -207,10 +202,23 @@ impl TcpStore {
                 Reply::Bytes(value) => number::parse(&value),
                 _ => None,
             };
-        Ok(Barrier::TimedOut {
-            arrived: counted.unwrap_or(0),
-            elapsed,
-        })
+        Ok(Some((counted.unwrap_or(0), elapsed)))
+    }
+
+    /// A second client of the same server, as [`Store::try_clone`] makes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TcpStore::connect`].
+    pub fn reconnected(&self) -> Result<Self, StoreError> {
+        let address = self.peer();
+        let numeric = Endpoint {
+            host: address.ip().to_string(),
+            port: address.port(),
+        };
+        let timeout = self.timeout();
+        let deadline = Deadline::after(timeout);
+        Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 
     /// The server, if this process hosts it.
@@ -231,11 +239,6 @@ impl TcpStore {
     /// The address of this host that the connection comes from.
     pub fn local_address(&self) -> Option<IpAddr> {
         Some(self.socket.local_addr().ok()?.ip())
-    }
-
-    /// The socket of the connection.
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
     }
 
     /// The port of the server.
@@ -510,8 +513,8 @@ impl Store for TcpStore {
     ) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         match self.enter_barrier(&wire_key(key), i64::from(world_size), limit)? {
-            Barrier::Passed => Ok(()),
-            Barrier::TimedOut { arrived, elapsed } => Err(StoreError::BarrierTimeout {
+            None => Ok(()),
+            Some((arrived, elapsed)) => Err(StoreError::BarrierTimeout {
                 store: self.link.lock().peer().to_string(),
                 key: key.to_owned(),
                 arrived,
@@ -537,31 +540,13 @@ impl Store for TcpStore {
         }))
     }
 
-    /// Opens a second connection, to the address that the first one found.
     fn address_of_this_host(&self) -> Option<IpAddr> {
         address_for_others(self.host(), self.local_address()?)
     }
 
+    /// Opens a second connection, to the address that the first one found.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         Ok(Box::new(self.reconnected()?))
-    }
-}
-
-impl TcpStore {
-    /// A second client of the same server, as [`Store::try_clone`] makes it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`TcpStore::connect`].
-    pub fn reconnected(&self) -> Result<Self, StoreError> {
-        let address = self.peer();
-        let numeric = Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        };
-        let timeout = self.timeout();
-        let deadline = Deadline::after(timeout);
-        Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 }
 
