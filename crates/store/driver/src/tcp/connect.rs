@@ -228,13 +228,10 @@ fn try_once(
             "the host has no address",
         )),
     };
-    let addresses = match addresses(endpoint, left()) {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            failed.reason = Reason::Unreachable(error);
-            return Err(failed);
-        }
-    };
+    let addresses = addresses(endpoint, left()).map_err(|error| Failed {
+        peer: endpoint.to_string(),
+        reason: Reason::Unreachable(error),
+    })?;
     let count = addresses.len();
     for (index, address) in addresses.into_iter().enumerate() {
         let share = left().map_or(MOST_PER_ADDRESS, |left| {

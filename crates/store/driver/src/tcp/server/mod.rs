@@ -249,17 +249,15 @@ fn set_up(
     }
     let listener = listeners[0].try_clone().map_err(&refused)?;
     let has_agents = options.extension.is_some();
-    let machine = ServerMachine::new(options.limits);
-    let machine = match options.extension {
-        Some(extension) => machine.with_extension(extension),
-        None => machine,
-    };
-    let machine = match &options.admission.agent_prefix {
-        Some(prefix) if !options.admission.credentials.is_empty() => {
-            machine.with_agent_prefix(prefix.clone())
-        }
-        _ => machine,
-    };
+    let mut machine = ServerMachine::new(options.limits);
+    if let Some(extension) = options.extension {
+        machine = machine.with_extension(extension);
+    }
+    if let Some(prefix) = &options.admission.agent_prefix
+        && !options.admission.credentials.is_empty()
+    {
+        machine = machine.with_agent_prefix(prefix.clone());
+    }
     let gate = Gate::new(options.admission, has_agents);
     let service = Service::new(machine, listeners, gate, has_agents, mailbox, figures);
     let service = service.map_err(&refused)?;
