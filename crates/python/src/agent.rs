@@ -133,8 +133,8 @@ impl WorkerSupervisor for ProxySupervisor {
 /// An agent whose workers a Python object starts, watches and stops.
 #[pyclass(frozen, module = "rdzv._rdzv")]
 pub(crate) struct Agent {
-    agent: Mutex<Option<SimpleElasticAgent<ProxySupervisor>>>,
-    calls: Mutex<Option<Receiver<Call>>>,
+    /// Until it runs: the agent, and the calls that it makes.
+    agent: Mutex<Option<(SimpleElasticAgent<ProxySupervisor>, Receiver<Call>)>>,
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
@@ -154,8 +154,7 @@ impl Agent {
         Ok(Self {
             observer: Box::new(agent.observer()),
             stop: agent.stop_handle(),
-            agent: Mutex::new(Some(agent)),
-            calls: Mutex::new(Some(calls)),
+            agent: Mutex::new(Some((agent, calls))),
             role,
             store: Mutex::new(None),
         })
@@ -164,8 +163,7 @@ impl Agent {
     /// Runs the agent once. `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this
     /// thread. Returns the state and what is known of the failures.
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
-        let taken = (self.agent.lock().take(), self.calls.lock().take());
-        let (Some(mut agent), Some(mut calls)) = taken else {
+        let Some((mut agent, mut calls)) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
                 "an agent runs once: make a new one for the next run",
             ));

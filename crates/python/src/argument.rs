@@ -43,24 +43,19 @@ pub(crate) fn keys(name: &str, object: Object<'_>) -> PyResult<Vec<String>> {
             object.repr()?
         )));
     }
-    let refused = |found: Object<'_>| {
+    let refused = |of: &str, found: Object<'_>| {
         PyTypeError::new_err(format!(
-            "{name} must be a list of str, not of {}",
+            "{name} must be a list of str, not {of}{}",
             type_name(found)
         ))
     };
-    let items = object.try_iter().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "{name} must be a list of str, not {}",
-            type_name(object)
-        ))
-    })?;
+    let items = object.try_iter().map_err(|_| refused("", object))?;
     items
         .map(|item| {
             let item = item?;
             match item.cast::<PyString>() {
                 Ok(key) => Ok(key.to_str()?.to_owned()),
-                Err(_) => Err(refused(&item)),
+                Err(_) => Err(refused("of ", &item)),
             }
         })
         .collect()

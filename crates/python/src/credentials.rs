@@ -18,20 +18,16 @@ pub(crate) fn credentials(
     token: Option<Object<'_>>,
     tls: Option<Object<'_>>,
 ) -> PyResult<Credentials> {
-    let token = given(token).map(|token| {
+    let token = token.map(|token| {
         let secret = value("token", token)?;
         Token::of(secret, "token".to_owned())
             .map_err(|error| PyValueError::new_err(error.to_string()))
     });
-    let identity = given(tls).map(identity);
+    let identity = tls.map(identity);
     Ok(Credentials {
         token: token.transpose()?,
         identity: identity.transpose()?.map(Arc::new),
     })
-}
-
-fn given(argument: Option<Object<'_>>) -> Option<Object<'_>> {
-    argument.filter(|argument| !argument.is_none())
 }
 
 fn identity(tls: Object<'_>) -> PyResult<Identity> {

@@ -18,18 +18,11 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// Ends what an object owns; does nothing if it has ended.
 type End = Box<dyn FnOnce() + Send>;
 
-/// The things that end with the interpreter.
-static LIVE: Mutex<Vec<Live>> = Mutex::new(Vec::new());
+/// The things that end with the interpreter, by number.
+static LIVE: Mutex<Vec<(u64, Own<End>)>> = Mutex::new(Vec::new());
 
 /// The number of the next entry.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-
-/// An entry of [`LIVE`].
-struct Live {
-    number: u64,
-    origin: Origin,
-    end: End,
-}
 
 /// The process in which an object was made.
 #[derive(Debug, Clone, Copy)]
@@ -116,15 +109,8 @@ impl<T> Drop for Own<T> {
 #[derive(Debug)]
 pub(crate) struct Handle<T> {
     name: &'static str,
-    origin: Origin,
-    state: RwLock<State<T>>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    Open(Own<T>),
-    /// `file:line` of the call that closed it.
-    Closed(String),
+    /// The value, or `file:line` of the call that closed it.
+    state: Own<RwLock<Result<T, String>>>,
 }
 
 impl<T: Clone> Handle<T> {
@@ -132,38 +118,30 @@ impl<T: Clone> Handle<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
         Self {
             name,
-            origin: Origin::here(),
-            state: RwLock::new(State::Open(Own::new(value))),
+            state: Own::new(RwLock::new(Ok(value))),
         }
     }
 
     /// The value, unless it is closed or of another process.
     pub(crate) fn get(&self) -> PyResult<T> {
-        self.origin.check(self.name)?;
-        match &*self.state.read() {
-            State::Open(value) => Ok(T::clone(value)),
-            State::Closed(place) => Err(PyRuntimeError::new_err(format!(
-                "{} was closed at {place}",
-                self.name
-            ))),
-        }
+        let state = self.state.get(self.name)?.read().clone();
+        state.map_err(|place| {
+            PyRuntimeError::new_err(format!("{} was closed at {place}", self.name))
+        })
     }
 
     /// Closes it, in the name of the Python code that runs; the value is the caller's then. `None` if it was
     /// closed before, or is of another process.
     pub(crate) fn close(&self, py: Python<'_>) -> Option<T> {
-        if self.origin.is_foreign() {
+        if self.state.is_foreign() {
             return None;
         }
         let place = place(py).unwrap_or_else(|_| "an unknown place".to_owned());
         let mut state = self.state.write();
-        if matches!(&*state, State::Closed(_)) {
+        if state.is_err() {
             return None;
         }
-        match std::mem::replace(&mut *state, State::Closed(place)) {
-            State::Open(value) => value.into_inner(),
-            State::Closed(_) => None,
-        }
+        std::mem::replace(&mut *state, Err(place)).ok()
     }
 }
 
@@ -178,11 +156,8 @@ fn place(py: Python<'_>) -> PyResult<String> {
 /// Has `end` called before the interpreter ends; the number is that of its entry.
 pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    LIVE.lock().push(Live {
-        number,
-        origin: Origin::here(),
-        end: Box::new(end),
-    });
+    let end: End = Box::new(end);
+    LIVE.lock().push((number, Own::new(end)));
     number
 }
 
@@ -204,7 +179,7 @@ impl Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        LIVE.lock().retain(|live| live.number != self.0);
+        LIVE.lock().retain(|(number, _)| *number != self.0);
     }
 }
 
@@ -224,11 +199,12 @@ fn at_exit(py: Python<'_>) {
         return;
     };
     py.detach(|| {
-        while let Some(Live { origin, end, .. }) = live.pop() {
+        while let Some((_, end)) = live.pop() {
             // What is the parent's is not even dropped.
-            let end = ManuallyDrop::new(end);
-            if !origin.is_foreign() {
-                ManuallyDrop::into_inner(end)();
+            if !end.is_foreign()
+                && let Some(end) = end.into_inner()
+            {
+                end();
             }
         }
     });

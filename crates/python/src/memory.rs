@@ -580,29 +580,36 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
     if let Ok(block) = object.cast::<ArenaBlock>() {
         return Ok(block.get().0.clone());
     }
-    if let Ok(bytes) = object.cast::<PyBytes>() {
-        let (start, length) = (bytes.as_bytes().as_ptr(), bytes.as_bytes().len());
-        return Ok(Shared::bytes(start.cast_mut(), length, object, FEW));
-    }
-    if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
-        let start = memory.start.as_ptr();
-        return Ok(Shared::bytes(start, memory.bytes, object, FEW));
-    }
-    if !object.is_instance_of::<PyMemoryView>() {
-        return Err(PyTypeError::new_err(format!(
-            "{ARGUMENT} must be bytes, a memoryview or a tensor, not {}",
+    let (start, length) = if let Ok(bytes) = object.cast::<PyBytes>() {
+        let bytes = bytes.as_bytes();
+        (bytes.as_ptr().cast_mut(), bytes.len())
+    } else if let Some(memory) = Memory::of_tensor(object, ARGUMENT)? {
+        (memory.start.as_ptr(), memory.bytes)
+    } else if object.is_instance_of::<PyMemoryView>() {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(ARGUMENT.refused("is not contiguous"));
+        }
+        // The view keeps what it views exported, so this export may end.
+        (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
+    } else {
+        return Err(ARGUMENT.mistyped(format!(
+            "must be bytes, a memoryview or a tensor, not {}",
             object.get_type()
         )));
-    }
-    let buffer = PyUntypedBuffer::get(object)?;
-    if !buffer.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!(
-            "{ARGUMENT} is not contiguous"
-        )));
-    }
-    // The view keeps what it views exported, so this export may end.
-    let (start, length) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
-    Ok(Shared::bytes(start, length, object, FEW))
+    };
+    let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
+        return Ok(Bytes::new());
+    };
+    let shared = Shared {
+        start,
+        length,
+        _owner: object.clone().unbind(),
+    };
+    Ok(match length <= FEW {
+        true => Bytes::copy_from_slice(shared.as_ref()),
+        false => Bytes::from_owner(shared),
+    })
 }
 
 /// Memory of an object as the owner of bytes.
@@ -615,23 +622,6 @@ struct Shared {
 
 // SAFETY: M1 says that the memory stays for any thread.
 unsafe impl Send for Shared {}
-
-impl Shared {
-    fn bytes(start: *mut u8, length: usize, owner: Object<'_>, few: usize) -> Bytes {
-        let Some(start) = NonNull::new(start).filter(|_| length > 0) else {
-            return Bytes::new();
-        };
-        let shared = Self {
-            start,
-            length,
-            _owner: owner.clone().unbind(),
-        };
-        match length <= few {
-            true => Bytes::copy_from_slice(shared.as_ref()),
-            false => Bytes::from_owner(shared),
-        }
-    }
-}
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
@@ -648,23 +638,8 @@ type View = *mut ffi::Py_buffer;
 /// sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
-    memory: Own<Arrived>,
+    memory: Own<Bytes>,
     read_only: bool,
-}
-
-enum Arrived {
-    /// Nobody else has it.
-    Alone(PooledBuffer),
-    Shared(Bytes),
-}
-
-impl AsRef<[u8]> for Arrived {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Alone(buffer) => buffer.as_ref(),
-            Self::Shared(bytes) => bytes,
-        }
-    }
 }
 
 impl Received {
@@ -675,16 +650,17 @@ impl Received {
         const ALIGN: usize = 16;
         if is_leased(&bytes) || Arena::of(&bytes).is_some() {
             return Self {
-                memory: Own::new(Arrived::Shared(bytes)),
+                memory: Own::new(bytes),
                 read_only: true,
             };
         }
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGN);
         let memory = match PooledBuffer::thaw(bytes) {
-            Ok(buffer) if is_aligned => Arrived::Alone(buffer),
-            Ok(buffer) => Arrived::Shared(Bytes::copy_from_slice(buffer.as_ref())),
-            Err(bytes) if is_aligned && bytes.is_unique() => Arrived::Shared(bytes),
-            Err(bytes) => Arrived::Shared(Bytes::copy_from_slice(&bytes)),
+            // The only ones again.
+            Ok(buffer) if is_aligned => buffer.freeze(),
+            Ok(buffer) => Bytes::copy_from_slice(buffer.as_ref()),
+            Err(bytes) if is_aligned && bytes.is_unique() => bytes,
+            Err(bytes) => Bytes::copy_from_slice(&bytes),
         };
         Self {
             memory: Own::new(memory),
@@ -696,14 +672,14 @@ impl Received {
 #[pymethods]
 impl Received {
     fn __len__(&self) -> usize {
-        self.memory.as_ref().len()
+        self.memory.len()
     }
 
     // SAFETY: Python calls it with a view to be filled in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
-        let Self { memory, .. } = slf.get();
+        let Self { memory, read_only } = slf.get();
         // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
-        unsafe { fill(&slf, view, flags, memory.as_ref(), slf.get().read_only) }
+        unsafe { fill(&slf, view, flags, memory, *read_only) }
     }
 }
 

@@ -48,9 +48,7 @@ struct Seen {
 
 /// The native half of a rendezvous handler.
 #[pyclass(frozen, name = "Rendezvous", module = "rdzv._rdzv")]
-pub(crate) struct Rendezvous {
-    handle: Handle<Arc<Inner>>,
-}
+pub(crate) struct Rendezvous(Handle<Arc<Inner>>);
 
 #[pymethods]
 impl Rendezvous {
@@ -97,14 +95,12 @@ impl Rendezvous {
             info: Mutex::new(None),
             _ending: Ending::of(inner, Inner::interrupt),
         });
-        Ok(Self {
-            handle: Handle::new("rendezvous", inner),
-        })
+        Ok(Self(Handle::new("rendezvous", inner)))
     }
 
     /// Takes part in the next round: round, rank, number of nodes, and host and port of the store of the round.
     fn join(&self, py: Python<'_>) -> PyResult<(u64, u32, u32, String, u16)> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let joins = Arc::clone(&inner);
         let joined = on_thread(py, "rdzv-join", move || {
             let member = Member {
@@ -139,7 +135,7 @@ impl Rendezvous {
 
     /// The store that the agents of the last round share.
     fn store(&self) -> PyResult<StoreObject> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let info = inner.info.lock();
         match &*info {
             Some(info) => Ok(StoreObject::new(Arc::clone(&info.store), Kind::Round)),
@@ -149,7 +145,7 @@ impl Rendezvous {
 
     /// Whether nobody can join any more.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         if inner.seen.lock().closed {
             return Ok(true);
         }
@@ -159,7 +155,7 @@ impl Rendezvous {
 
     /// Ends it for everybody.
     fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let closed = detached(py, || inner.backend.lock().set_closed())?;
         closed.map_err(|error| of_rendezvous(py, &error))
     }
@@ -167,7 +163,7 @@ impl Rendezvous {
     /// 1 if the round that this node is in does not hold any more, because nodes wait or have left; else 0. Nobody is
     /// asked.
     fn num_nodes_waiting(&self) -> PyResult<u32> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let seen = inner.seen.lock();
         Ok(u32::from(
             seen.round.is_some() && seen.changed == seen.round,
@@ -176,7 +172,7 @@ impl Rendezvous {
 
     /// Ends it for everybody, and frees what it holds. True if that went well.
     fn shutdown(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(inner) = self.handle.close(py) else {
+        let Some(inner) = self.0.close(py) else {
             return Ok(true);
         };
         detached(py, || {

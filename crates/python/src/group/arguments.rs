@@ -148,6 +148,12 @@ impl Arrays {
             values = rest;
         }
     }
+
+    pub(super) fn with(self, other: Memory) -> Outcome {
+        let mut memory = self.arrays;
+        memory.push(other);
+        memory.into()
+    }
 }
 
 /// Reads splits: the number of rows for or of each rank.
@@ -183,14 +189,6 @@ pub(super) fn splits(
 pub(super) fn rows(object: Object<'_>) -> Option<usize> {
     let shape = object.getattr("shape").ok()?;
     shape.get_item(0).ok()?.extract().ok()
-}
-
-impl Arrays {
-    pub(super) fn with(self, other: Memory) -> Outcome {
-        let mut memory = self.arrays;
-        memory.push(other);
-        memory.into()
-    }
 }
 
 /// The side of a gather or scatter that only the root has.

@@ -21,12 +21,7 @@ pub(super) fn of_group(
     let (suspect, blamed) = error.blame(rank);
     let (class, cause) = match (error, blamed) {
         (CollectiveError::Broken { .. }, _) => ("CollectiveError", "broken"),
-        (CollectiveError::Store { source, .. }, _) => {
-            let from = of_store(py, source);
-            let raised = made(py, error, "CollectiveError", "store", operation, rank, &[]);
-            raised.set_cause(py, Some(from));
-            return raised;
-        }
+        (CollectiveError::Store { .. }, _) => ("CollectiveError", "store"),
         (CollectiveError::AlreadyJoined { .. } | CollectiveError::WorldSize { .. }, _) => {
             ("CollectiveError", "mismatch")
         }
@@ -51,31 +46,23 @@ pub(super) fn of_group(
         CollectiveError::Aborted { peer, suspect, .. } if *suspect == rank => vec![*peer],
         _ => (suspect != rank).then_some(suspect).into_iter().collect(),
     };
-    made(py, error, class, cause, operation, rank, &peers)
-}
-
-fn made(
-    py: Python<'_>,
-    error: &CollectiveError,
-    class: &str,
-    cause: &str,
-    operation: &str,
-    rank: u32,
-    peers: &[u32],
-) -> PyErr {
     let set = || {
         let attributes = PyDict::new(py);
         attributes.set_item("rank", rank)?;
         attributes.set_item("peer", peers.first())?;
-        attributes.set_item("peers", PyTuple::new(py, peers)?)?;
+        attributes.set_item("peers", PyTuple::new(py, &peers)?)?;
         attributes.set_item("operation", operation)?;
         attributes.set_item("cause", cause)?;
         let elapsed = error.elapsed().map(|elapsed| elapsed.as_secs_f64());
         attributes.set_item("elapsed", elapsed)?;
         Ok(attributes)
     };
-    set().map_or_else(
+    let raised = set().map_or_else(
         |error| error,
         |attributes| exception(py, class, error.to_string(), Some(&attributes)),
-    )
+    );
+    if let CollectiveError::Store { source, .. } = error {
+        raised.set_cause(py, Some(of_store(py, source)));
+    }
+    raised
 }

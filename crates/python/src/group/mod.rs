@@ -87,11 +87,6 @@ fn rank_argument(name: &str, value: i64, world_size: u32) -> PyResult<u32> {
 }
 
 impl NativeGroup {
-    fn check(&self, operation: &str) -> PyResult<()> {
-        self.0.origin.check("Group")?;
-        callbacks::refuse(self.0.number, operation)
-    }
-
     /// Reads a time limit; without one it is that of the group.
     fn limit(&self, limit: Option<Object<'_>>) -> PyResult<Duration> {
         Ok(timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock()))
@@ -121,12 +116,18 @@ impl NativeGroup {
             group.set_timeout(limit);
             act(group)
         };
-        if mode.is_async {
-            self.0.origin.check("Group")?;
-            return self.submit(py, operation, act).map(Err);
+        self.0.origin.check("Group")?;
+        if !mode.is_async {
+            callbacks::refuse(self.0.number, operation)?;
         }
-        self.check(operation)?;
         let _turn = self.0.turn.enter(py, operation)?;
+        if mode.is_async {
+            let mut queue = self.0.queue.lock();
+            let queue = queue.as_mut().ok_or_else(|| self.closed())?;
+            let work = detach(py, || queue.submit(act));
+            let work = work.map_err(|error| self.failed(py, &error, operation))?;
+            return Ok(Err(NativeWork::new(work, operation, &self.0)));
+        }
         let outcome = signals::run(py, || {
             let mut queue = self.0.queue.lock();
             let queue = queue.as_mut()?;
@@ -142,23 +143,6 @@ impl NativeGroup {
             Some(Err(error)) => Err(self.failed(py, &error, operation)),
             None => Err(self.closed()),
         }
-    }
-
-    fn submit(
-        &self,
-        py: Python<'_>,
-        operation: &'static str,
-        act: impl FnOnce(&mut ProcessGroup) -> Result<Outcome, CollectiveError> + Send + 'static,
-    ) -> PyResult<NativeWork> {
-        let _turn = self.0.turn.enter(py, operation)?;
-        let mut queue = self.0.queue.lock();
-        let Some(queue) = queue.as_mut() else {
-            return Err(self.closed());
-        };
-        let work = detach(py, || queue.submit(act));
-        let work = work.map_err(|error| self.failed(py, &error, operation))?;
-        let Shared { rank, number, .. } = &*self.0;
-        Ok(NativeWork::new(work, operation, *rank, *number))
     }
 
     /// The handle for messages.

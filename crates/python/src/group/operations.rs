@@ -10,7 +10,7 @@ use rdzv_store::interruptible;
 
 use super::arguments::{Arrays, no_overlap, one_sided, reduce_op, rows, splits, tag_argument};
 use super::errors::of_group;
-use super::work::{IntoOutcome, Outcome, as_bytes, finish};
+use super::work::{Outcome, as_bytes, finish};
 use super::{NativeGroup, NativeWork, Shared, callbacks, rank_argument, signals};
 use crate::argument::Object;
 use crate::interrupt::{detach, is_to_end};
@@ -531,7 +531,7 @@ impl NativeGroup {
     }
 
     /// Sends or receives a message.
-    fn message<R: IntoOutcome>(
+    fn message<R: Into<Outcome> + Send + 'static>(
         &self,
         mode: Mode<'_>,
         operation: &'static str,
@@ -541,8 +541,7 @@ impl NativeGroup {
         let failed = |error: CollectiveError| self.failed(py, &error, operation);
         let work = begin(&self.messages(mode.limit.as_ref())?).map_err(failed)?;
         if mode.is_async {
-            let Shared { rank, number, .. } = *self.0;
-            return Ok(Err(NativeWork::new(work, operation, rank, number)));
+            return Ok(Err(NativeWork::new(work, operation, &self.0)));
         }
         callbacks::refuse(self.0.number, operation)?;
         finish(py, &work, &self.0.breaker)?.map(Ok).map_err(failed)

@@ -1,6 +1,6 @@
 //! Threads that call one group: one after another, in the order of their arrival.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::thread::{self, ThreadId};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -12,22 +12,12 @@ use crate::interrupt::{SLICE, detached, is_to_end};
 /// A lock that is given in the order in which it was asked for.
 #[derive(Default)]
 pub(super) struct Turn {
-    state: Mutex<State>,
+    /// The threads that have come, in their order. The first one has its turn.
+    threads: Mutex<VecDeque<ThreadId>>,
     moved: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    /// The number of the next thread that comes.
-    next: u64,
-    /// The number of the thread that has its turn.
-    serving: u64,
-    holder: Option<ThreadId>,
-    /// Numbers of threads that have gone before their turn.
-    gone: BTreeSet<u64>,
-}
-
-/// The turn of this thread, until it is dropped.
+/// The turn of this thread, or its place among those that wait, until it is dropped.
 pub(super) struct Held<'a>(&'a Turn);
 
 impl Turn {
@@ -37,58 +27,46 @@ impl Turn {
     ///
     /// `RuntimeError` if this thread has it already; what a signal handler raises.
     pub(super) fn enter(&self, py: Python<'_>, operation: &str) -> PyResult<Held<'_>> {
-        let mut state = self.state.lock();
-        let own = state.next;
-        if state.holder == Some(thread::current().id()) {
+        let own = thread::current().id();
+        let mut threads = self.threads.lock();
+        if threads.front() == Some(&own) {
             return Err(PyRuntimeError::new_err(format!(
                 "{operation}: called by a signal handler inside of an operation of the same group; call it afterwards"
             )));
         }
-        state.next += 1;
-        if state.serving == own {
-            state.holder = Some(thread::current().id());
-            return Ok(Held(self));
+        threads.push_back(own);
+        let is_first = threads.len() == 1;
+        drop(threads);
+        let held = Held(self);
+        if !is_first {
+            detached(py, || self.wait(own))?;
         }
-        drop(state);
-        let waited = detached(py, || self.wait(own));
-        waited.map(|()| Held(self)).inspect_err(|_| {
-            let mut state = self.state.lock();
-            state.gone.insert(own);
-            self.skip(&mut state);
-        })
+        Ok(held)
     }
 
-    /// Waits for the turn of a number, or until the call has to end.
-    fn wait(&self, own: u64) {
-        let mut state = self.state.lock();
-        while state.serving != own {
-            drop(self.moved.wait_timeout(state, SLICE));
+    /// Waits for the turn of a thread, or until the call has to end.
+    fn wait(&self, own: ThreadId) {
+        let mut threads = self.threads.lock();
+        while threads.front() != Some(&own) {
+            drop(self.moved.wait_timeout(threads, SLICE));
             // Signal handlers may call this group.
             if is_to_end() {
                 return;
             }
-            state = self.state.lock();
-        }
-        state.holder = Some(thread::current().id());
-    }
-
-    /// Passes over those that have gone.
-    fn skip(&self, state: &mut State) {
-        let State { serving, gone, .. } = state;
-        while gone.remove(serving) {
-            *serving += 1;
-        }
-        if state.serving != state.next {
-            self.moved.notify_all();
+            threads = self.threads.lock();
         }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.holder = None;
-        state.serving += 1;
-        self.0.skip(&mut state);
+        let own = thread::current().id();
+        let mut threads = self.0.threads.lock();
+        if let Some(place) = threads.iter().position(|thread| *thread == own) {
+            threads.remove(place);
+        }
+        if !threads.is_empty() {
+            self.0.moved.notify_all();
+        }
     }
 }

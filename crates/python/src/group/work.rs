@@ -8,6 +8,7 @@ use pyo3::types::PyByteArray;
 use rdzv_collective::{CollectiveError, Received, Work};
 use rdzv_store::Breaker;
 
+use super::Shared;
 use super::callbacks;
 use super::errors::of_group;
 use super::signals;
@@ -45,6 +46,22 @@ impl From<Vec<Memory>> for Outcome {
     }
 }
 
+impl From<Memory> for Outcome {
+    fn from(memory: Memory) -> Self {
+        vec![memory].into()
+    }
+}
+
+impl From<Received<Memory>> for Outcome {
+    fn from(received: Received<Memory>) -> Self {
+        Self {
+            memory: vec![received.buffer],
+            from: Some(received.from),
+            ..Self::default()
+        }
+    }
+}
+
 /// Work of any kind.
 pub(super) trait AnyWork: Send + Sync {
     fn is_done(&self) -> bool;
@@ -53,34 +70,7 @@ pub(super) trait AnyWork: Send + Sync {
     fn take(&self) -> Option<Result<Outcome, CollectiveError>>;
 }
 
-/// The result of the work of an operation, as an outcome.
-pub(super) trait IntoOutcome: Send + 'static {
-    fn into_outcome(self) -> Outcome;
-}
-
-impl IntoOutcome for Outcome {
-    fn into_outcome(self) -> Outcome {
-        self
-    }
-}
-
-impl IntoOutcome for Memory {
-    fn into_outcome(self) -> Outcome {
-        vec![self].into()
-    }
-}
-
-impl IntoOutcome for Received<Memory> {
-    fn into_outcome(self) -> Outcome {
-        Outcome {
-            memory: vec![self.buffer],
-            from: Some(self.from),
-            ..Outcome::default()
-        }
-    }
-}
-
-impl<R: IntoOutcome> AnyWork for Work<R> {
+impl<R: Into<Outcome> + Send + 'static> AnyWork for Work<R> {
     fn is_done(&self) -> bool {
         Self::is_done(self)
     }
@@ -94,7 +84,7 @@ impl<R: IntoOutcome> AnyWork for Work<R> {
     }
 
     fn take(&self) -> Option<Result<Outcome, CollectiveError>> {
-        Self::take(self).map(|result| result.map(R::into_outcome))
+        Self::take(self).map(|result| result.map(Into::into))
     }
 }
 
@@ -133,15 +123,14 @@ impl NativeWork {
     pub(super) fn new(
         work: impl AnyWork + 'static,
         operation: &'static str,
-        rank: u32,
-        group: u64,
+        group: &Shared,
     ) -> Self {
         Self {
             work: Box::new(work),
             ended: OnceLock::new(),
             operation,
-            rank,
-            group,
+            rank: group.rank,
+            group: group.number,
         }
     }
 

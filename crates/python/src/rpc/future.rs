@@ -11,9 +11,8 @@ use rdzv_lock::{Condvar, Mutex};
 use rdzv_rpc::{RpcError, RpcFuture as Call};
 
 use super::errors::of_rpc;
-use super::message::Reply;
+use super::message::{Content, Reply};
 use super::queue::Queue;
-use super::reference::{Content, incoming};
 use crate::argument::Object;
 use crate::handle::Own;
 use crate::interrupt::{detach, wait_in_slices};
@@ -176,7 +175,7 @@ impl RpcFuture {
         let result = self.pending()?.state.lock().result.take();
         match result {
             None => Ok(None),
-            Some(Ok(reply)) => incoming(py, reply).map(Some),
+            Some(Ok(reply)) => reply.into_content(py).map(Some),
             Some(Err(error)) => Err(of_rpc(py, &error)),
         }
     }

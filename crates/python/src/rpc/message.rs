@@ -1,7 +1,5 @@
 //! Messages: a pickle, the memory beside it, and the references in it.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -10,6 +8,7 @@ use rdzv_rpc::{Method, RRef, RpcError, Tensor, ValueMethod};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::reference::{Kept, RpcReference};
 use crate::memory::{Received, shared_bytes};
 
 /// Calls a function of Python by its name.
@@ -23,9 +22,6 @@ pub(super) const VALUE: ValueMethod<Kept, (), Reply> = ValueMethod::new("rdzv.py
 
 /// Longest pickle that travels in the body; longer ones travel beside it, as memory that is not copied.
 const LONGEST_BODY: usize = 32 << 10;
-
-/// An object that is kept for references.
-pub(super) struct Kept(pub(super) Py<PyAny>);
 
 /// The pickle of a message.
 #[derive(Clone, Serialize, Deserialize)]
@@ -53,16 +49,18 @@ pub(super) struct Reply {
     references: Vec<RRef<Kept>>,
 }
 
-/// The content of a message: pickle, memory, references.
-pub(super) type Parts<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RRef<Kept>>);
+/// The content of a message as Python has it: pickle, memory, references.
+pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
 
 impl Reply {
     /// A message of Python's.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],
-        references: Vec<RRef<Kept>>,
+        references: &[PyRef<'_, RpcReference>],
     ) -> PyResult<Self> {
+        let references = references.iter().map(|one| one.rref());
+        let references = references.collect::<PyResult<_>>()?;
         let bytes = body.as_bytes();
         let body = match bytes.len() <= LONGEST_BODY {
             true => Body::Here(Inline(Bytes::copy_from_slice(bytes))),
@@ -77,13 +75,14 @@ impl Reply {
     }
 
     /// The message as Python reads it.
-    pub(super) fn into_parts(self, py: Python<'_>) -> PyResult<Parts<'_>> {
+    pub(super) fn into_content(self, py: Python<'_>) -> PyResult<Content<'_>> {
         let body = match self.body {
             Body::Here(Inline(bytes)) => PyBytes::new(py, &bytes).into_any(),
             Body::Beside(tensor) => Bound::new(py, received(tensor)?)?.into_any(),
         };
         let parts = self.parts.into_iter().map(received);
-        Ok((body, parts.collect::<PyResult<_>>()?, self.references))
+        let references = self.references.into_iter().map(RpcReference::new);
+        Ok((body, parts.collect::<PyResult<_>>()?, references.collect()))
     }
 }
 
@@ -118,18 +117,5 @@ impl<'de> Deserialize<'de> for Inline {
             ));
         }
         Ok(Self(Bytes::copy_from_slice(bytes)))
-    }
-}
-
-/// Never sent: it stays where it is.
-impl From<Py<PyAny>> for Kept {
-    fn from(object: Py<PyAny>) -> Self {
-        Self(object)
-    }
-}
-
-impl Kept {
-    pub(super) fn object(self: &Arc<Self>, py: Python<'_>) -> Py<PyAny> {
-        self.0.clone_ref(py)
     }
 }

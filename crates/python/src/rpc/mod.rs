@@ -39,9 +39,9 @@ use tokio::sync::oneshot;
 
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
-use self::message::{CALL, Call, Kept, REMOTE, Reply, VALUE};
+use self::message::{CALL, Call, Content, REMOTE, Reply, VALUE};
 use self::queue::Queue;
-use self::reference::{Content, RpcReference, incoming, outgoing};
+use self::reference::{Kept, RpcReference};
 use self::request::{Arrived, Caller, RpcRequest};
 use crate::argument::Object;
 use crate::handle::{Ending, Handle};
@@ -80,9 +80,7 @@ struct Inner {
 
 /// An agent. Errors are those of `rdzv.rpc._errors`.
 #[pyclass(frozen, name = "RpcAgent", module = "rdzv._rdzv")]
-pub(crate) struct AgentObject {
-    handle: Handle<Arc<Inner>>,
-}
+pub(crate) struct AgentObject(Handle<Arc<Inner>>);
 
 /// A worker, as Python names it.
 #[derive(FromPyObject)]
@@ -118,12 +116,7 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
     };
     // What is not taken fails by being dropped.
     let push = |jobs: &Queue<Arrived>, context, call, value, caller| {
-        drop(jobs.push(Arrived {
-            context,
-            call,
-            value,
-            caller,
-        }));
+        drop(jobs.push(Arrived::new(context, call, value, caller)));
     };
     let call = move |context: CallContext, call: Call, responder: Responder<Reply>| {
         push(&calls, context, Some(call), None, Caller::Call(responder));
@@ -169,7 +162,7 @@ impl Asked<'_> {
     fn outgoing(self) -> PyResult<Outgoing> {
         let Self(to, function, body, parts, references, timeout, request) = self;
         let timeout = call_timeout(timeout.as_ref())?;
-        let content = outgoing(&body, &parts, &references)?;
+        let content = Reply::new(&body, &parts, &references)?;
         Ok(Outgoing {
             to,
             call: Call { function, content },
@@ -277,28 +270,26 @@ impl AgentObject {
             room: Arc::default(),
             _ending: Ending::of(inner, Inner::stop),
         });
-        Ok(Self {
-            handle: Handle::new("RPC agent", inner),
-        })
+        Ok(Self(Handle::new("RPC agent", inner)))
     }
 
     /// Waits for a call of another worker. None: the agent has stopped. The second value says that no other thread
     /// waits.
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
-        let jobs = Arc::clone(&self.handle.get()?.jobs);
+        let jobs = Arc::clone(&self.0.get()?.jobs);
         let next = jobs.next(py)?;
-        Ok(next.map(|(arrived, last)| (RpcRequest::new(py, arrived), last)))
+        Ok(next.map(|(arrived, last)| (RpcRequest::new(arrived), last)))
     }
 
     /// Waits for a future that is done.
     fn next_done(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, bool)>> {
-        let done = Arc::clone(&self.handle.get()?.done);
+        let done = Arc::clone(&self.0.get()?.done);
         done.next(py)
     }
 
     /// Ends the waits of the threads.
     fn close_queues(&self) -> PyResult<()> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         inner.jobs.close();
         inner.done.close();
         Ok(())
@@ -307,24 +298,23 @@ impl AgentObject {
     /// Calls a function, and waits for its result.
     #[pyo3(signature = (*call))]
     fn call_sync<'py>(&self, py: Python<'py>, call: Asked<'py>) -> PyResult<Content<'py>> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let result = detached(py, || {
             let result = wait_for_call(inner.begin(&outgoing)?);
             inner.room.notify();
             result
         })?;
-        match result {
-            Some(Ok(reply)) => incoming(py, reply),
-            Some(Err(error)) => Err(of_rpc(py, &error)),
-            None => Err(of_rpc(py, &given_up())),
+        match result.unwrap_or_else(|| Err(given_up())) {
+            Ok(reply) => reply.into_content(py),
+            Err(error) => Err(of_rpc(py, &error)),
         }
     }
 
     /// Calls a function.
     #[pyo3(signature = (*call))]
     fn call_async(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcFuture> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let begun = detached(py, || inner.begin(&outgoing))?;
         let begun = begun.ok_or_else(|| of_rpc(py, &given_up()))?;
@@ -334,7 +324,7 @@ impl AgentObject {
     /// Has a function called, and its result kept.
     #[pyo3(signature = (*call))]
     fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let outgoing = call.outgoing()?;
         let options = CallOptions::new().timeout(outgoing.timeout);
         let made = detached(py, || {
@@ -348,8 +338,8 @@ impl AgentObject {
 
     /// A reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
-        let inner = self.handle.get()?;
-        let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept::from(value));
+        let inner = self.0.get()?;
+        let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept(value));
         made.map(RpcReference::new)
             .map_err(|error| of_rpc(py, &error))
     }
@@ -361,7 +351,7 @@ impl AgentObject {
         timeout: Option<Object<'_>>,
         request: Option<PyRef<'_, RpcRequest>>,
     ) -> PyResult<RpcFuture> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let (rref, timeout) = (reference.rref()?, call_timeout(timeout)?);
         let context = request.as_ref().map(|request| request.context());
         let call = inside(context, || rref.rpc_async(VALUE, &(), timeout));
@@ -371,13 +361,13 @@ impl AgentObject {
     /// Name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
-        let me = self.handle.get()?;
+        let me = self.0.get()?;
         Ok(named(me.agent.me()))
     }
 
     /// Name and id of a worker.
     fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
-        let found = self.handle.get()?.agent.worker(which.destination());
+        let found = self.0.get()?.agent.worker(which.destination());
         found
             .map(|worker| named(&worker))
             .map_err(|error| of_rpc(py, &error))
@@ -385,26 +375,20 @@ impl AgentObject {
 
     /// Names and ids of all workers, by id.
     fn workers(&self) -> PyResult<Vec<(String, u32)>> {
-        Ok(self
-            .handle
-            .get()?
-            .agent
-            .workers()
-            .iter()
-            .map(named)
-            .collect())
+        let inner = self.0.get()?;
+        Ok(inner.agent.workers().iter().map(named).collect())
     }
 
     /// `True` if no worker joins or leaves the group.
     #[getter]
     fn is_static(&self) -> PyResult<bool> {
-        Ok(self.handle.get()?.agent.is_static_group())
+        Ok(self.0.get()?.agent.is_static_group())
     }
 
     /// Seconds that calls may take which do not say so themselves; infinity for no limit.
     #[getter]
     fn timeout(&self) -> PyResult<f64> {
-        Ok(match self.handle.get()?.agent.timeout() {
+        Ok(match self.0.get()?.agent.timeout() {
             Timeout::After(time) => time.as_secs_f64(),
             _ => f64::INFINITY,
         })
@@ -412,13 +396,13 @@ impl AgentObject {
 
     fn set_timeout(&self, py: Python<'_>, timeout: Object<'_>) -> PyResult<()> {
         let timeout = call_timeout(Some(timeout))?;
-        let set = self.handle.get()?.agent.set_timeout(timeout);
+        let set = self.0.get()?.agent.set_timeout(timeout);
         set.map_err(|error| of_rpc(py, &error))
     }
 
     /// Counters, and the connections.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let traffic = detach(py, || inner.agent.traffic());
         let references = inner.agent.references();
         let dict = PyDict::new(py);
@@ -451,7 +435,7 @@ impl AgentObject {
     /// signal can end the wait; the agent is stopped then.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
-        let inner = self.handle.get()?;
+        let inner = self.0.get()?;
         let ends = Arc::clone(&inner);
         let ended = on_thread(py, "rdzv-shutdown", move || match graceful {
             true => ends.agent.shutdown(within),
@@ -461,7 +445,7 @@ impl AgentObject {
             }
         });
         detach(py, || inner.stop());
-        drop(self.handle.close(py));
+        drop(self.0.close(py));
         match ended? {
             Some(Err(error)) => Err(of_rpc(py, &error)),
             _ => Ok(()),
@@ -479,32 +463,28 @@ fn given_up() -> RpcError {
 
 /// Memory that calls carry to other workers of the host without copying it.
 #[pyclass(frozen, name = "RpcArena", module = "rdzv._rdzv")]
-pub(crate) struct ArenaObject {
-    handle: Handle<Arena>,
-}
+pub(crate) struct ArenaObject(Handle<Arena>);
 
 #[pymethods]
 impl ArenaObject {
     #[new]
     fn new(bytes: usize) -> PyResult<Self> {
         let arena = Arena::new(bytes).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self {
-            handle: Handle::new("Arena", arena),
-        })
+        Ok(Self(Handle::new("Arena", arena)))
     }
 
     #[getter]
     fn free(&self) -> PyResult<usize> {
-        Ok(self.handle.get()?.free())
+        Ok(self.0.get()?.free())
     }
 
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
-        Ok(self.handle.get()?.capacity())
+        Ok(self.0.get()?.capacity())
     }
 
     /// A block of this many bytes; None if the arena has no room for it.
     fn allocate(&self, bytes: usize) -> PyResult<Option<ArenaBlock>> {
-        Ok(self.handle.get()?.allocate(bytes).map(ArenaBlock::new))
+        Ok(self.0.get()?.allocate(bytes).map(ArenaBlock::new))
     }
 }

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use rdzv_rpc::{RRef, RpcErrorKind, Timeout};
 
 use super::errors::of_rpc;
-use super::message::{Kept, Reply};
 use super::{call_timeout, given_up, named};
 use crate::argument::Object;
 use crate::handle::Own;
 use crate::interrupt::wait_in_slices;
-use crate::memory::Received;
 use crate::timeout::FOREVER;
+
+/// An object that is kept for references. Never sent: it stays where it is.
+pub(super) struct Kept(pub(super) Py<PyAny>);
 
 /// The native half of a reference.
 #[pyclass(frozen, name = "RpcReference", module = "rdzv._rdzv")]
@@ -27,26 +27,6 @@ impl RpcReference {
     pub(super) fn rref(&self) -> PyResult<RRef<Kept>> {
         self.0.get("RRef").cloned()
     }
-}
-
-/// The content of a message as Python has it: pickle, memory, references.
-pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
-
-/// A message of Python's.
-pub(super) fn outgoing(
-    body: &Bound<'_, PyBytes>,
-    parts: &[Bound<'_, PyAny>],
-    references: &[PyRef<'_, RpcReference>],
-) -> PyResult<Reply> {
-    let references = references.iter().map(|one| one.rref());
-    Reply::new(body, parts, references.collect::<PyResult<_>>()?)
-}
-
-/// A message for Python.
-pub(super) fn incoming(py: Python<'_>, reply: Reply) -> PyResult<Content<'_>> {
-    let (body, parts, references) = reply.into_parts(py)?;
-    let references = references.into_iter().map(RpcReference::new);
-    Ok((body, parts, references.collect()))
 }
 
 #[pymethods]
@@ -88,10 +68,9 @@ impl RpcReference {
                 found => Some(found),
             }
         })?;
-        match found.or(late) {
-            Some(Ok(value)) => Ok(value.object(py)),
-            Some(Err(error)) => Err(of_rpc(py, &error)),
-            None => Err(of_rpc(py, &given_up())),
+        match found.or(late).unwrap_or_else(|| Err(given_up())) {
+            Ok(value) => Ok(value.0.clone_ref(py)),
+            Err(error) => Err(of_rpc(py, &error)),
         }
     }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyBytes;
 use rdzv_lock::Mutex;
 use rdzv_rpc::{CallContext, RemoteError, Responder};
 use tokio::sync::oneshot::Sender;
 
 use super::errors::{failure, kept_failure};
-use super::message::{Call, Kept, Reply};
+use super::message::{Call, Content, Reply};
 use super::named;
-use super::reference::{Content, RpcReference, incoming, outgoing};
+use super::reference::{Kept, RpcReference};
 use crate::handle::Own;
 use crate::interrupt::detach;
 
@@ -23,55 +23,54 @@ pub(super) enum Caller {
     Send(Sender<Result<Reply, RemoteError>>),
 }
 
-/// A call on its way to a thread of Python's.
+/// A call that has come. Dropped without an answer, it fails.
 pub(super) struct Arrived {
-    pub(super) context: CallContext,
-    /// `None` for a value that is to be sent.
-    pub(super) call: Option<Call>,
-    pub(super) value: Option<Arc<Kept>>,
-    pub(super) caller: Caller,
-}
-
-/// A call of another worker. Dropped without an answer, it fails; in a forked child it is left alone.
-#[pyclass(frozen, name = "RpcRequest", module = "rdzv._rdzv")]
-pub(crate) struct RpcRequest {
-    /// The name of the function; empty for a value that is to be sent.
-    #[pyo3(get)]
-    function: Py<PyString>,
-    /// The connection is the parent's, and it answers.
-    own: Own<Request>,
-}
-
-struct Request {
     context: CallContext,
+    /// The name of the function; empty for a value that is to be sent.
+    function: String,
+    /// Until it is taken; `None` for a value that is to be sent.
     content: Mutex<Option<Reply>>,
     value: Option<Arc<Kept>>,
+    /// Until it is answered.
     caller: Mutex<Option<Caller>>,
 }
 
-impl RpcRequest {
-    pub(super) fn new(py: Python<'_>, arrived: Arrived) -> Self {
-        let (function, content) = match arrived.call {
+impl Arrived {
+    pub(super) fn new(
+        context: CallContext,
+        call: Option<Call>,
+        value: Option<Arc<Kept>>,
+        caller: Caller,
+    ) -> Self {
+        let (function, content) = match call {
             Some(Call { function, content }) => (function, Some(content)),
             None => Default::default(),
         };
         Self {
-            function: PyString::new(py, &function).unbind(),
-            own: Own::new(Request {
-                context: arrived.context,
-                content: Mutex::new(content),
-                value: arrived.value,
-                caller: Mutex::new(Some(arrived.caller)),
-            }),
+            context,
+            function,
+            content: Mutex::new(content),
+            value,
+            caller: Mutex::new(Some(caller)),
         }
+    }
+}
+
+/// A call of another worker. In a forked child it is left alone: the connection is the parent's, and it answers.
+#[pyclass(frozen, name = "RpcRequest", module = "rdzv._rdzv")]
+pub(crate) struct RpcRequest(Own<Arrived>);
+
+impl RpcRequest {
+    pub(super) fn new(arrived: Arrived) -> Self {
+        Self(Own::new(arrived))
     }
 
     pub(super) fn context(&self) -> &CallContext {
-        &self.own.context
+        &self.0.context
     }
 
     fn answer(&self, answer: impl FnOnce(Caller) -> PyResult<()>) -> PyResult<()> {
-        let caller = self.own.get("call")?.caller.lock().take();
+        let caller = self.0.get("call")?.caller.lock().take();
         match caller {
             Some(caller) => answer(caller),
             None => Err(PyRuntimeError::new_err("the call was answered before")),
@@ -85,34 +84,40 @@ fn other() -> PyErr {
 
 #[pymethods]
 impl RpcRequest {
+    /// The name of the function; empty for a value that is to be sent.
+    #[getter]
+    fn function(&self) -> &str {
+        &self.0.function
+    }
+
     /// Name and id of the caller.
     #[getter]
     fn caller(&self) -> (String, u32) {
-        named(self.own.context.caller())
+        named(self.0.context.caller())
     }
 
     /// Whether nobody waits for the result any more.
     #[getter]
     fn is_cancelled(&self) -> bool {
-        self.own.context.cancellation().is_cancelled()
+        self.0.context.cancellation().is_cancelled()
     }
 
     /// Whether the result is to be kept.
     #[getter]
     fn keeps(&self) -> bool {
-        matches!(&*self.own.caller.lock(), Some(Caller::Keep(_)))
+        matches!(&*self.0.caller.lock(), Some(Caller::Keep(_)))
     }
 
     /// Whether a copy of `value` is to be sent.
     #[getter]
     fn sends(&self) -> bool {
-        self.own.value.is_some()
+        self.0.value.is_some()
     }
 
     /// Pickle, memory and references; can be taken once.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Content<'py>> {
-        match self.own.content.lock().take() {
-            Some(content) => incoming(py, content),
+        match self.0.content.lock().take() {
+            Some(content) => content.into_content(py),
             None => Err(PyRuntimeError::new_err(
                 "the call has no content, or it was taken",
             )),
@@ -122,7 +127,7 @@ impl RpcRequest {
     /// The value that is to be sent.
     #[getter]
     fn value(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.own.value.as_ref().map(|value| value.object(py))
+        self.0.value.as_ref().map(|value| value.0.clone_ref(py))
     }
 
     fn reply(
@@ -132,7 +137,7 @@ impl RpcRequest {
         parts: Vec<Bound<'_, PyAny>>,
         references: Vec<PyRef<'_, RpcReference>>,
     ) -> PyResult<()> {
-        let reply = outgoing(body, &parts, &references)?;
+        let reply = Reply::new(body, &parts, &references)?;
         self.answer(|caller| {
             match caller {
                 Caller::Call(responder) => detach(py, || responder.respond(Ok(reply))),
@@ -145,7 +150,7 @@ impl RpcRequest {
 
     /// Ends the connection of the caller.
     fn hang_up(&self, py: Python<'_>, reason: &str) {
-        detach(py, || self.own.context.hang_up(reason));
+        detach(py, || self.0.context.hang_up(reason));
     }
 
     /// Keeps the result.

@@ -15,7 +15,6 @@ use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use rdzv_store::{Store, StoreError, address_for_others, address_towards, interrupt};
 
 use super::{Kind, StoreObject};
@@ -216,10 +215,6 @@ impl ForeignStore {
     }
 }
 
-fn copied(bytes: PyBackedBytes) -> Bytes {
-    Bytes::copy_from_slice(&bytes)
-}
-
 /// The host that a store of torch's is at, as it was given; of one with a prefix that of the store below.
 fn host_of(object: Object<'_>) -> PyResult<String> {
     match object.getattr_opt("underlying_store")? {
@@ -239,7 +234,7 @@ impl Store for ForeignStore {
 
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         self.wait_for("get", &[key], timeout)?;
-        self.ask("get", key, (key,)).map(copied)
+        self.ask("get", key, (key,))
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
@@ -258,7 +253,6 @@ impl Store for ForeignStore {
         };
         let (expected, desired) = (text(expected)?, text(desired)?);
         self.ask("compare_set", key, (key, expected, desired))
-            .map(copied)
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
@@ -287,8 +281,7 @@ impl Store for ForeignStore {
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         self.wait_for("get", keys, None)?;
-        let values: Vec<PyBackedBytes> = self.ask("multi_get", &keys.join(", "), (keys,))?;
-        Ok(values.into_iter().map(copied).collect())
+        self.ask("multi_get", &keys.join(", "), (keys,))
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
@@ -310,7 +303,7 @@ impl Store for ForeignStore {
             // The question before it spares an exception in torch, which could swallow that of a
             // signal.
             if !block || self.queue_len(key)? > 0 {
-                match self.ask("queue_pop", key, (key, false)).map(copied) {
+                match self.ask("queue_pop", key, (key, false)) {
                     // Somebody else was faster.
                     Err(StoreError::QueueEmpty { .. }) if block => {}
                     popped => return popped,

@@ -71,10 +71,10 @@ impl TcpStoreObject {
             timeout,
             wait_for_server: wait,
             credentials: credentials(token, tls)?,
-            ..TcpStoreOptions::new(host.clone(), port)
+            ..TcpStoreOptions::new(host, port)
         };
         let store = connected(py, move || TcpStore::connect(options))?;
-        Ok(client(store, host, port))
+        Ok(client(store))
     }
 }
 
@@ -166,21 +166,20 @@ impl PrefixStoreObject {
     #[new]
     fn new(prefix: String, store: &Bound<'_, StoreObject>) -> PyResult<PyClassInitializer<Self>> {
         let inner = store.get().open()?;
-        let over: Arc<dyn Store> = Arc::new(PrefixStore::new(prefix.clone(), inner));
+        let over = Arc::new(PrefixStore::new(prefix.clone(), inner));
         let prefix_name = prefix.clone();
-        let mut object = StoreObject::new(over, Kind::Prefix { prefix });
-        object.under = Some(store.clone().unbind());
-        Ok(PyClassInitializer::from(object).add_subclass(Self { prefix_name }))
+        let under = store.clone().unbind();
+        let kind = Kind::Prefix { prefix, under };
+        Ok(initializer(over, kind, Self { prefix_name }))
     }
 
     /// The store below: a ``Store``.
     #[getter]
     fn underlying_store(slf: PyRef<'_, Self>) -> Option<Py<StoreObject>> {
-        let py = slf.py();
-        slf.as_super()
-            .under
-            .as_ref()
-            .map(|under| under.clone_ref(py))
+        match &slf.as_super().kind {
+            Kind::Prefix { under, .. } => Some(under.clone_ref(slf.py())),
+            _ => None,
+        }
     }
 }
 
@@ -191,18 +190,15 @@ impl PrefixStoreObject {
     }
 }
 
-fn client(store: TcpStore, host: String, port: u16) -> PyClassInitializer<TcpStoreObject> {
+fn client(store: TcpStore) -> PyClassInitializer<TcpStoreObject> {
     let store = Arc::new(store);
-    let tcp = Arc::downgrade(&store);
+    let (host, port) = (store.host().to_owned(), store.port());
     let kind = Kind::Tcp {
         host: host.clone(),
         port,
+        client: Arc::downgrade(&store),
     };
-    let object = StoreObject {
-        tcp,
-        ..StoreObject::new(store, kind)
-    };
-    PyClassInitializer::from(object).add_subclass(TcpStoreObject { host, port })
+    initializer(store, kind, TcpStoreObject { host, port })
 }
 
 fn file(
@@ -220,10 +216,7 @@ fn file(
 /// The object for a store that a URL has led to.
 pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny>> {
     let store = match (store as Box<dyn Any>).downcast::<TcpStore>() {
-        Ok(tcp) => {
-            let (host, port) = (tcp.host().to_owned(), tcp.port());
-            return any(py, client(*tcp, host, port));
-        }
+        Ok(tcp) => return any(py, client(*tcp)),
         Err(other) => other,
     };
     let store = store.downcast::<FileStore>().map_err(|_| {
@@ -269,22 +262,22 @@ fn connected(
 pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
     let py = store.py();
     let object = store.get();
-    let kind = object.kind.clone();
-    if let (Kind::Prefix { prefix }, Some(under)) = (&kind, &object.under) {
-        object.open()?;
+    let inner = object.open()?;
+    if let Kind::Prefix { prefix, under } = &object.kind {
         let under = clone(under.bind(py))?;
         let under = under.bind(py).cast::<StoreObject>()?;
         return Ok(PrefixStoreObject::over(under, prefix.clone())?.into_any());
     }
-    let inner = object.open()?;
-    if let (Kind::Tcp { host, port }, Some(tcp)) = (&kind, object.tcp.upgrade()) {
-        let made = connected(py, move || tcp.reconnected())?;
-        return any(py, client(made, host.clone(), *port));
+    if let Kind::Tcp { client: tcp, .. } = &object.kind
+        && let Some(tcp) = tcp.upgrade()
+    {
+        return any(py, client(connected(py, move || tcp.reconnected())?));
     }
     let made: Arc<dyn Store> = Arc::from(store_call(py, || inner.try_clone())?);
-    match kind {
-        Kind::File { path, world_size } => any(py, file(made, path, world_size)),
-        Kind::Hash => any(py, initializer(made, kind, HashStoreObject {})),
-        _ => any(py, StoreObject::new(made, kind)),
+    match &object.kind {
+        Kind::File { path, world_size } => any(py, file(made, path.clone(), *world_size)),
+        Kind::Hash => any(py, initializer(made, Kind::Hash, HashStoreObject {})),
+        Kind::Foreign { of } => any(py, StoreObject::new(made, Kind::Foreign { of: of.clone() })),
+        _ => any(py, StoreObject::new(made, Kind::Round)),
     }
 }

@@ -15,9 +15,10 @@ mod waits;
 
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::PyString;
 use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{Object, integer, keys, value};
@@ -37,11 +38,13 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// The class of a store, and what it was made of.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Kind {
     Tcp {
         host: String,
         port: u16,
+        /// The store itself.
+        client: Weak<TcpStore>,
     },
     File {
         path: String,
@@ -50,6 +53,8 @@ pub(crate) enum Kind {
     Hash,
     Prefix {
         prefix: String,
+        /// The store below.
+        under: Py<StoreObject>,
     },
     Foreign {
         of: String,
@@ -91,10 +96,6 @@ impl Kind {
 pub(crate) struct StoreObject {
     handle: Handle<Arc<dyn Store>>,
     kind: Kind,
-    /// The store that a prefix store stands on.
-    under: Option<Py<StoreObject>>,
-    /// The store itself, if it is a client of a server.
-    tcp: Weak<TcpStore>,
 }
 
 impl StoreObject {
@@ -102,8 +103,6 @@ impl StoreObject {
         Self {
             handle: Handle::new(kind.name(), store),
             kind,
-            under: None,
-            tcp: Weak::new(),
         }
     }
 
@@ -115,7 +114,7 @@ impl StoreObject {
 
     /// The store, unless it, or the one that it stands on, is closed or of another process.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
-        if let Some(under) = &self.under {
+        if let Kind::Prefix { under, .. } = &self.kind {
             under.get().open()?;
         }
         self.handle.get()
@@ -125,7 +124,7 @@ impl StoreObject {
     fn value<'a>(&self, name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
         let value = value(name, object)?;
         let mut base = self;
-        while let Some(under) = &base.under {
+        while let Kind::Prefix { under, .. } = &base.kind {
             base = under.get();
         }
         let most = Limits::default().max_value_bytes;
@@ -140,13 +139,14 @@ impl StoreObject {
 
     /// The client of a server that this store is, or stands on, and the keys as that one knows them.
     fn below(&self, keys: &[String]) -> Option<(Arc<TcpStore>, Vec<String>)> {
-        match (&self.kind, &self.under) {
-            (Kind::Prefix { prefix }, Some(under)) => {
+        match &self.kind {
+            Kind::Prefix { prefix, under } => {
                 let joined: Vec<String> =
                     keys.iter().map(|key| format!("{prefix}/{key}")).collect();
                 under.get().below(&joined)
             }
-            _ => Some((self.tcp.upgrade()?, keys.to_vec())),
+            Kind::Tcp { client, .. } => Some((client.upgrade()?, keys.to_vec())),
+            _ => None,
         }
     }
 
@@ -209,15 +209,9 @@ impl StoreObject {
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
     ///     b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
-    fn get<'py>(
-        &self,
-        py: Python<'py>,
-        key: &str,
-        timeout: Option<Object<'_>>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn get(&self, py: Python<'_>, key: &str, timeout: Option<Object<'_>>) -> PyResult<Bytes> {
         let within = self::timeout("timeout", timeout)?;
-        let value = self.call(py, |store| store.get_within(key, within))?;
-        Ok(PyBytes::new(py, &value))
+        self.call(py, |store| store.get_within(key, within))
     }
 
     /// Adds to the decimal number under a key, and returns the sum. A key that is absent counts as 0.
@@ -277,17 +271,16 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().compare_set("leader", "", "me")
     ///     b'me'
-    fn compare_set<'py>(
+    fn compare_set(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         key: &str,
         expected: Object<'_>,
         desired: Object<'_>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    ) -> PyResult<Bytes> {
         let expected = self.value("expected", expected)?;
         let desired = self.value("desired", desired)?;
-        let held = self.call(py, |store| store.compare_set(key, expected, desired))?;
-        Ok(PyBytes::new(py, &held))
+        self.call(py, |store| store.compare_set(key, expected, desired))
     }
 
     /// Tells whether all keys are there. Never waits for one.
@@ -380,14 +373,9 @@ impl StoreObject {
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
     ///     [b'2', b'1']
-    fn multi_get<'py>(
-        &self,
-        py: Python<'py>,
-        keys: Object<'_>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn multi_get(&self, py: Python<'_>, keys: Object<'_>) -> PyResult<Vec<Bytes>> {
         let keys = self::keys("keys", keys)?;
-        let values = self.call(py, |store| store.multi_get(&borrowed(&keys)))?;
-        Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
+        self.call(py, |store| store.multi_get(&borrowed(&keys)))
     }
 
     /// Stores several values.
@@ -465,14 +453,8 @@ impl StoreObject {
     ///     >>> store = rdzv.HashStore(); store.queue_push("work", b"item"); store.queue_pop("work")
     ///     b'item'
     #[pyo3(signature = (key, block=true))]
-    fn queue_pop<'py>(
-        &self,
-        py: Python<'py>,
-        key: &str,
-        block: bool,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let item = self.call(py, |store| store.queue_pop(key, block))?;
-        Ok(PyBytes::new(py, &item))
+    fn queue_pop(&self, py: Python<'_>, key: &str, block: bool) -> PyResult<Bytes> {
+        self.call(py, |store| store.queue_pop(key, block))
     }
 
     /// Returns the number of items in a queue.
@@ -590,7 +572,9 @@ impl StoreObject {
         if let Some(store) = self.handle.close(py) {
             detach(py, || {
                 // A prefix store has the connection of another one, which goes on.
-                if let (Some(breaker), None) = (store.breaker(), &self.under) {
+                if !matches!(self.kind, Kind::Prefix { .. })
+                    && let Some(breaker) = store.breaker()
+                {
                     breaker();
                 }
                 drop(store);
@@ -623,12 +607,7 @@ impl StoreObject {
         key: &Bound<'py, PyString>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        coroutine(
-            slf,
-            "value",
-            PyList::new(slf.py(), [key])?.as_any(),
-            timeout,
-        )
+        coroutine(slf, "value", [key], timeout)
     }
 
     /// Waits in a coroutine until all keys are there, without blocking the event loop.
@@ -682,7 +661,7 @@ impl StoreObject {
         slf: &Bound<'py, Self>,
         key: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        coroutine(slf, "item", PyList::new(slf.py(), [key])?.as_any(), None)
+        coroutine(slf, "item", [key], None)
     }
 
     /// Begins a wait of a coroutine. `done` gets a value and an exception, on another thread.
@@ -746,16 +725,13 @@ impl StoreObject {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(match &self.kind {
-            Kind::Tcp { host, port } => format!("TCPStore({}, {port})", quoted(py, host)?),
+            Kind::Tcp { host, port, .. } => format!("TCPStore({}, {port})", quoted(py, host)?),
             Kind::File { path, world_size } => {
                 format!("FileStore({}, {world_size})", quoted(py, path)?)
             }
             Kind::Hash => "HashStore()".to_owned(),
-            Kind::Prefix { prefix } => {
-                let under = match &self.under {
-                    Some(under) => under.get().__repr__(py)?,
-                    None => "a store".to_owned(),
-                };
+            Kind::Prefix { prefix, under } => {
+                let under = under.get().__repr__(py)?;
                 format!("PrefixStore({}, {under})", quoted(py, prefix)?)
             }
             Kind::Foreign { of } => format!("Store.of({of})"),
@@ -768,7 +744,7 @@ impl StoreObject {
 fn coroutine<'py>(
     store: &Bound<'py, StoreObject>,
     wanted: &str,
-    keys: &Bound<'py, PyAny>,
+    keys: impl IntoPyObject<'py>,
     timeout: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let waits = store.py().import("rdzv._waits")?;

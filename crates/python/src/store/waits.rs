@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use rdzv_event::{Mailbox, Sender, mailbox, poll};
 use rdzv_lock::Mutex;
 use rdzv_store::{PendingWait, Store, StoreError, TcpStore, interruptible};
@@ -56,6 +56,21 @@ pub(super) struct Request {
     pub(super) timeout: Duration,
     /// Called once, with the value (or None) and the exception (or None), on the waiting thread.
     pub(super) done: Py<PyAny>,
+}
+
+impl Request {
+    /// Takes the wanted thing from `store`, where the keys are `keys`. Waits for it for up to `timeout`; `None` does
+    /// not wait.
+    fn take(&self, store: &dyn Store, keys: &[String], timeout: Option<Duration>) -> Outcome {
+        let keys = borrowed(keys);
+        let key = keys.first().copied().unwrap_or_default();
+        let within = Some(timeout.unwrap_or_default());
+        match self.wanted {
+            Wanted::Value => store.get_within(key, within).map(Some),
+            Wanted::Keys => store.wait(&keys, within).map(|()| None),
+            Wanted::Item => store.queue_pop(key, timeout.is_some()).map(Some),
+        }
+    }
 }
 
 /// Begins a wait; the number is for [`cancel`].
@@ -117,7 +132,7 @@ struct Blocked {
 }
 
 /// The result of a wait.
-type Outcome = Result<Option<bytes::Bytes>, StoreError>;
+type Outcome = Result<Option<Bytes>, StoreError>;
 
 fn run(mailbox: &Mailbox<Command>) {
     let mut all: Vec<Going> = Vec::new();
@@ -181,7 +196,9 @@ impl Blocked {
             .name("rdzv-wait".to_owned())
             .spawn(move || {
                 IS_CANCELLED.set(Some(flag));
-                let outcome = interruptible(is_cancelled_here, || block(&request));
+                let timeout = Some(request.timeout);
+                let take = || request.take(&*request.store, &request.keys, timeout);
+                let outcome = interruptible(is_cancelled_here, take);
                 tell(request.done, outcome);
             });
         match thread {
@@ -216,20 +233,6 @@ fn is_cancelled_here() -> bool {
         flag.as_ref()
             .is_some_and(|flag| flag.load(Ordering::Acquire))
     })
-}
-
-/// Waits on this thread.
-fn block(request: &Request) -> Outcome {
-    let keys = borrowed(&request.keys);
-    let (key, timeout) = (
-        keys.first().copied().unwrap_or_default(),
-        Some(request.timeout),
-    );
-    match request.wanted {
-        Wanted::Value => request.store.get_within(key, timeout).map(Some),
-        Wanted::Keys => request.store.wait(&keys, timeout).map(|()| None),
-        Wanted::Item => request.store.queue_pop(key, true).map(Some),
-    }
 }
 
 impl Going {
@@ -272,14 +275,12 @@ impl Going {
             Ok(connection) => connection,
             Err(error) => return tell_and_end(request.done, Err(error)),
         };
-        let keys = match &request.below {
-            Some((_, keys)) => keys,
-            None => &request.keys,
-        };
-        if let Some(outcome) = attempt(&connection, request.wanted, keys) {
-            return tell_and_end(request.done, outcome);
+        let (_, keys) = request.below.as_ref()?;
+        match request.take(&connection, keys, None) {
+            // Another client was faster: the key is gone again, or the item.
+            Err(StoreError::WaitTimeout { .. } | StoreError::QueueEmpty { .. }) => {}
+            outcome => return tell_and_end(request.done, outcome),
         }
-        // Somebody was faster: the key is gone again, or the item.
         let left = request.timeout.saturating_sub(self.started.elapsed());
         let begun = PendingWait::on(connection, &borrowed(keys), Some(left));
         Self::of(self.number, request, self.started, begun)
@@ -290,10 +291,7 @@ impl Going {
 fn tell(done: Py<PyAny>, outcome: Outcome) {
     attached(|py| {
         let called = match outcome {
-            Ok(value) => {
-                let value = value.map(|value| PyBytes::new(py, &value));
-                done.call1(py, (value, py.None()))
-            }
+            Ok(value) => done.call1(py, (value, py.None())),
             Err(error) => done.call1(py, (py.None(), of_store(py, &error))),
         };
         if let Err(error) = called {
@@ -307,28 +305,4 @@ fn tell(done: Py<PyAny>, outcome: Outcome) {
 fn tell_and_end<T>(done: Py<PyAny>, outcome: Outcome) -> Option<T> {
     tell(done, outcome);
     None
-}
-
-/// Takes what is wanted, if it is there. Does not wait.
-fn attempt(store: &dyn Store, wanted: Wanted, keys: &[String]) -> Option<Outcome> {
-    let keys = borrowed(keys);
-    let key = keys.first().copied().unwrap_or_default();
-    if wanted == Wanted::Item {
-        return match store.queue_pop(key, false) {
-            Err(StoreError::QueueEmpty { .. }) => None,
-            popped => Some(popped.map(Some)),
-        };
-    }
-    match store.check(&keys) {
-        Ok(true) => {}
-        Ok(false) => return None,
-        Err(error) => return Some(Err(error)),
-    }
-    if wanted == Wanted::Keys {
-        return Some(Ok(None));
-    }
-    match store.get_within(key, Some(Duration::ZERO)) {
-        Err(StoreError::WaitTimeout { .. }) => None,
-        got => Some(got.map(Some)),
-    }
 }

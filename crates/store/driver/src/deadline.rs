@@ -45,6 +45,12 @@ impl Deadline {
 #[derive(Debug)]
 pub(crate) struct SharedTimeout(AtomicU64);
 
+impl Default for SharedTimeout {
+    fn default() -> Self {
+        Self::new(DEFAULT_TIMEOUT)
+    }
+}
+
 impl SharedTimeout {
     /// A timeout, cut to whole milliseconds.
     pub(crate) fn new(timeout: Duration) -> Self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use rdzv_lock::{Condvar, Mutex};
 
-use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
+use crate::deadline::{Deadline, SharedTimeout};
 use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
@@ -17,11 +17,12 @@ use crate::{Store, StoreError, interrupt};
 /// Semantics are those of the TCP store: every write wakes the waiters of its key, a non-empty
 /// queue counts as present for `check` and `wait`, a timeout of zero checks once, and
 /// `multi_set` is atomic.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct HashStore {
     shared: Arc<Shared>,
 }
 
+#[derive(Default)]
 struct Shared {
     data: Mutex<Data>,
     changed: Condvar,
@@ -59,22 +60,10 @@ impl fmt::Debug for HashStore {
     }
 }
 
-impl Default for HashStore {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl HashStore {
     /// An empty store.
     pub fn new() -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                data: Mutex::default(),
-                changed: Condvar::new(),
-                timeout: SharedTimeout::new(DEFAULT_TIMEOUT),
-            }),
-        }
+        Self::default()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Data) -> T) -> T {

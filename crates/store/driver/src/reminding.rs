@@ -24,27 +24,18 @@ pub fn wait_reminding(
         let elapsed = began.elapsed();
         let left = limit.saturating_sub(elapsed);
         let next = reminder.next().saturating_sub(elapsed);
-        match store.wait(keys, Some(left.min(next))) {
+        let mut ended = store.wait(keys, Some(left.min(next)));
+        match &mut ended {
             Err(StoreError::WaitTimeout { missing, .. }) if next < left => {
                 if reminder.is_due(began.elapsed()) {
-                    remind(&missing, limit.saturating_sub(began.elapsed()));
+                    remind(missing, limit.saturating_sub(began.elapsed()));
                 }
+                continue;
             }
-            Err(StoreError::WaitTimeout {
-                store,
-                keys,
-                missing,
-                ..
-            }) => {
-                return Err(StoreError::WaitTimeout {
-                    store,
-                    keys,
-                    missing,
-                    elapsed: began.elapsed(),
-                });
-            }
-            ended => return ended,
+            Err(StoreError::WaitTimeout { elapsed, .. }) => *elapsed = began.elapsed(),
+            _ => {}
         }
+        return ended;
     }
 }
 

@@ -25,11 +25,10 @@ use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 use rdzv_trust::Credentials;
 
-use super::connect::{Server, Tries, connect};
+use super::connect::connect;
 use super::connected::{
     ADD, BARRIER, Connected, Ended, LEAST_REPLY_TIMEOUT, MEASURE, POP, PUSH, text, written,
 };
-use super::link::Link;
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
@@ -46,12 +45,19 @@ const INIT_KEY: &[u8] = b"init/";
 /// After the connection has failed once, every call fails.
 pub struct TcpStore {
     pub(super) link: LimitedMutex<Connected>,
-    socket: Arc<TcpStream>,
+    pub(super) socket: Arc<TcpStream>,
     /// The server knows the requests that only ours have.
     is_native: bool,
     peer: SocketAddr,
-    endpoint: Endpoint,
     timeout: SharedTimeout,
+    origin: Origin,
+}
+
+/// The part of a client that other clients of the same server, made with it, have too.
+#[derive(Clone)]
+struct Origin {
+    /// The endpoint as it was asked for.
+    endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,
     /// Kept for as long as any store object that was made with it.
@@ -60,15 +66,9 @@ pub struct TcpStore {
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The end of a barrier.
-enum Barrier {
-    Passed,
-    TimedOut { arrived: i64, elapsed: Duration },
-}
-
 impl fmt::Debug for TcpStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "TcpStore({})", self.endpoint)
+        write!(formatter, "TcpStore({})", self.origin.endpoint)
     }
 }
 
@@ -94,28 +94,15 @@ impl TcpStore {
             port: server.as_ref().map_or(options.port, |server| server.port()),
             host: options.host,
         };
-        let reply_bytes = options.max_reply_bytes;
-        let how_often = match options.wait_for_server {
-            true => Tries::UntilDeadline,
-            false => Tries::One,
-        };
-        let found = connect(
-            &endpoint,
-            &deadline,
-            how_often,
-            reply_bytes,
-            &options.credentials,
-        )?;
-        let store = Self {
+        let origin = Origin {
+            endpoint: endpoint.clone(),
+            max_reply_bytes: options.max_reply_bytes,
+            credentials: options.credentials,
             server,
-            ..Self::over(
-                found,
-                endpoint,
-                options.timeout,
-                reply_bytes,
-                options.credentials,
-            )
+            held: None,
         };
+        let (timeout, wait) = (options.timeout, options.wait_for_server);
+        let store = Self::reach(&endpoint, origin, &deadline, timeout, wait)?;
         if let Some(world_size) = options.world_size
             && options.wait_for_workers
         {
@@ -124,35 +111,33 @@ impl TcpStore {
         Ok(store)
     }
 
-    fn over(
-        (link, server): (Link, Server),
-        endpoint: Endpoint,
+    /// A client of the server at `endpoint`, which may differ from the one that was asked for.
+    fn reach(
+        endpoint: &Endpoint,
+        origin: Origin,
+        deadline: &Deadline,
         timeout: Duration,
-        max_reply_bytes: usize,
-        credentials: Credentials,
-    ) -> Self {
-        Self {
+        wait: bool,
+    ) -> Result<Self, StoreError> {
+        let (reply_bytes, credentials) = (origin.max_reply_bytes, &origin.credentials);
+        let found = connect(endpoint, deadline, wait, reply_bytes, credentials);
+        let (link, is_native) = found?;
+        Ok(Self {
             socket: link.socket(),
-            is_native: server == Server::Native,
+            is_native,
             peer: link.peer(),
             link: LimitedMutex::new(Connected::new(link)),
-            endpoint,
             timeout: SharedTimeout::new(timeout),
-            max_reply_bytes,
-            credentials,
-            server: None,
-            held: None,
-        }
+            origin,
+        })
     }
 
     /// Keeps `held` for as long as any store object that is made with this one: what the server needs, such as the
     /// rendezvous in which the workers have learnt of it.
     #[must_use]
-    pub fn holding(self, held: Arc<dyn Any + Send + Sync>) -> Self {
-        Self {
-            held: Some(held),
-            ..self
-        }
+    pub fn holding(mut self, held: Arc<dyn Any + Send + Sync>) -> Self {
+        self.origin.held = Some(held);
+        self
     }
 
     /// Counts this client in; the owner of the server waits for the others.
@@ -160,7 +145,7 @@ impl TcpStore {
     /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so
     /// the owner may enter a barrier under it, which ends when they have.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
-        if self.server.is_none() {
+        if self.origin.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);
         }
         let (began, mut reminder) = (Instant::now(), Reminder::default());
@@ -168,8 +153,8 @@ impl TcpStore {
             let left = deadline.remaining().unwrap_or(Duration::MAX);
             let next = reminder.next().saturating_sub(began.elapsed());
             let joined = match self.enter_barrier(INIT_KEY, world_size, left.min(next))? {
-                Barrier::TimedOut { arrived, .. } if arrived < world_size => arrived,
-                Barrier::Passed | Barrier::TimedOut { .. } => return Ok(()),
+                Some((arrived, _)) if arrived < world_size => arrived,
+                _ => return Ok(()),
             };
             if left <= next {
                 return Err(StoreError::Join {
@@ -185,7 +170,7 @@ impl TcpStore {
                     left = left.map(|left| left.as_secs()),
                     "waiting for nodes: {joined} of {world_size} have come to {}; start the same command on \
                      the others, each with its own rank",
-                    self.endpoint,
+                    self.origin.endpoint,
                 );
             }
             // It is counted again when it enters again.
@@ -193,20 +178,21 @@ impl TcpStore {
         }
     }
 
-    /// Counts the caller under a key and waits until `world_size` have been.
+    /// Counts the caller under a key and waits until `world_size` have been. If the time is over first, returns the
+    /// number of those that had come, and the duration of the wait.
     fn enter_barrier(
         &self,
         wire_key: &[u8],
         world_size: i64,
         limit: Duration,
-    ) -> Result<Barrier, StoreError> {
+    ) -> Result<Option<(i64, Duration)>, StoreError> {
         let sent = Operation {
             request: written(|out| request::barrier(out, wire_key, world_size)),
             expects: Expects::Release { limit, then: None },
         };
         let mut connected = self.lock(BARRIER, wire_key)?;
         let elapsed = match connected.perform(BARRIER, wire_key, sent, &[], self.reply_timeout())? {
-            Ended::Answered(_) => return Ok(Barrier::Passed),
+            Ended::Answered(_) => return Ok(None),
             Ended::TimedOut(elapsed) => elapsed,
         };
         // The key is there: we were counted under it.
@@ -216,20 +202,33 @@ impl TcpStore {
                 Reply::Bytes(value) => number::parse(&value),
                 _ => None,
             };
-        Ok(Barrier::TimedOut {
-            arrived: counted.unwrap_or(0),
-            elapsed,
-        })
+        Ok(Some((counted.unwrap_or(0), elapsed)))
+    }
+
+    /// A second client of the same server, as [`Store::try_clone`] makes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TcpStore::connect`].
+    pub fn reconnected(&self) -> Result<Self, StoreError> {
+        let address = self.peer();
+        let numeric = Endpoint {
+            host: address.ip().to_string(),
+            port: address.port(),
+        };
+        let timeout = self.timeout();
+        let deadline = Deadline::after(timeout);
+        Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 
     /// The server, if this process hosts it.
     pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
-        self.server.as_ref()
+        self.origin.server.as_ref()
     }
 
     /// The host as it was asked for.
     pub fn host(&self) -> &str {
-        &self.endpoint.host
+        &self.origin.endpoint.host
     }
 
     /// The numeric address of the server.
@@ -242,14 +241,9 @@ impl TcpStore {
         Some(self.socket.local_addr().ok()?.ip())
     }
 
-    /// The socket of the connection.
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
-    }
-
     /// The port of the server.
     pub fn port(&self) -> u16 {
-        self.endpoint.port
+        self.origin.endpoint.port
     }
 
     pub(super) fn reply_timeout(&self) -> Duration {
@@ -519,8 +513,8 @@ impl Store for TcpStore {
     ) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         match self.enter_barrier(&wire_key(key), i64::from(world_size), limit)? {
-            Barrier::Passed => Ok(()),
-            Barrier::TimedOut { arrived, elapsed } => Err(StoreError::BarrierTimeout {
+            None => Ok(()),
+            Some((arrived, elapsed)) => Err(StoreError::BarrierTimeout {
                 store: self.link.lock().peer().to_string(),
                 key: key.to_owned(),
                 arrived,
@@ -546,39 +540,13 @@ impl Store for TcpStore {
         }))
     }
 
-    /// Opens a second connection, to the address that the first one found.
     fn address_of_this_host(&self) -> Option<IpAddr> {
         address_for_others(self.host(), self.local_address()?)
     }
 
+    /// Opens a second connection, to the address that the first one found.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         Ok(Box::new(self.reconnected()?))
-    }
-}
-
-impl TcpStore {
-    /// A second client of the same server, as [`Store::try_clone`] makes it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`TcpStore::connect`].
-    pub fn reconnected(&self) -> Result<Self, StoreError> {
-        let address = self.peer();
-        let numeric = Endpoint {
-            host: address.ip().to_string(),
-            port: address.port(),
-        };
-        let deadline = Deadline::after(self.timeout());
-        let reply_bytes = self.max_reply_bytes;
-        let credentials = self.credentials.clone();
-        let tries = Tries::UntilDeadline;
-        let found = connect(&numeric, &deadline, tries, reply_bytes, &credentials)?;
-        let endpoint = self.endpoint.clone();
-        Ok(Self {
-            server: self.server.clone(),
-            held: self.held.clone(),
-            ..Self::over(found, endpoint, self.timeout(), reply_bytes, credentials)
-        })
     }
 }
 

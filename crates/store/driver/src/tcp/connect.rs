@@ -13,6 +13,7 @@ use rdzv_store_proto::wire::request::{self, NATIVE_ANSWER, NATIVE_PROBE};
 use rdzv_trust::channel::OpenError;
 use rdzv_trust::handshake::is_refusal;
 use rdzv_trust::{Channel, Credentials};
+use thiserror::Error;
 
 use super::link::Link;
 use super::server::KeepAlive;
@@ -45,33 +46,24 @@ const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 /// Time for the peer to answer that.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
-/// The number of tries to reach a server that is not there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tries {
-    One,
-    UntilDeadline,
-}
-
-/// The server at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Server {
-    /// One of ours, which knows [`request::get_when_there`].
-    Native,
-    /// PyTorch's, or an earlier one of ours.
-    Other,
-}
-
 /// Connects to the store at `endpoint`, before the deadline.
+///
+/// Without `wait_for_server` it tries once. The second value is `true` for a server of ours, which knows [`request::get_when_there`], and
+/// `false` for PyTorch's or an earlier one of ours.
 pub(super) fn connect(
     endpoint: &Endpoint,
     deadline: &Deadline,
-    tries: Tries,
+    wait_for_server: bool,
     max_reply_bytes: usize,
     credentials: &Credentials,
-) -> Result<(Link, Server), StoreError> {
+) -> Result<(Link, bool), StoreError> {
     let mut attempts = 0;
     let mut before: Option<Failed> = None;
-    let mut silence = Silence::new(deadline);
+    let mut silence = Silence {
+        deadline,
+        asked: false,
+        reminder: Reminder::default(),
+    };
     loop {
         let tried = try_once(endpoint, &mut silence, max_reply_bytes, credentials);
         let failed = match tried {
@@ -82,7 +74,7 @@ pub(super) fn connect(
         if matches!(failed.reason, Reason::OtherProtocol(_) | Reason::Refused(_)) {
             return Err(failed.into_error(attempts, deadline));
         }
-        if tries == Tries::One || deadline.has_passed() {
+        if !wait_for_server || deadline.has_passed() {
             // The last try has no time to hear more than nothing.
             let last = match &failed.reason {
                 Reason::Silent(found) if found == SAID_NOTHING => before.unwrap_or(failed),
@@ -90,11 +82,11 @@ pub(super) fn connect(
             };
             return Err(last.into_error(attempts, deadline));
         }
-        silence.report(&failed.peer, &failed.reason.text());
+        silence.report(&failed.peer, &failed.reason.to_string());
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last try comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
-        tracing::debug!(peer = %failed.peer, reason = %failed.reason.text(), ?pause, "no store yet");
+        tracing::debug!(peer = %failed.peer, reason = %failed.reason, ?pause, "no store yet");
         thread::sleep(pause);
         before = Some(failed);
     }
@@ -107,15 +99,7 @@ struct Silence<'a> {
     reminder: Reminder,
 }
 
-impl<'a> Silence<'a> {
-    fn new(deadline: &'a Deadline) -> Self {
-        Self {
-            deadline,
-            asked: false,
-            reminder: Reminder::default(),
-        }
-    }
-
+impl Silence<'_> {
     /// Time to wait for an answer before [`Silence::act`] has something to do.
     fn next(&self, connected: Instant) -> Duration {
         match self.asked {
@@ -189,6 +173,8 @@ struct Failed {
     reason: Reason,
 }
 
+#[derive(Debug, Error)]
+#[error("{0}")]
 enum Reason {
     /// No connection.
     Unreachable(io::Error),
@@ -198,17 +184,6 @@ enum Reason {
     OtherProtocol(String),
     /// One side does not accept what the other one proves.
     Refused(String),
-}
-
-impl Reason {
-    fn text(&self) -> String {
-        match self {
-            Self::Unreachable(error) => error.to_string(),
-            Self::Silent(found) | Self::OtherProtocol(found) | Self::Refused(found) => {
-                found.clone()
-            }
-        }
-    }
 }
 
 impl Failed {
@@ -243,7 +218,7 @@ fn try_once(
     silence: &mut Silence<'_>,
     max_reply_bytes: usize,
     credentials: &Credentials,
-) -> Result<(Link, Server), Failed> {
+) -> Result<(Link, bool), Failed> {
     let deadline = silence.deadline;
     let left = || deadline.remaining().map(|left| left.max(LEAST));
     let mut failed = Failed {
@@ -253,13 +228,10 @@ fn try_once(
             "the host has no address",
         )),
     };
-    let addresses = match addresses(endpoint, left()) {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            failed.reason = Reason::Unreachable(error);
-            return Err(failed);
-        }
-    };
+    let addresses = addresses(endpoint, left()).map_err(|error| Failed {
+        peer: endpoint.to_string(),
+        reason: Reason::Unreachable(error),
+    })?;
     let count = addresses.len();
     for (index, address) in addresses.into_iter().enumerate() {
         let share = left().map_or(MOST_PER_ADDRESS, |left| {
@@ -280,9 +252,9 @@ fn try_once(
             Err(error) => failed.reason = Reason::Unreachable(error),
             Ok(stream) => {
                 let met = handshake(stream, address, left(), silence, credentials);
-                let linked = met.and_then(|(channel, server)| {
+                let linked = met.and_then(|(channel, is_native)| {
                     let link = Link::new(channel, address, max_reply_bytes);
-                    Ok((link.map_err(Reason::Unreachable)?, server))
+                    Ok((link.map_err(Reason::Unreachable)?, is_native))
                 });
                 return linked.map_err(|reason| Failed { reason, ..failed });
             }
@@ -303,14 +275,14 @@ fn broke(error: &io::Error) -> Reason {
     Reason::Silent(format!("the connection broke before it answered: {error}"))
 }
 
-/// Proves what there is to prove, and exchanges the preamble.
+/// Proves what there is to prove, and exchanges the preamble. The second value is as for [`connect`].
 fn handshake(
     stream: TcpStream,
     address: SocketAddr,
     within: Option<Duration>,
     silence: &mut Silence<'_>,
     credentials: &Credentials,
-) -> Result<(Channel, Server), Reason> {
+) -> Result<(Channel, bool), Reason> {
     prepare(&stream).map_err(|error| broke(&error))?;
     let connected = Instant::now();
     let for_proof = within.unwrap_or(Duration::MAX);
@@ -365,11 +337,9 @@ fn handshake(
         }
     }
     let answer = &answer[..length];
-    if *answer == native {
-        return Ok((channel, Server::Native));
-    }
-    if *answer == echo {
-        return Ok((channel, Server::Other));
+    if *answer == native || *answer == echo {
+        let is_native = *answer == native;
+        return Ok((channel, is_native));
     }
     if is_refusal(answer) {
         return Err(Reason::Refused(channel.rest_of_refusal(answer)));

@@ -172,9 +172,9 @@ impl Link {
             self.read_within(interrupt::slice(Some(remaining)).unwrap_or(remaining))
         };
         match read {
-            Ok(Got::Nothing) => self.break_off(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Got::Placed) => self.machine.handle(self.now(), Input::Filled),
-            Ok(Got::Buffered(length)) => {
+            Ok((0, _)) => self.break_off(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, true)) => self.machine.handle(self.now(), Input::Filled),
+            Ok((length, false)) => {
                 let now = self.now();
                 let bytes = &self.buffer[..length];
                 self.machine.handle(now, Input::Received(bytes));
@@ -194,27 +194,22 @@ impl Link {
         }
     }
 
-    fn read_within(&mut self, remaining: Duration) -> io::Result<Got> {
+    /// Reads once. Returns the number of bytes, and `true` if they are in the space of the machine, `false` if
+    /// they are in the buffer.
+    fn read_within(&mut self, remaining: Duration) -> io::Result<(usize, bool)> {
         if ends_too_late(self.receive_timeout, remaining) {
             self.stream.set_read_timeout(Some(remaining))?;
             self.receive_timeout = Some(remaining);
         }
-        let (length, got) = match (self.machine.space(), &mut self.tls) {
-            (Some(space), Some(tls)) => (tls.read_to(space)?, Got::Placed),
-            (None, Some(tls)) => {
-                let length = tls.read(&mut self.buffer)?;
-                (length, Got::Buffered(length))
-            }
-            (Some(space), None) => {
-                let length = rustix::io::read(&*self.stream, spare_capacity(space))?;
-                (length, Got::Placed)
-            }
-            (None, None) => {
-                let length = (&*self.stream).read(&mut self.buffer)?;
-                (length, Got::Buffered(length))
-            }
+        let space = self.machine.space();
+        let is_placed = space.is_some();
+        let length = match (space, &mut self.tls) {
+            (Some(space), Some(tls)) => tls.read_to(space)?,
+            (None, Some(tls)) => tls.read(&mut self.buffer)?,
+            (Some(space), None) => rustix::io::read(&*self.stream, spare_capacity(space))?,
+            (None, None) => (&*self.stream).read(&mut self.buffer)?,
         };
-        Ok(if length == 0 { Got::Nothing } else { got })
+        Ok((length, is_placed))
     }
 
     fn send(&mut self, head: &[u8], payload: &[u8], within: Duration) -> io::Result<()> {
@@ -288,16 +283,6 @@ impl Link {
         });
         Broken { failure, source }
     }
-}
-
-/// The result of a read.
-enum Got {
-    /// The end of the stream.
-    Nothing,
-    /// Bytes in the machine's own space.
-    Placed,
-    /// This many bytes in the buffer.
-    Buffered(usize),
 }
 
 /// Whether a socket timeout set earlier would end noticeably later than it should now. Ending early

@@ -91,6 +91,6 @@ impl PendingWait {
 
 impl AsFd for PendingWait {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.store.socket().as_fd()
+        self.store.socket.as_fd()
     }
 }

@@ -27,7 +27,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rdzv_event::{Mailbox, Sender, mailbox};
+use rdzv_event::{Sender, mailbox};
 use rdzv_lock::Mutex;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
@@ -104,8 +104,7 @@ impl TcpStoreServer {
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
-        let (commands, mailbox) = mailbox().map_err(&refused)?;
-        let (listener, service) = set_up(options, mailbox, Arc::clone(&figures))?;
+        let (listener, commands, service) = set_up(options, Arc::clone(&figures))?;
         let address = listener.local_addr().map_err(&refused)?;
         let thread = std::thread::Builder::new()
             .name("rdzv-store".to_owned())
@@ -133,8 +132,7 @@ impl TcpStoreServer {
         ready: impl FnOnce(SocketAddr, Pinger),
     ) -> Result<(), StoreError> {
         let refused = refused(options.port);
-        let (commands, mailbox) = mailbox().map_err(&refused)?;
-        let (listener, mut service) = set_up(options, mailbox, Arc::default())?;
+        let (listener, commands, mut service) = set_up(options, Arc::default())?;
         let address = listener.local_addr().map_err(&refused)?;
         service.end_when(end, linger).map_err(refused)?;
         ready(address, pinger(commands));
@@ -232,9 +230,10 @@ fn pinger(commands: Sender<Command>) -> Pinger {
 
 fn set_up(
     options: ServerOptions,
-    commands: Mailbox<Command>,
     figures: Arc<Figures>,
-) -> Result<(TcpListener, Service), StoreError> {
+) -> Result<(TcpListener, Sender<Command>, Service), StoreError> {
+    let refused = refused(options.port);
+    let (commands, mailbox) = mailbox().map_err(&refused)?;
     let listeners = match options.listeners.is_empty() {
         true => listen::listen(options.host.as_deref(), options.port)?,
         false => {
@@ -243,7 +242,6 @@ fn set_up(
             adopted.collect::<Result<_, _>>()?
         }
     };
-    let refused = refused(options.port);
     for listener in &listeners {
         // Accepted sockets inherit this.
         let set = options.keep_alive.set(listener);
@@ -251,22 +249,20 @@ fn set_up(
     }
     let listener = listeners[0].try_clone().map_err(&refused)?;
     let has_agents = options.extension.is_some();
-    let machine = ServerMachine::new(options.limits);
-    let machine = match options.extension {
-        Some(extension) => machine.with_extension(extension),
-        None => machine,
-    };
-    let machine = match &options.admission.agent_prefix {
-        Some(prefix) if !options.admission.credentials.is_empty() => {
-            machine.with_agent_prefix(prefix.clone())
-        }
-        _ => machine,
-    };
+    let mut machine = ServerMachine::new(options.limits);
+    if let Some(extension) = options.extension {
+        machine = machine.with_extension(extension);
+    }
+    if let Some(prefix) = &options.admission.agent_prefix
+        && !options.admission.credentials.is_empty()
+    {
+        machine = machine.with_agent_prefix(prefix.clone());
+    }
     let gate = Gate::new(options.admission, has_agents);
-    let service = Service::new(machine, listeners, gate, has_agents, commands, figures);
+    let service = Service::new(machine, listeners, gate, has_agents, mailbox, figures);
     let service = service.map_err(&refused)?;
     tracing::debug!(?listener, "store server listens");
-    Ok((listener, service))
+    Ok((listener, commands, service))
 }
 
 fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
