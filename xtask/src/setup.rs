@@ -39,6 +39,7 @@ fn pin(file: &str) -> anyhow::Result<Command> {
     let mut uv = Command::new(tool("uv")?);
     uv.current_dir(root())
         .args(compile.split(' '))
-        .args([&file.replace(".txt", ".in"), "--output-file", file]);
+        .arg(file.replace(".txt", ".in"))
+        .args(["--output-file", file]);
     Ok(uv)
 }
