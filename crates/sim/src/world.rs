@@ -100,11 +100,6 @@ impl World {
 
     /// Lets everything happen, and looks at what is left in the end.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<Report, Violation> {
         while let Some(event) = self.time.pop() {
             self.time.log("clients", || shown(&event));
             self.happen(event)?;

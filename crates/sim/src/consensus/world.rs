@@ -131,21 +131,16 @@ impl World {
 
     /// Lets everything happen, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.report.terms = self.ledger.terms() as u64;
-        self.report.digest = self.ledger.digest();
-        self.report.events = self.time.count;
-        self.report.elapsed = Duration::from_nanos(self.time.now);
-        let result = result.map(|()| self.report);
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<(), Violation> {
         self.begin();
         let end = nanos(self.plan.end);
         self.until(end, |_| false)?;
         self.calm_down()?;
-        self.last_death()
+        self.last_death()?;
+        self.report.terms = self.ledger.terms() as u64;
+        self.report.digest = self.ledger.digest();
+        self.report.events = self.time.count;
+        self.report.elapsed = Duration::from_nanos(self.time.now);
+        Ok(self.report)
     }
 
     fn begin(&mut self) {

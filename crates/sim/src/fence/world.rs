@@ -206,12 +206,6 @@ impl World {
 
     /// Lets everything happen.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        let result = result.map(|()| self.report);
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<(), Violation> {
         for (at, act) in self.plan.acts.clone() {
             self.time.at(nanos(at), Event::Act(act));
         }
@@ -235,7 +229,7 @@ impl World {
         let is_settled = rounds[0].is_some_and(|(_, stopped)| !stopped)
             && rounds.iter().all(|round| *round == rounds[0]);
         match is_settled {
-            true => Ok(()),
+            true => Ok(self.report),
             false => broken(format!("long after all faults, workers are in {rounds:?}")),
         }
     }

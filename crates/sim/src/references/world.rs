@@ -150,11 +150,6 @@ impl World {
 
     /// Lets everything happen until nothing is left to do, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<Report, Violation> {
         let bound = BUSY * (self.plan.operations + 100);
         let mut ends_at = u64::MAX;
         while let Some(event) = self.time.pop() {
