@@ -6,7 +6,7 @@ use super::world::World;
 use crate::Violation;
 use crate::history::check;
 use crate::history::record::Event;
-use crate::history::run::{self, Assignment};
+use crate::history::run;
 
 impl World {
     /// An agent is told something that it does.
@@ -21,23 +21,6 @@ impl World {
             _ => return,
         };
         if self.agents[agent].machine.is_some() {
-            self.write(agent, event);
-        }
-    }
-
-    /// An agent has made something of what it was told.
-    pub(super) fn write_heard(&mut self, agent: usize) {
-        for event in std::mem::take(&mut self.agents[agent].heard) {
-            // Who is in a round with agents of torchrun is not all written down.
-            let event = match event {
-                Event::Joined(assignment) if self.plan.torchrun.contains(&true) => {
-                    Event::Joined(Assignment {
-                        size: 0,
-                        ..assignment
-                    })
-                }
-                other => other,
-            };
             self.write(agent, event);
         }
     }
