@@ -121,16 +121,7 @@ impl World {
                 self.agents[agent].end();
                 return self.tell(agent, Input::Leave);
             }
-            Output::Changed(Change::PeerFailed { .. })
-            | Output::Status { .. }
-            | Output::Waiting { .. }
-            | Output::AwaitingMaster { .. }
-            | Output::Missing(_)
-            | Output::Undecided(_)
-            | Output::Watch(_)
-            | Output::Search
-            | Output::Voters { .. }
-            | Output::Lease { .. } => {}
+            _ => {}
         }
         Ok(())
     }

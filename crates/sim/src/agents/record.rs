@@ -1,5 +1,7 @@
 //! The operations of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
 
+use rdzv_rendezvous_proto::native_client;
+
 use super::agent::Input;
 use super::plan::Act;
 use super::world::World;
@@ -15,9 +17,7 @@ impl World {
             Input::Join => Event::Joins,
             Input::Leave => Event::Leaves,
             Input::Close => Event::Closes,
-            Input::Native(rdzv_rendezvous_proto::native_client::Input::Succeeded(round)) => {
-                Event::Succeeds(*round)
-            }
+            Input::Native(native_client::Input::Succeeded(round)) => Event::Succeeds(*round),
             _ => return,
         };
         if self.agents[agent].machine.is_some() {
@@ -38,12 +38,7 @@ impl World {
                     self.write(agent, Event::MayBeLost);
                 }
             }
-            Act::Start
-            | Act::Restart
-            | Act::Leave
-            | Act::Close
-            | Act::ClockJump(_)
-            | Act::HostDies(_) => {}
+            _ => {}
         }
     }
 

@@ -225,11 +225,9 @@ impl World {
         for direction in directions {
             if let Some(count) = self.cuts.get_mut(direction) {
                 *count -= 1;
-                if *count == 0 {
-                    self.cuts.remove(direction);
-                }
             }
         }
+        self.cuts.retain(|_, count| *count > 0);
         self.release();
     }
 
