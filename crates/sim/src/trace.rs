@@ -12,7 +12,7 @@ const LAST: usize = 300;
 pub enum Trace {
     /// Nothing.
     Nothing,
-    /// What happened last, when the world ends: for a run that is known to break an invariant.
+    /// The last events, when the world ends: for a run that breaks an invariant.
     Last,
     /// Everything that happens.
     All,

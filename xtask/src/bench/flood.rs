@@ -13,7 +13,7 @@ use super::worker::{self, LINE};
 /// Size of one read of the console.
 const READ: usize = 256 << 10;
 
-/// The output of each worker, in files: its creation must not take time of the measurement.
+/// The output of each worker, in files that are made before the measurement.
 pub(super) struct Flood {
     folder: tempfile::TempDir,
     workers: u32,

@@ -216,8 +216,9 @@ impl World {
         self.later(agent, nanos(AGAIN_AFTER), again);
     }
 
-    /// The workers of an agent have succeeded, and it need not wait for others: all have, and then it
-    /// closes the run, or the round is over. It ends.
+    /// Ends an agent whose workers have succeeded and that need not wait for others.
+    ///
+    /// It closes the run if the workers of all agents have succeeded. Otherwise its round is over.
     fn finish(&mut self, agent: usize, closes: bool) {
         self.agents[agent].finishes = true;
         // The last lines of its workers' output come before.

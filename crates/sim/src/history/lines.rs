@@ -15,8 +15,9 @@ use super::record::{Event, Record};
 use super::run::{Agent, Assignment};
 use crate::Violation;
 
-/// Looks for an order of each run in a record. Agents of different runs have different numbers. Returns
-/// the numbers of operations and of runs.
+/// Looks for an order of each run in a record.
+///
+/// Agents of different runs have different numbers. Returns the numbers of operations and of runs.
 pub fn check(text: &str) -> Result<(usize, usize), Violation> {
     let mut runs: BTreeMap<&str, Record> = BTreeMap::new();
     for line in text.lines() {
