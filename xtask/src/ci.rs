@@ -7,26 +7,16 @@ use std::thread;
 use crate::command::{cargo, lowest_priority, root, step};
 use crate::{budget, etcd, install, test, tidy};
 
-/// Checks that need neither a build nor a network, with the programs of [`crate::setup`].
-const CHECKS: [(&str, &str, &[&str]); 6] = [
-    ("spelling", "typos", &[]),
-    ("lints of Python", "ruff", &["check", "--quiet"]),
-    (
-        "lints of workflows",
-        "zizmor",
-        &["--offline", "--quiet", ".github"],
-    ),
-    ("unused dependencies", "cargo-shear", &["shear"]),
-    (
-        "dependencies",
-        "cargo-deny",
-        &["deny", "--offline", "check", "bans", "licenses", "sources"],
-    ),
-    (
-        "hooks",
-        "prek",
-        &["validate-config", ".pre-commit-config.yaml"],
-    ),
+/// Title, program and arguments of each check that needs neither a build nor a network. The
+/// programs are those of [`crate::setup`].
+#[rustfmt::skip]
+const CHECKS: [(&str, &str, &str); 6] = [
+    ("spelling", "typos", "."),
+    ("lints of Python", "ruff", "check --quiet"),
+    ("lints of workflows", "zizmor", "--offline --quiet .github"),
+    ("unused dependencies", "cargo-shear", "shear"),
+    ("dependencies", "cargo-deny", "deny --offline check bans licenses sources"),
+    ("hooks", "prek", "validate-config .pre-commit-config.yaml"),
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -56,7 +46,8 @@ pub(crate) fn check() -> anyhow::Result<()> {
     )?;
     for (title, program, arguments) in CHECKS {
         let mut command = Command::new(install::tool(program)?);
-        step(title, command.args(arguments).current_dir(root()))?;
+        command.args(arguments.split(' ')).current_dir(root());
+        step(title, &mut command)?;
     }
     Ok(())
 }

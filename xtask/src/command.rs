@@ -1,5 +1,6 @@
 //! Running other programs: each step is announced, and a failure names the command that failed.
 
+use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,11 +18,15 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The cargo that started this task, or else the one on `PATH`.
+pub(crate) fn cargo() -> Command {
+    builder(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A program that builds the workspace, in its root.
 ///
 /// It does not get the variables that describe this package: build scripts that look at them would
 /// run again, and with them most of the build, at each change between `cargo` and `cargo xtask`.
-pub(crate) fn cargo() -> Command {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+pub(crate) fn builder(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root());
     for (name, _) in std::env::vars_os() {

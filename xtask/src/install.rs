@@ -31,21 +31,10 @@ pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
             "make the environment",
             Command::new("python3").args(["-m", "venv"]).arg(folder),
         )?;
+        let install = "-m pip install --quiet --no-cache-dir --retries 10 --require-hashes -r";
         let mut pip = Command::new(folder.join("bin/python"));
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-cache-dir",
-            "--retries",
-            "10",
-        ]);
-        step(
-            "install the tools",
-            pip.args(["--require-hashes", "-r", TOOLS])
-                .current_dir(root()),
-        )
+        pip.args(install.split(' ')).arg(TOOLS).current_dir(root());
+        step("install the tools", &mut pip)
     })?;
     Ok(folder.join("bin").join(name))
 }
@@ -57,34 +46,23 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
     output(Command::new("python3").args(["-c", version]))
         .context("PyTorch and the package rdzv need Python 3.11 or newer")?;
     let folder = environment("python", PYTHON, |folder| {
-        let uv = |arguments: &[&str]| {
+        let uv = |arguments: &str| {
             let mut command = Command::new(&uv);
             // Installed files are links into uv's cache, so both lie in one folder.
             command.env("UV_CACHE_DIR", folder.with_file_name("uv"));
             command
                 .env("UV_HTTP_TIMEOUT", "180")
                 .current_dir(root())
-                .args(arguments);
+                .args(arguments.split(' '));
             command
         };
-        step(
-            "make the environment",
-            uv(&["venv", "--quiet", "--python", "python3"]).arg(folder),
-        )?;
-        let install = [
-            "pip",
-            "install",
-            "--quiet",
-            // uv leaves that to the first import, which may not be allowed to write.
-            "--compile-bytecode",
-            "--require-hashes",
-            "-r",
-            PYTHON,
-            "--python",
-        ];
+        let mut venv = uv("venv --quiet --python python3");
+        step("make the environment", venv.arg(folder))?;
+        // Without bytecode, the first import compiles, and may not be allowed to write.
+        let install = "pip install --quiet --compile-bytecode --require-hashes -r";
         step(
             "install PyTorch and the tools of Python",
-            uv(&install).arg(folder),
+            uv(install).args([PYTHON, "--python"]).arg(folder),
         )?;
         let once = ["-c", "import torch, numpy; print(torch.__version__)"];
         step(

@@ -119,18 +119,14 @@ impl Size {
             [] => (0, 0),
             [.., largest] => (self.files[self.files.len() / 2], *largest),
         };
-        let figures = [
+        format!(
+            "| {name} | {} | {} | {} | {median} | {largest} | {} | {} | {} |",
             self.files.len(),
             self.code,
             self.tests,
-            median,
-            largest,
             self.modules,
             self.cycles,
             self.restricted,
-        ];
-        figures.iter().fold(format!("| {name} |"), |row, figure| {
-            format!("{row} {figure} |")
-        })
+        )
     }
 }

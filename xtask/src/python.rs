@@ -135,17 +135,8 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
 pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
     let (python, _) = empty()?;
     let mut install = Command::new(install::tool("uv")?);
-    install
-        .args([
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-index",
-            "--python",
-        ])
-        .arg(&python)
-        .arg(wheel);
+    let arguments = "pip install --quiet --no-deps --no-index --python";
+    install.args(arguments.split(' ')).arg(&python).arg(wheel);
     step("install the wheel", &mut install)?;
     Ok(python)
 }

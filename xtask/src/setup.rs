@@ -34,22 +34,12 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
 
 /// uv, which pins the requirements in `file` with their hashes, for every platform.
 fn pin(file: &str) -> anyhow::Result<Command> {
+    let compile = "pip compile --quiet --upgrade --universal --generate-hashes \
+                   --no-emit-index-url --no-header --python-version 3.11";
     let mut uv = Command::new(tool("uv")?);
     uv.current_dir(root())
-        .args([
-            "pip",
-            "compile",
-            "--quiet",
-            "--upgrade",
-            "--universal",
-            "--generate-hashes",
-        ])
-        .args([
-            "--no-emit-index-url",
-            "--no-header",
-            "--python-version",
-            "3.11",
-        ])
-        .args([&file.replace(".txt", ".in"), "--output-file", file]);
+        .args(compile.split(' '))
+        .arg(file.replace(".txt", ".in"))
+        .args(["--output-file", file]);
     Ok(uv)
 }

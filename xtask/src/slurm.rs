@@ -47,18 +47,11 @@ fn prepare() -> anyhow::Result<()> {
     for tool in TOOLS {
         ensure!(has(tool), "there is no program `{tool}`");
     }
-    let kinds = [
-        "--net",
-        "--uts",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-    ];
+    let kinds = "--net --uts --mount --pid --fork --kill-child";
     let make = "mount --make-rprivate / && mount -t proc proc /proc && ip link set lo up && \
                 ip link add type veth";
     let mut node = Command::new("unshare");
-    node.args(kinds).args(["sh", "-c", make]);
+    node.args(kinds.split(' ')).args(["sh", "-c", make]);
     step("make a node and take it away", &mut node).context("no namespaces can be made")
 }
 

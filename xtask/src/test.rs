@@ -11,7 +11,7 @@ use std::{panic, thread};
 
 use anyhow::{bail, ensure};
 
-use crate::command::{Variables, cargo, root, step, step_aside, target_folder};
+use crate::command::{Variables, builder, cargo, root, step, step_aside, target_folder};
 use crate::python::IN_PARALLEL;
 use crate::{install, python, slurm};
 
@@ -180,11 +180,7 @@ pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf
 
 /// Returns a subcommand of cargo that [`crate::setup`] installed, started as cargo would start it.
 pub(crate) fn cargo_tool(name: &str) -> anyhow::Result<Command> {
-    let mut tool = Command::new(install::tool(&format!("cargo-{name}"))?);
-    // Variables that describe this package are not for the build: see `command::cargo`.
-    for (variable, _) in cargo().get_envs().filter(|(_, value)| value.is_none()) {
-        tool.env_remove(variable);
-    }
-    tool.current_dir(root()).arg(name);
+    let mut tool = builder(install::tool(&format!("cargo-{name}"))?);
+    tool.arg(name);
     Ok(tool)
 }

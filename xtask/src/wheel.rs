@@ -9,7 +9,7 @@ use std::{fs, io};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::command::{Variables, cargo, root, step, target_folder};
+use crate::command::{Variables, builder, root, step, target_folder};
 use crate::install;
 
 /// The newest glibc that a wheel for others may need: PyTorch needs it too.
@@ -108,16 +108,8 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
     for wheel in wheels(out)? {
         fs::remove_file(wheel)?;
     }
-    // The variables of this very cargo are not for the one inside: see `command::cargo`.
-    let plain = cargo();
-    let mut command = Command::new(&python);
-    for (name, value) in plain.get_envs() {
-        if value.is_none() {
-            command.env_remove(name);
-        }
-    }
+    let mut command = builder(&python);
     command
-        .current_dir(root())
         .args(["-c", BUILD])
         .arg(out)
         .arg(arguments)

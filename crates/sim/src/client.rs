@@ -21,20 +21,11 @@ const AWAITED: u64 = 30;
 /// How many members complete a barrier.
 pub const MEMBERS: i64 = 3;
 
-/// What a client waits for, as far as it can be looked up in the store.
-#[derive(Debug)]
-pub enum Awaited {
-    /// That all these are there.
-    Keys(Vec<Vec<u8>>),
-    /// That so many have come to the barrier.
-    Barrier(Vec<u8>),
-}
-
 /// One client, over all the connections that it makes.
 #[derive(Debug)]
 pub struct Client {
     number: usize,
-    state: State,
+    pub(crate) state: State,
     reader: Option<ReplyReader>,
     /// Counts what is unique to this client: entries pushed, pairs written.
     serial: u64,
@@ -44,7 +35,7 @@ pub struct Client {
 
 /// What a client is in the middle of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     /// Nothing; it will think of something.
     Idle,
     /// It has asked for the preamble's nonce.
@@ -117,20 +108,6 @@ impl Client {
         matches!(self.state, State::Waiting { .. } | State::InBarrier { .. })
     }
 
-    /// What it waits for.
-    pub fn awaits(&self) -> Option<Awaited> {
-        match &self.state {
-            State::Waiting { keys, .. } => Some(Awaited::Keys(keys.clone())),
-            State::InBarrier { key } => Some(Awaited::Barrier(key.clone())),
-            _ => None,
-        }
-    }
-
-    /// For traces.
-    pub fn doing(&self) -> String {
-        format!("{:?}", self.state)
-    }
-
     /// Gives up waiting.
     pub fn cancel(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -182,18 +159,20 @@ impl Client {
                 request::barrier(&mut out, &key, MEMBERS);
                 (State::InBarrier { key }, Shape::Byte)
             }
-            10 | 15 => return self.tell(|out, _| request::set(out, &awaited(random), b"here")),
+            // There is no answer to these.
+            10 | 15 => {
+                request::set(&mut out, &awaited(random), b"here");
+                return out;
+            }
             11 => {
-                return self.tell(|out, me| {
-                    let entry = format!("{} {}", me.number, me.serial);
-                    request::queue_push(out, QUEUE, entry.as_bytes());
-                });
+                let entry = format!("{} {}", self.number, self.serial);
+                request::queue_push(&mut out, QUEUE, entry.as_bytes());
+                return out;
             }
             12 => {
-                return self.tell(|out, me| {
-                    let value = format!("{} {}", me.number, me.serial);
-                    request::multi_set(out, &PAIR.map(|key| (key, value.as_bytes())));
-                });
+                let value = format!("{} {}", self.number, self.serial);
+                request::multi_set(&mut out, &PAIR.map(|key| (key, value.as_bytes())));
+                return out;
             }
             13 => {
                 request::delete_key(&mut out, &awaited(random));
@@ -215,9 +194,8 @@ impl Client {
             }
             _ => {
                 let length = random.usize(0..3 * LARGE_BODY);
-                return self.tell(|out, me| {
-                    request::set(out, b"/large", &vec![me.number as u8; length]);
-                });
+                request::set(&mut out, b"/large", &vec![self.number as u8; length]);
+                return out;
             }
         };
         self.expect(state, shape);
@@ -346,13 +324,6 @@ impl Client {
             return self.violated("a value mixed of two", &value[..value.len().min(20)]);
         }
         Ok(())
-    }
-
-    /// Says something to which there is no answer.
-    fn tell(&mut self, write: impl FnOnce(&mut Vec<u8>, &Self)) -> Vec<u8> {
-        let mut out = Vec::new();
-        write(&mut out, self);
-        out
     }
 
     fn expect(&mut self, state: State, shape: Shape) {

@@ -10,6 +10,8 @@ pub type Nanos = u64;
 /// One connection between a client and the server.
 #[derive(Debug)]
 pub struct Link {
+    /// Tells the connection from its successors.
+    pub generation: u64,
     /// How long a piece travels at least.
     latency: Nanos,
     /// When the last piece to the server arrives; the next cannot overtake it.
@@ -29,8 +31,9 @@ pub struct Link {
 
 impl Link {
     /// A link with a character of its own.
-    pub fn new(random: &mut Rng) -> Self {
+    pub fn new(generation: u64, random: &mut Rng) -> Self {
         Self {
+            generation,
             latency: random.u64(1_000..2_000_000),
             server_busy: 0,
             client_busy: 0,

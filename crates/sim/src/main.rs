@@ -16,22 +16,21 @@
 //! cargo run -p rdzv-sim -- history FILE           whether a record of real clients is linearizable
 //! ```
 
-use std::fmt::Debug;
-use std::ops::Range;
 use std::process::ExitCode;
 
 use rdzv_core::rules::Rules;
 use rdzv_sim::agents::plan::{Place, Plan};
-use rdzv_sim::history::lines::Lines;
+use rdzv_sim::history::lines;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents, consensus, fence, references};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let value_of = |flag: &str| {
+    let word_after = |flag: &str| {
         let place = arguments.iter().position(|argument| argument == flag)?;
-        arguments.get(place + 1)?.parse::<u64>().ok()
+        arguments.get(place + 1)
     };
+    let value_of = |flag: &str| word_after(flag)?.parse::<u64>().ok();
     if let [word, file] = &arguments[..]
         && word == "history"
     {
@@ -55,88 +54,40 @@ fn main() -> ExitCode {
     let is_calm = value_of("--seed").is_none() && value_of("--seeds").is_none();
     let everything = arguments.iter().any(|argument| argument == "--trace");
     let world = arguments.first().filter(|word| !word.starts_with("--"));
-    let replay = |seed| {
-        let agents = agents.map(|agents| format!("--agents {agents}"));
-        let seed = (!is_calm).then(|| format!("--seed {seed}"));
-        let words = world.cloned().into_iter().chain(agents).chain(seed);
-        words.collect::<Vec<_>>().join(" ")
-    };
-    let place = match world.map(String::as_str) {
-        Some("rendezvous") => Place::Store,
-        Some("native") => Place::Coordinator,
-        Some("restarts") => Place::Restartable,
-        Some("consensus") => {
-            let place = arguments.iter().position(|argument| argument == "--break");
-            let name = place.and_then(|place| arguments.get(place + 1));
-            let broken = name.and_then(|name| {
-                let mut all = rdzv_sim::rules::CONSENSUS.into_iter();
-                all.find(|rule| format!("{rule:?}") == *name)
-            });
-            return run(seeds, everything, replay, |seed, trace| {
+    let broken = word_after("--break").and_then(|name| {
+        let mut all = rdzv_sim::rules::CONSENSUS.into_iter();
+        all.find(|rule| format!("{rule:?}") == *name)
+    });
+    // Returns the report of a seed, and the number of operations whose order was looked for.
+    let run = |seed: u64, trace: Trace| -> Result<(String, u64), Violation> {
+        let place = match world.map(String::as_str) {
+            Some("rendezvous") => Place::Store,
+            Some("native") => Place::Coordinator,
+            Some("restarts") => Place::Restartable,
+            Some("consensus") => {
                 let mut plan = consensus::plan::Plan::of_seed(seed);
                 plan.rules = broken.map_or_else(Rules::default, Rules::without);
                 let report = consensus::run(plan, seed, trace)?;
-                Ok((report, report.operations))
-            });
-        }
-        Some("fence") => {
-            return run(seeds, everything, replay, |seed, trace| {
+                return Ok((format!("{report:?}"), report.operations));
+            }
+            Some("fence") => {
                 let world = fence::world::World::new(fence::Plan::of_seed(seed), seed, trace);
-                Ok((world.run()?, 0))
-            });
-        }
-        Some("references") => {
-            return run(seeds, everything, replay, |seed, trace| {
-                Ok((references::run(seed, trace)?, 0))
-            });
-        }
-        _ => {
-            return run(seeds, everything, replay, |seed, trace| {
+                return Ok((format!("{:?}", world.run()?), 0));
+            }
+            Some("references") => return Ok((format!("{:?}", references::run(seed, trace)?), 0)),
+            _ => {
                 let report = rdzv_sim::run(seed, trace)?;
-                Ok((report, report.operations))
-            });
-        }
-    };
-    run(seeds, everything, replay, |seed, trace| {
+                return Ok((format!("{report:?}"), report.operations));
+            }
+        };
         let plan = match agents {
             Some(agents) if is_calm => Plan::of_many(agents, place),
             Some(agents) => Plan::of_seed_for(agents, seed, place),
             None => Plan::of_seed(seed, place),
         };
         let report = agents::run(plan, seed, trace)?;
-        Ok((report, report.ordered))
-    })
-}
-
-/// Prints the size of a record, if it is in order.
-fn history(file: &str) -> ExitCode {
-    let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| Violation(format!("failed to read {file}: {error}")));
-    let checked = text.and_then(|text| {
-        let lines = Lines::read(&text)?;
-        Ok((lines.check()?, lines))
-    });
-    match checked {
-        Ok((operations, lines)) => {
-            let runs = lines.runs();
-            println!("{operations} operations in {runs} runs are linearizable");
-            ExitCode::SUCCESS
-        }
-        Err(violation) => {
-            eprintln!("{}", violation.0);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs seeds. A world returns its report, and the number of operations whose order was looked for.
-fn run<R: Debug>(
-    seeds: Range<u64>,
-    everything: bool,
-    replay: impl Fn(u64) -> String,
-    world: impl Fn(u64, Trace) -> Result<(R, u64), Violation>,
-) -> ExitCode {
-    let single = seeds.end - seeds.start == 1;
+        Ok((format!("{report:?}"), report.ordered))
+    };
     let count = seeds.end - seeds.start;
     let trace = if everything {
         Trace::All
@@ -145,24 +96,44 @@ fn run<R: Debug>(
     };
     let mut operations = 0;
     for seed in seeds {
-        match world(seed, trace) {
-            Ok((report, _)) if single => println!("seed {seed}: {report:?}"),
+        match run(seed, trace) {
+            Ok((report, _)) if count == 1 => println!("seed {seed}: {report}"),
             Ok((_, ordered)) => operations += ordered,
             Err(violation) => {
                 if !everything {
                     // Once more, to show how it came about.
-                    let _ = world(seed, Trace::Last);
+                    let _ = run(seed, Trace::Last);
                 }
                 eprintln!("seed {seed}: {}", violation.0);
-                eprintln!("replay: cargo run -p rdzv-sim -- {} --trace", replay(seed));
+                let agents = agents.map(|agents| format!("--agents {agents}"));
+                let seed = (!is_calm).then(|| format!("--seed {seed}"));
+                let words = world.cloned().into_iter().chain(agents).chain(seed);
+                let words = words.collect::<Vec<_>>().join(" ");
+                eprintln!("replay: cargo run -p rdzv-sim -- {words} --trace");
                 return ExitCode::FAILURE;
             }
         }
     }
-    if !single {
+    if count != 1 {
         println!(
             "{count} seeds: no invariant was broken, and {operations} operations are linearizable"
         );
     }
     ExitCode::SUCCESS
+}
+
+/// Prints the size of a record, if it is in order.
+fn history(file: &str) -> ExitCode {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| Violation(format!("failed to read {file}: {error}")));
+    match text.and_then(|text| lines::check(&text)) {
+        Ok((operations, runs)) => {
+            println!("{operations} operations in {runs} runs are linearizable");
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("{}", violation.0);
+            ExitCode::FAILURE
+        }
+    }
 }

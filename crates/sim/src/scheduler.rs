@@ -7,7 +7,6 @@ use std::time::Duration;
 use fastrand::Rng;
 use rdzv_core::time::{Mono, Now, Wall};
 
-use crate::Violation;
 use crate::trace::{Log, Trace};
 
 /// When virtual time begins, in Unix seconds.
@@ -107,14 +106,6 @@ impl<E> Scheduler<E> {
     /// Traces what happens to `who`.
     pub fn log(&self, who: impl Display, text: impl FnOnce() -> String) {
         self.log.write(self.now, who, text);
-    }
-
-    /// Writes the last lines of the trace if the run has failed.
-    pub fn finish<R>(&self, result: Result<R, Violation>) -> Result<R, Violation> {
-        if result.is_err() {
-            self.log.write_last();
-        }
-        result
     }
 }
 

@@ -12,7 +12,7 @@ const LAST: usize = 300;
 pub enum Trace {
     /// Nothing.
     Nothing,
-    /// What happened last, if an invariant was broken.
+    /// The last events, when the world ends: for a run that breaks an invariant.
     Last,
     /// Everything that happens.
     All,
@@ -34,14 +34,9 @@ impl Log {
         }
     }
 
-    /// Whether anything is written.
-    pub fn is_on(&self) -> bool {
-        self.trace != Trace::Nothing
-    }
-
     /// Something happened to `who`, so many nanoseconds after the beginning.
     pub fn write(&self, nanos: u64, who: impl Display, text: impl FnOnce() -> String) {
-        if !self.is_on() {
+        if self.trace == Trace::Nothing {
             return;
         }
         let line = format!("{:>12.6} s  {who}  {}", nanos as f64 / 1e9, text());
@@ -55,10 +50,11 @@ impl Log {
         }
         last.push_back(line);
     }
+}
 
-    /// Writes what happened last, if it is not written already.
-    pub fn write_last(&self) {
-        for line in self.last.borrow().iter() {
+impl Drop for Log {
+    fn drop(&mut self) {
+        for line in self.last.get_mut() {
             println!("{line}");
         }
     }

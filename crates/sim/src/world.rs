@@ -65,7 +65,7 @@ pub struct World {
     limits: Limits,
     clients: Vec<Client>,
     /// The connection of each client; its id is the client's number.
-    links: Vec<Option<(u64, Link)>>,
+    links: Vec<Option<Link>>,
     ledger: Ledger,
     acts_left: usize,
     report: Report,
@@ -100,11 +100,6 @@ impl World {
 
     /// Lets everything happen, and looks at what is left in the end.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<Report, Violation> {
         while let Some(event) = self.time.pop() {
             self.time.log("clients", || shown(&event));
             self.happen(event)?;
@@ -193,15 +188,16 @@ impl World {
         self.send(client, &bytes);
         self.turn_soon(client);
         if self.time.random.u8(..) < 8 {
-            let generation = self.generation(client);
+            let link = self.links[client].as_ref();
+            let generation = link.map_or(0, |link| link.generation);
             let soon = self.time.now + self.time.random.u64(0..5_000_000);
             self.time.at(soon, Event::Reset { client, generation });
         }
     }
 
     fn connect(&mut self, client: usize) {
-        let link = Link::new(&mut self.time.random);
-        self.links[client] = Some((self.time.unique(), link));
+        let generation = self.time.unique();
+        self.links[client] = Some(Link::new(generation, &mut self.time.random));
         self.handle(Input::Connected(id(client), None));
         let bytes = self.clients[client].join();
         self.send(client, &bytes);
@@ -215,10 +211,10 @@ impl World {
 
     fn send(&mut self, client: usize, bytes: &[u8]) {
         let (now, random) = (self.time.now, &mut self.time.random);
-        let Some((generation, link)) = &mut self.links[client] else {
+        let Some(link) = &mut self.links[client] else {
             return;
         };
-        let generation = *generation;
+        let generation = link.generation;
         for (time, bytes) in link.to_server(now, bytes, random) {
             self.time
                 .at(time, Event::AtServer(client, generation, bytes));
@@ -231,16 +227,8 @@ impl World {
     }
 
     fn link(&mut self, client: usize, generation: u64) -> Option<&mut Link> {
-        match &mut self.links[client] {
-            Some((current, link)) if *current == generation => Some(link),
-            _ => None,
-        }
-    }
-
-    fn generation(&self, client: usize) -> u64 {
-        self.links[client]
-            .as_ref()
-            .map_or(0, |(current, _)| *current)
+        let link = self.links[client].as_mut();
+        link.filter(|link| link.generation == generation)
     }
 }
 

@@ -6,17 +6,15 @@
 //! `all_reduce`, or of a message there and back, at rank 0.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::peer::Server;
+use super::peer::{Peer, Server};
 use super::table::{self, Better, Comparison};
-use super::{arguments, release_binary, test_program};
+use super::{release_binary, test_program};
 use crate::install;
-
-const DEFAULT_RUNS: usize = 5;
 
 const PEER: &str = include_str!("collective_peer.py");
 
@@ -36,8 +34,7 @@ const CASES: [(u32, &str, &str); 9] = [
 /// What two of the three sizes have to reach for each world size.
 const FASTER: f64 = 1.5;
 
-pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("collective", words, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let python = install::python()?;
     let rank = test_program("collective_worker")?;
     let store = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;
@@ -88,24 +85,14 @@ fn group(
     name: &str,
 ) -> anyhow::Result<Value> {
     let ranks = (0..world_size).map(|rank| {
-        command()
-            .args([store, &rank.to_string(), &world_size.to_string(), name])
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("failed to start a rank")
+        let words = [store, &rank.to_string(), &world_size.to_string(), name];
+        Peer::start(command().args(words))
     });
-    let ranks = ranks.collect::<anyhow::Result<Vec<Child>>>()?;
-    let mut figures = Value::Null;
-    for (rank, child) in ranks.into_iter().enumerate() {
-        let ended = child.wait_with_output()?;
-        ensure!(
-            ended.status.success(),
-            "rank {rank} failed ({})",
-            ended.status
-        );
-        if rank == 0 {
-            figures = serde_json::from_slice(&ended.stdout).context("rank 0 said no figures")?;
-        }
+    let mut ranks = ranks.collect::<anyhow::Result<Vec<Peer>>>()?;
+    let figures = ranks[0].answer().context("rank 0 said no figures")?;
+    for (rank, peer) in ranks.into_iter().enumerate() {
+        let status = peer.end()?;
+        ensure!(status.success(), "rank {rank} failed ({status})");
     }
     Ok(figures)
 }

@@ -8,26 +8,22 @@
 //! | replacement | the last instruction of a dying worker, of two | the first of its replacement |
 //! | tee | a worker begins to write to its labelled stdout | the console has the last byte |
 
-use std::io::Read;
-use std::process::Stdio;
+use anyhow::ensure;
 
-use anyhow::{Context, ensure};
-
-use super::launcher::{Launcher, Running, labelled};
+use super::flood::Flood;
+use super::launcher::Launcher;
 use super::measure::measure;
 use super::table::{self, Better, Comparison};
-use super::{arguments, worker};
+use super::worker;
 use crate::install;
-
-const DEFAULT_RUNS: usize = 7;
 
 /// Enough for both sides to be busy for a noticeable time: 60 MB.
 const FLOOD_LINES: usize = 600_000;
 
-pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("launch", arguments, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let python = install::python()?;
     let [ours, theirs] = Launcher::both(&python)?;
+    let flood = Flood::prepare(1, FLOOD_LINES)?;
 
     let mut wall = Comparison::new("start of two workers", "ms", Better::Less, 50.0);
     let mut memory = Comparison::new("peak memory", "MB", Better::Less, 25.0);
@@ -41,7 +37,9 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
             side(&mut wall, usage.wall_seconds * 1e3);
             side(&mut memory, usage.peak_megabytes);
             side(&mut replacement, replace(launcher)?);
-            side(&mut tee, labelled_output(launcher)?);
+            let poured = flood.pour(launcher)?;
+            ensure!(poured.torn == 0, "{} lines were torn or lost", poured.torn);
+            side(&mut tee, poured.megabytes_per_second);
         }
     }
     let met = table::print(
@@ -52,9 +50,6 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     ensure!(met, "a target was missed");
     Ok(())
 }
-
-/// What either launcher puts before each line by default.
-const LABEL: &str = "[default0]:";
 
 /// Milliseconds from the death of a worker to the start of the next attempt.
 fn replace(launcher: &Launcher) -> anyhow::Result<f64> {
@@ -68,41 +63,4 @@ fn replace(launcher: &Launcher) -> anyhow::Result<f64> {
     );
     let nanoseconds = worker::noted(&notes, "replaced")? - worker::noted(&notes, "died")?;
     Ok(nanoseconds as f64 / 1e6)
-}
-
-/// Megabytes of worker output per second that reach the console with a label.
-fn labelled_output(launcher: &Launcher) -> anyhow::Result<f64> {
-    let folder = tempfile::tempdir()?;
-    let notes = folder.path().join("notes");
-    let mut command = launcher.play(&labelled(1, folder.path()), "flood")?;
-    command.arg(&notes).arg(FLOOD_LINES.to_string());
-    let mut launch = Running::start(command.stdout(Stdio::piped()))?;
-    let (bytes, last_byte) = drain(launch.0.stdout.take().expect("it is piped"))?;
-    let status = launch.0.wait()?;
-    ensure!(status.success(), "the flood ended with {status}");
-    let expected = FLOOD_LINES * (LABEL.len() + worker::LINE);
-    ensure!(
-        bytes == expected,
-        "{bytes} bytes of {expected} reached the console"
-    );
-    let nanoseconds = last_byte - worker::noted(&notes, "began")?;
-    Ok((FLOOD_LINES * worker::LINE) as f64 * 1e3 / nanoseconds as f64)
-}
-
-/// Reads to the end: the number of bytes, and when the last one came, in nanoseconds since the
-/// epoch. It does no more than that, because it shares the processor with what is measured.
-fn drain(mut console: impl Read) -> anyhow::Result<(usize, u128)> {
-    let mut buffer = vec![0; 1 << 18];
-    let mut bytes = 0;
-    let mut last_byte = 0;
-    loop {
-        let length = console
-            .read(&mut buffer)
-            .context("failed to read the console")?;
-        if length == 0 {
-            return Ok((bytes, last_byte));
-        }
-        bytes += length;
-        last_byte = worker::now();
-    }
 }

@@ -62,7 +62,7 @@ pub(super) fn labelled(workers: u32, folder: &Path) -> [OsString; 6] {
     ]
 }
 
-/// A launch, which ends with this.
+/// A process, which ends with this.
 pub(super) struct Running(pub(super) Child);
 
 impl Running {
@@ -77,7 +77,7 @@ impl Running {
         self.0.id()
     }
 
-    /// Ends it in order, so that no worker stays.
+    /// Sends SIGTERM, so that no worker stays, and waits until the process has ended.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         signal(self.pid(), Signal::SIGTERM)?;
         self.0.wait()?;

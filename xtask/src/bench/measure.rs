@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
+use serde::{Deserialize, Serialize};
 
 use super::this_program;
 use crate::command::output;
@@ -16,7 +17,7 @@ use crate::command::output;
 pub(super) const NAME: &str = "measure-one";
 
 /// What one run of a command took.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Usage {
     pub(super) wall_seconds: f64,
     /// Resident size of the largest process among the command and all it waited for.
@@ -28,15 +29,8 @@ pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
     let mut command = Command::new(this_program()?);
     command.args(["bench", NAME]).arg(measured.get_program());
     let text = output(command.args(measured.get_args()))?;
-    parse(&text).with_context(|| format!("failed to read the measurement '{}'", text.trim()))
-}
-
-fn parse(text: &str) -> Option<Usage> {
-    let (wall, peak) = text.trim().split_once(' ')?;
-    Some(Usage {
-        wall_seconds: wall.parse().ok()?,
-        peak_megabytes: peak.parse().ok()?,
-    })
+    serde_json::from_str(&text)
+        .with_context(|| format!("failed to read the measurement '{}'", text.trim()))
 }
 
 /// The measuring parent itself.
@@ -53,21 +47,10 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let wall = start.elapsed();
     ensure!(status.success(), "{program} failed ({status})");
     let kilobytes = getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss();
-    println!("{} {}", wall.as_secs_f64(), kilobytes as f64 / 1024.0);
+    let usage = Usage {
+        wall_seconds: wall.as_secs_f64(),
+        peak_megabytes: kilobytes as f64 / 1024.0,
+    };
+    println!("{}", serde_json::to_string(&usage)?);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_measurement_is_two_numbers() {
-        let usage = Usage {
-            wall_seconds: 0.25,
-            peak_megabytes: 4.5,
-        };
-        assert_eq!(parse("0.25 4.5\n"), Some(usage));
-        assert_eq!(parse("0.25"), None);
-    }
 }

@@ -8,6 +8,7 @@
 mod agent;
 mod arguments;
 mod collective;
+mod flood;
 mod launch;
 mod launcher;
 mod measure;
@@ -33,13 +34,18 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let Some((what, rest)) = arguments.split_first() else {
         bail!("say what to measure: {NAMES}");
     };
+    let runs = |default| arguments::runs(what, rest, default);
     match what.as_str() {
-        "agent" => agent::run(rest),
-        "collective" => collective::run(rest),
-        "launch" => launch::run(rest),
-        "rendezvous" => rendezvous::run(rest),
-        "rpc" => rpc::run(rest),
-        "store" => store::run(rest),
+        "agent" => agent::run(runs(5)?),
+        "collective" => collective::run(runs(5)?),
+        "launch" => launch::run(runs(7)?),
+        "rendezvous" if rest.first().is_some_and(|word| word == "reattach") => {
+            let runs = arguments::runs("rendezvous reattach", &rest[1..], 5)?;
+            reattach::run(runs)
+        }
+        "rendezvous" => rendezvous::run(runs(3)?),
+        "rpc" => rpc::run(runs(5)?),
+        "store" => store::run(runs(5)?),
         measure::NAME => measure::run(rest),
         worker::NAME => worker::run(rest),
         other => bail!("there is no benchmark '{other}': say {NAMES}"),

@@ -1,31 +1,26 @@
 //! A process that is asked, or that those who are measured meet at.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::Context;
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::launcher::signal;
+use super::launcher::Running;
 
 /// A process that answers lines with lines, and runs until this is dropped.
 pub(crate) struct Peer {
-    process: Child,
+    process: Running,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Peer {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("failed to start {:?}", command.get_program()))?;
+        let mut process = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         Ok(Self {
-            questions: process.stdin.take().expect("it is piped"),
-            answers: BufReader::new(process.stdout.take().expect("it is piped")),
+            questions: process.0.stdin.take().expect("it is piped"),
+            answers: BufReader::new(process.0.stdout.take().expect("it is piped")),
             process,
         })
     }
@@ -48,21 +43,13 @@ impl Peer {
 
     /// Waits until it has ended by itself.
     pub(super) fn end(mut self) -> anyhow::Result<ExitStatus> {
-        Ok(self.process.wait()?)
+        Ok(self.process.0.wait()?)
     }
 
     pub(crate) fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Ok(line)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -88,13 +75,12 @@ impl Server {
     }
 
     pub(super) fn process_id(&self) -> u32 {
-        self.peer.process.id()
+        self.peer.process.pid()
     }
 
     /// Sends SIGTERM, and waits until the server has ended.
-    pub(crate) fn end(self) -> anyhow::Result<ExitStatus> {
-        signal(self.process_id(), Signal::SIGTERM)?;
-        self.peer.end()
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        self.peer.process.end()
     }
 }
 

@@ -18,9 +18,8 @@ use super::launcher::signal;
 use super::peer::{Peer, Server};
 use super::processes::children;
 use super::table::{figure, median};
-use super::{arguments, release_binary, test_program};
+use super::{release_binary, test_program};
 
-const DEFAULT_RUNS: usize = 5;
 const AGENTS: u64 = 10_000;
 
 /// Time without a coordinator after which an agent would suspend its workers, in milliseconds.
@@ -33,8 +32,7 @@ const SETTLED: Duration = Duration::from_secs(3);
 const ATTACHED: f64 = 1.5;
 const FORMED: f64 = 3.0;
 
-pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("rendezvous reattach", words, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let (rdzv, program) = (release_binary()?, test_program("crowd")?);
     let mut rows = Vec::new();
     let mut met = true;

@@ -15,11 +15,9 @@ use serde_json::Value;
 
 use super::peer::Server;
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, reattach, test_program};
+use super::test_program;
 use crate::command::output;
 use crate::install;
-
-const DEFAULT_RUNS: usize = 3;
 
 const PEER: &str = include_str!("rendezvous_peer.py");
 
@@ -40,13 +38,7 @@ const FASTER: f64 = 20.0;
 /// Most seconds until 10,000 agents are connected and hold their ranks.
 const SECONDS: f64 = 10.0;
 
-pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    if let [word, rest @ ..] = words
-        && word == "reattach"
-    {
-        return reattach::run(rest);
-    }
-    let runs = arguments::runs("rendezvous", words, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let python = install::python()?;
     let crowd = test_program("crowd")?;
     let host = Server::start(Command::new(&crowd).arg("serve"))?;

@@ -20,11 +20,9 @@ use serde_json::Value;
 
 use super::peer::{Peer, Server};
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, release_binary, test_program};
+use super::{release_binary, test_program};
 use crate::command::output;
 use crate::install;
-
-const DEFAULT_RUNS: usize = 5;
 
 const SERVE: &str = include_str!("store_serve.py");
 const CLIENT: &str = include_str!("store_client.py");
@@ -52,8 +50,7 @@ const CALLS: [&str; 7] = [
     "get of 1 MiB",
 ];
 
-pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("store", arguments, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let python = install::python()?;
     let generator = test_program("load")?;
     let ours = Server::start(Command::new(release_binary()?).args(["store", "--port", "0"]))?;

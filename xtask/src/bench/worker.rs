@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
 
 pub(super) const NAME: &str = "worker";
 
@@ -26,7 +27,6 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .context("the worker was given no part")?;
     match (part.as_str(), rest) {
         ("die-once", [notes]) => die_once(Path::new(notes), started),
-        ("flood", [notes, lines]) => flood(Path::new(notes), lines.parse()?),
         ("pour", [notes, folder]) => pour(Path::new(notes), Path::new(folder)),
         ("stay", [socket]) => stay(Path::new(socket), started),
         _ => bail!("the worker does not know the part '{part}'"),
@@ -66,34 +66,19 @@ fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
         pid: std::process::id(),
         rank: number("RANK")?,
     };
-    UnixDatagram::unbound()?.send_to(start.text().as_bytes(), socket)?;
+    UnixDatagram::unbound()?.send_to(&serde_json::to_vec(&start)?, socket)?;
     loop {
         std::thread::park();
     }
 }
 
 /// What a worker says when it has started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Start {
     /// Of its first instruction, in nanoseconds since the epoch.
     pub(super) time: u128,
     pub(super) pid: u32,
     pub(super) rank: u32,
-}
-
-impl Start {
-    fn text(self) -> String {
-        format!("{} {} {}", self.time, self.pid, self.rank)
-    }
-
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
-        let mut words = str::from_utf8(text).ok()?.split(' ');
-        Some(Self {
-            time: words.next()?.parse().ok()?,
-            pid: words.next()?.parse().ok()?,
-            rank: words.next()?.parse().ok()?,
-        })
-    }
 }
 
 /// Where workers say that they have started.
@@ -114,7 +99,8 @@ impl Starts {
             let length = self.0.recv(&mut message).with_context(|| {
                 format!("only {} of {world} workers have started", started.len())
             })?;
-            let start = Start::read(&message[..length]).context("a worker said nonsense")?;
+            let start: Start =
+                serde_json::from_slice(&message[..length]).context("a worker said nonsense")?;
             if start.time > after {
                 started.insert(start.rank, start);
             }
@@ -131,21 +117,6 @@ fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     // The kernel copies it from file to stdout.
     std::io::copy(&mut text, &mut out)?;
-    out.flush().context("failed to write the last line")
-}
-
-/// Writes `lines` lines to stdout as fast as they are taken.
-fn flood(notes: &Path, lines: usize) -> anyhow::Result<()> {
-    let mut block = Vec::with_capacity(1000 * LINE);
-    for number in 0..1000 {
-        let line = format!("step {number:<10}");
-        block.extend_from_slice(format!("{line:.<width$}\n", width = LINE - 1).as_bytes());
-    }
-    note(notes, "began", now())?;
-    let mut out = std::io::stdout().lock();
-    for _ in 0..lines / 1000 {
-        out.write_all(&block)?;
-    }
     out.flush().context("failed to write the last line")
 }
 
@@ -181,8 +152,8 @@ mod tests {
             pid: 34,
             rank: 5,
         };
-        assert_eq!(Start::read(start.text().as_bytes()), Some(start));
-        assert_eq!(Start::read(b"12 34"), None);
+        let text = serde_json::to_vec(&start).unwrap();
+        assert_eq!(serde_json::from_slice::<Start>(&text).unwrap(), start);
     }
 
     #[test]

@@ -55,10 +55,8 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
 /// pages. That the tests and rows are there, the other checks say.
 pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut is_inside = false;
-    for (line, row) in (1..).zip(text.lines()) {
-        is_inside = row == VERDICTS || is_inside && row.starts_with('|');
-        if !is_inside || row == VERDICTS || row.starts_with("|---") {
+    for (line, row) in rows(text, VERDICTS) {
+        if row == VERDICTS || row.starts_with("|---") {
             continue;
         }
         let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
@@ -79,16 +77,22 @@ pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Find
 
 /// Rows of figures that are not among the `measured` ones.
 pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let unknown = rows(text, FIGURES).filter(|(_, row)| !measured.lines().any(|it| it == *row));
+    let finding = |(line, _): (usize, &str)| {
+        let place = format!("{path}:{line}");
+        Finding::new(place, "docs/benchmarks.md has no such row")
+    };
+    unknown.map(finding).collect()
+}
+
+/// The rows of all tables with this head, the head too, with their lines.
+fn rows<'a>(text: &'a str, head: &str) -> impl Iterator<Item = (usize, &'a str)> {
     let mut is_inside = false;
-    for (line, row) in (1..).zip(text.lines()) {
-        is_inside = row == FIGURES || is_inside && row.starts_with('|');
-        if is_inside && !measured.lines().any(|known| known == row) {
-            let place = format!("{path}:{line}");
-            findings.push(Finding::new(place, "docs/benchmarks.md has no such row"));
-        }
-    }
-    findings
+    let lines = (1..).zip(text.lines());
+    lines.filter(move |(_, row)| {
+        is_inside = *row == head || is_inside && row.starts_with('|');
+        is_inside
+    })
 }
 
 fn is_verdict(text: &str) -> bool {

@@ -65,19 +65,28 @@ pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<Strin
 }
 
 pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> Vec<Finding> {
-    let mut findings = unsafe_code(source, tokens);
-    findings.extend(environment_names(source, tokens, variables));
-    findings.extend(globals(source, tokens));
-    findings.extend(protobuf(source, tokens));
-    findings
-}
-
-fn protobuf(source: &Source, tokens: &Tokens) -> Vec<Finding> {
-    if !source.path.starts_with(CONSENSUS) {
-        return Vec::new();
+    let mut findings = environment_names(source, tokens, variables);
+    let may_be = |place: &&str| match place.strip_suffix('/') {
+        Some(_) => source.path.starts_with(*place),
+        None => source.path == **place,
+    };
+    if !MAY_BE_UNSAFE.iter().any(may_be) {
+        let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
+        let rule = |_: &str| rule.clone();
+        findings.extend(forbidden(source, &tokens.all, &["unsafe"], rule));
     }
-    let rule = |word: &str| format!("bytes of peers are not read by protobuf: {word}");
-    forbidden(source, &tokens.all, &PROTOBUF_READS, rule)
+    let library = source
+        .crate_folder()
+        .is_some_and(|folder| !PROGRAMS.contains(&folder));
+    if library && source.is_shipped() {
+        let rule = |word: &str| format!("a library installs no global: {word}");
+        findings.extend(forbidden(source, &tokens.shipped, &GLOBALS, rule));
+    }
+    if source.path.starts_with(CONSENSUS) {
+        let rule = |word: &str| format!("bytes of peers are not read by protobuf: {word}");
+        findings.extend(forbidden(source, &tokens.all, &PROTOBUF_READS, rule));
+    }
+    findings
 }
 
 /// Each use of one of these words.
@@ -91,18 +100,6 @@ fn forbidden(
         .filter(|word| names.contains(&word.text.as_str()))
         .map(|word| Finding::new(source.place(word.line), rule(&word.text)))
         .collect()
-}
-
-fn unsafe_code(source: &Source, tokens: &Tokens) -> Vec<Finding> {
-    let may_be = |place: &&str| match place.strip_suffix('/') {
-        Some(_) => source.path.starts_with(*place),
-        None => source.path == **place,
-    };
-    if MAY_BE_UNSAFE.iter().any(may_be) {
-        return Vec::new();
-    }
-    let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
-    forbidden(source, &tokens.all, &["unsafe"], |_| rule.clone())
 }
 
 fn is_variable(name: &str) -> bool {
@@ -136,17 +133,6 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
         }
     }
     findings
-}
-
-fn globals(source: &Source, tokens: &Tokens) -> Vec<Finding> {
-    let library = source
-        .crate_folder()
-        .is_some_and(|folder| !PROGRAMS.contains(&folder));
-    if !library || !source.is_shipped() {
-        return Vec::new();
-    }
-    let rule = |word: &str| format!("a library installs no global: {word}");
-    forbidden(source, &tokens.shipped, &GLOBALS, rule)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) struct Module {
 }
 
 /// The modules of one library or program without its tests; the first is its root.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) modules: Vec<Module>,
 }
@@ -57,9 +57,7 @@ pub(crate) type Files<'a> = BTreeMap<&'a str, &'a Source>;
 impl Tree {
     /// Reads the tree whose root is the file `root`.
     pub(crate) fn of(files: &Files<'_>, root: &str) -> Self {
-        let mut tree = Self {
-            modules: Vec::new(),
-        };
+        let mut tree = Self::default();
         let (folder, _) = root.rsplit_once('/').unwrap_or(("", root));
         tree.add_file(files, None, String::new(), root, folder);
         tree
@@ -77,17 +75,13 @@ impl Tree {
         for (from, module) in self.modules.iter().enumerate() {
             for (path, line) in &module.paths {
                 // A single lower-case word is a variable rather than a module.
-                let target = match (self.resolve(from, path, 0), path.len()) {
+                let to = match (self.resolve(from, path, 0), path.len()) {
                     (Some(Target::Module(_)), 1) | (None, _) => continue,
                     (Some(Target::Module(to) | Target::Item(to)), _) => to,
                 };
-                if target != from {
+                if to != from {
                     let line = *line;
-                    uses.push(Use {
-                        from,
-                        to: target,
-                        line,
-                    });
+                    uses.push(Use { from, to, line });
                 }
             }
         }
@@ -96,12 +90,8 @@ impl Tree {
 
     /// The module and those that it stands in, outermost first.
     pub(crate) fn ancestry(&self, module: usize) -> Vec<usize> {
-        let mut line = vec![module];
-        let mut at = module;
-        while let Some(parent) = self.modules[at].parent {
-            line.push(parent);
-            at = parent;
-        }
+        let line = std::iter::successors(Some(module), |at| self.modules[*at].parent);
+        let mut line: Vec<usize> = line.collect();
         line.reverse();
         line
     }
@@ -148,10 +138,8 @@ impl Tree {
                 }
                 "pub" if is_restriction(tokens, at) => at = after_brackets(tokens, at + 1) - 1,
                 "use" if next != "<" => {
-                    let length = tokens[at..]
-                        .iter()
-                        .take_while(|token| token.text != ";")
-                        .count();
+                    let statement = tokens[at..].iter();
+                    let length = statement.take_while(|token| token.text != ";").count();
                     self.read_use(id, &tokens[at + 1..at + length], depth == 0);
                     at += length;
                 }

@@ -20,9 +20,7 @@ pub(super) fn tree(sources: &[Source]) -> Tree {
             Some((module.replace('/', "::"), source))
         })
         .collect();
-    let mut tree = Tree {
-        modules: Vec::new(),
-    };
+    let mut tree = Tree::default();
     let mut ids = BTreeMap::new();
     for (module, source) in &modules {
         let (parent, name) = module.rsplit_once("::").unwrap_or(("", ""));

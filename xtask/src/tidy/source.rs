@@ -25,11 +25,7 @@ pub(crate) struct Source {
 impl Source {
     /// Every Rust and Python file under `root`, in order of path.
     pub(crate) fn all(root: &Path) -> anyhow::Result<Vec<Self>> {
-        let mut sources = Vec::new();
-        let is_source = |name: &str| name.ends_with(".rs") || name.ends_with(".py");
-        collect(root, "", &is_source, &mut sources)?;
-        sources.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(sources)
+        files(root, &|name| name.ends_with(".rs") || name.ends_with(".py"))
     }
 
     pub(crate) fn is_rust(&self) -> bool {
@@ -64,8 +60,7 @@ impl Source {
 
 /// The folder and name of every package under `root`, in order of folder.
 pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
-    let mut manifests = Vec::new();
-    collect(root, "", &|name| name == "Cargo.toml", &mut manifests)?;
+    let manifests = files(root, &|name| name == "Cargo.toml")?;
     let package = |manifest: Source| {
         let folder = manifest.path.strip_suffix("/Cargo.toml")?.to_owned();
         let (_, package) = manifest.text.split_once("[package]")?;
@@ -81,10 +76,15 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
 
 /// The documents in `docs/` and those beside it.
 pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<Source>> {
-    let mut documents = Vec::new();
-    collect(root, "", &|name| name.ends_with(".md"), &mut documents)?;
-    documents.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(documents)
+    files(root, &|name| name.ends_with(".md"))
+}
+
+/// Every file under `root` whose name is wanted, in order of path.
+fn files(root: &Path, wanted: &dyn Fn(&str) -> bool) -> anyhow::Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    collect(root, "", wanted, &mut sources)?;
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(sources)
 }
 
 fn collect(

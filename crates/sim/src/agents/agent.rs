@@ -1,17 +1,14 @@
-//! One agent: its machine, and what it makes of what the machine says.
+//! One agent, around its machine.
 
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
-use rdzv_rendezvous_proto::coordinator::wire::{Program, Refusal};
-use rdzv_rendezvous_proto::native_client::{self, Change, Failure, Joined, NativeClient};
-use rdzv_rendezvous_proto::participant::{self, Formed};
-use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState};
+use rdzv_rendezvous_proto::coordinator::wire::Program;
+use rdzv_rendezvous_proto::native_client::{self, NativeClient};
+use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, participant};
 
 use super::plan::{Place, Plan};
-use crate::history::record::Event;
-use crate::history::run::Assignment;
 use crate::scheduler::due;
 
 /// Where the coordinator is.
@@ -61,44 +58,13 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// What an agent wants from the world after something happened to it.
+/// An output of its machine.
 #[derive(Debug)]
-pub enum Action {
-    /// Send to the coordinator.
-    Send(Vec<u8>),
-    /// A connection.
-    Dial,
-    /// No connection.
-    HangUp,
-    /// To leave, because its process ends.
-    Leave,
-    /// To be asked for the place where workers meet.
-    Lead(u64),
-    /// Read the state.
-    Ask,
-    /// Write the state, if it is as last seen.
-    Write(Box<RendezvousState>),
-    /// To join again after this time.
-    JoinAgain(Duration),
-    /// To be started anew after this time, as a process of its own.
-    StartAgain(Duration),
-    /// It has joined, as the coordinator has told it.
-    Joined(Joined),
-    /// It has joined, as it has read.
-    Read(Formed),
-    /// It was told by the coordinator that a node is lost, and why.
-    Lost(String),
-    /// It has read that these are lost.
-    NodesLost(Vec<NodeDesc>),
-    /// It has read that the others count it as lost.
-    Dropped,
-    /// Its time to join was over.
-    TimedOut,
-    /// Its workers have succeeded, and it need not wait for the others any more: all have, or the round is over. It ends.
-    Finish {
-        /// The run is over with it.
-        closes: bool,
-    },
+pub enum Output {
+    /// Of a native one.
+    Native(native_client::Output),
+    /// Of a torchrun agent.
+    Stock(participant::Output),
 }
 
 /// One agent.
@@ -116,8 +82,6 @@ pub struct Agent {
     pub wanted: bool,
     /// Whether the round that it is in outlives its coordinator.
     pub is_recoverable: bool,
-    /// The events that it was told, for the history of the run.
-    pub heard: Vec<Event>,
     /// The number by which the coordinator tells its process from others.
     pub instance: u64,
     /// Those of the processes in whose place its keeper has started it.
@@ -144,7 +108,7 @@ pub struct Agent {
     pub writing: bool,
     torchrun: bool,
     /// How long it takes to stop its workers.
-    stop_takes: Duration,
+    pub stop_takes: Duration,
 }
 
 impl Agent {
@@ -161,7 +125,6 @@ impl Agent {
             finishes: false,
             wanted: false,
             is_recoverable: false,
-            heard: Vec::new(),
             instance,
             predecessors: Vec::new(),
             knows: false,
@@ -250,11 +213,10 @@ impl Agent {
         }
     }
 
-    /// Hands something to its machine; what that wants done.
-    pub fn handle(&mut self, now: Now, input: Input<'_>) -> Vec<Action> {
-        let mut actions = Vec::new();
+    /// Hands something to its machine, and returns what that wants done.
+    pub fn handle(&mut self, now: Now, input: Input<'_>) -> Vec<Output> {
         match &mut self.machine {
-            None => {}
+            None => Vec::new(),
             Some(Make::Native(client)) => {
                 client.handle(
                     now,
@@ -269,10 +231,8 @@ impl Agent {
                         Input::Tick | Input::Stock(_) => native_client::Input::Tick,
                     },
                 );
-                let outputs: Vec<_> = std::iter::from_fn(|| client.poll_output()).collect();
-                for output in outputs {
-                    self.native(output, &mut actions);
-                }
+                let outputs = std::iter::from_fn(|| client.poll_output());
+                outputs.map(Output::Native).collect()
             }
             Some(Make::Stock(participant)) => {
                 participant.handle(
@@ -285,118 +245,14 @@ impl Agent {
                         Input::Tick | Input::Native(_) => participant::Input::Tick,
                     },
                 );
-                let outputs: Vec<_> = std::iter::from_fn(|| participant.poll_output()).collect();
-                for output in outputs {
-                    self.torchrun(output, &mut actions);
-                }
+                let outputs = std::iter::from_fn(|| participant.poll_output());
+                outputs.map(Output::Stock).collect()
             }
-        }
-        actions
-    }
-
-    fn native(&mut self, output: native_client::Output, actions: &mut Vec<Action>) {
-        use native_client::Output;
-        match output {
-            Output::Dial => actions.push(Action::Dial),
-            Output::HangUp => actions.push(Action::HangUp),
-            Output::Send(bytes) => actions.push(Action::Send(bytes)),
-            Output::Lead { round } => actions.push(Action::Lead(round)),
-            Output::Joined(joined) => {
-                self.doing = Doing::Working(joined.round);
-                self.knows = true;
-                self.is_recoverable = joined.is_recoverable;
-                self.heard.push(Event::Joined(Assignment {
-                    round: joined.round,
-                    rank: joined.rank,
-                    size: joined.world_size,
-                }));
-                actions.push(Action::Joined(joined));
-            }
-            Output::NotJoined(failure) => {
-                let closed = matches!(
-                    failure,
-                    Failure::Refused(Refusal::Closed | Refusal::NotNeeded)
-                );
-                self.heard.push(Event::Refused { closed });
-                self.not_joined(
-                    matches!(failure, Failure::Refused(_)),
-                    matches!(failure, Failure::Unreachable { .. }),
-                    actions,
-                );
-            }
-            Output::Changed(Change::Membership { round, .. }) if self.has_succeeded(round) => {
-                self.heard.push(Event::IsOver(round));
-                actions.push(Action::Finish { closes: false });
-            }
-            Output::Changed(Change::Membership { round, reason }) => {
-                self.heard.push(Event::IsOver(round));
-                self.stop_workers(actions);
-                if reason.contains("is lost") {
-                    actions.push(Action::Lost(reason));
-                }
-            }
-            Output::Changed(Change::Closed) | Output::Closed => {
-                self.heard.push(Event::Closed);
-                self.end();
-            }
-            Output::Changed(Change::Lost { .. }) => self.not_joined(false, true, actions),
-            Output::Changed(Change::PeerFailed { .. }) => {}
-            Output::AllSucceeded(round) => {
-                self.heard.push(Event::AllSucceeded(round));
-                if self.has_succeeded(round) {
-                    actions.push(Action::Finish { closes: true });
-                }
-            }
-            Output::NotClosed(_) => {
-                self.end();
-                actions.push(Action::Leave);
-            }
-            Output::Status { .. }
-            | Output::Waiting { .. }
-            | Output::AwaitingMaster { .. }
-            | Output::Missing(_)
-            | Output::Undecided(_)
-            | Output::Watch(_)
-            | Output::Search
-            | Output::Voters { .. }
-            | Output::Lease { .. } => {}
         }
     }
 
-    fn torchrun(&mut self, output: participant::Output, actions: &mut Vec<Action>) {
-        use participant::{Change, Failure, Output};
-        match output {
-            Output::Read => actions.push(Action::Ask),
-            Output::Write(state) => actions.push(Action::Write(state)),
-            Output::Joined(formed) => {
-                self.doing = Doing::Working(formed.round);
-                actions.push(Action::Read(formed));
-            }
-            Output::Changed(Change::Closed) => self.end(),
-            Output::Changed(change) => {
-                match change {
-                    Change::NodesLost(nodes) => actions.push(Action::NodesLost(nodes)),
-                    Change::Dropped => actions.push(Action::Dropped),
-                    Change::NodesWaiting(_) | Change::Closed => {}
-                }
-                self.stop_workers(actions);
-            }
-            Output::Failed(Failure::Closed | Failure::NotNeeded) => self.end(),
-            Output::Failed(failure) => {
-                if matches!(failure, Failure::JoinTimeout { .. }) {
-                    actions.push(Action::TimedOut);
-                }
-                self.not_joined(false, false, actions);
-            }
-            Output::Closed => {
-                self.heard.push(Event::Closed);
-                self.end();
-            }
-            Output::Left => self.end(),
-        }
-    }
-
-    fn end(&mut self) {
+    /// Its process ends with the run, or because nobody needs it.
+    pub fn end(&mut self) {
         self.wanted = false;
         self.doing = Doing::Nothing;
     }
@@ -409,24 +265,5 @@ impl Agent {
     /// Whether its workers have ended in this round, which it is in, because they have succeeded.
     pub fn has_succeeded(&self, round: u64) -> bool {
         self.doing == Doing::Working(round) && self.succeeded == Some(round)
-    }
-
-    fn stop_workers(&mut self, actions: &mut Vec<Action>) {
-        if matches!(self.doing, Doing::Working(_)) {
-            self.doing = Doing::Stopping;
-            actions.push(Action::JoinAgain(self.stop_takes));
-        }
-    }
-
-    fn not_joined(&mut self, refused: bool, unreachable: bool, actions: &mut Vec<Action>) {
-        // One that closes the run, and cannot in time, does not join again either.
-        if refused || !self.wanted {
-            return self.end();
-        }
-        self.doing = Doing::Stopping;
-        actions.push(match unreachable {
-            true => Action::StartAgain(Duration::from_secs(1)),
-            false => Action::JoinAgain(Duration::from_secs(1)),
-        });
     }
 }

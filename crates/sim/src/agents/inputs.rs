@@ -3,16 +3,23 @@
 use std::time::Duration;
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
-use rdzv_rendezvous_proto::{NodeDesc, native_client};
+use rdzv_rendezvous_proto::coordinator::wire::Refusal;
+use rdzv_rendezvous_proto::native_client::{self, Joined};
+use rdzv_rendezvous_proto::{NodeDesc, participant};
 
-use super::agent::{Action, Doing, Input};
+use super::agent::{Doing, Input, Output};
 use super::plan::{Act, Place};
 use super::world::{Ask, Event, Piece, Within, World};
+use crate::history::record;
+use crate::history::run::Assignment;
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
 /// How long it takes to notice that nobody answers.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time after which an agent that has not joined tries again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl World {
     /// Tells an agent something, and applies what it wants done.
@@ -20,34 +27,41 @@ impl World {
         self.note(agent, || format!("◄ {input:?}"));
         let now = self.time.clocks(self.agents[agent].skew);
         self.write_down(agent, &input);
-        let actions = self.agents[agent].handle(now, input);
-        self.write_heard(agent);
+        let outputs = self.agents[agent].handle(now, input);
         if self.agents[agent].is_stock() {
             self.note(agent, || self.agents[agent].reason().to_owned());
         }
-        for action in actions {
-            self.note(agent, || format!("► {action:?}"));
-            self.apply(agent, action)?;
+        for output in outputs {
+            self.note(agent, || format!("► {output:?}"));
+            match output {
+                Output::Native(output) => self.apply_native(agent, output)?,
+                Output::Stock(output) => self.apply_stock(agent, output)?,
+            }
         }
         self.schedule(agent);
         Ok(())
     }
 
-    fn apply(&mut self, agent: usize, action: Action) -> Result<(), Violation> {
-        match action {
-            Action::Send(bytes) => {
+    fn apply_native(
+        &mut self,
+        agent: usize,
+        output: native_client::Output,
+    ) -> Result<(), Violation> {
+        use native_client::{Change, Failure, Output};
+        match output {
+            Output::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
                     self.send(link, true, Piece::Bytes(bytes));
                 }
             }
-            Action::Dial => {
+            Output::Dial => {
                 let takes = match self.agents[agent].cut_until > self.time.now {
                     true => nanos(DIAL_TIMEOUT),
                     false => self.latency(),
                 };
                 self.later(agent, takes, Within::Dialed);
             }
-            Action::HangUp => {
+            Output::HangUp => {
                 if let Some(id) = self.agents[agent].connection.take() {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.at_agent = false;
@@ -55,14 +69,7 @@ impl World {
                     self.end_link(id, true);
                 }
             }
-            Action::Leave => return self.tell(agent, Input::Leave),
-            Action::Finish { closes } => {
-                self.agents[agent].finishes = true;
-                // The last lines of its workers' output come before.
-                let late = self.time.random.u64(0..3_000_000_000);
-                self.later(agent, late, Within::Finishes(closes));
-            }
-            Action::Lead(round) => {
+            Output::Lead { round } => {
                 let addr = self.agents[agent].me.addr.clone();
                 let port = (self.agents[agent].me.pid * 100 + 1) as u16;
                 let publish = native_client::Input::Publish {
@@ -72,53 +79,113 @@ impl World {
                 };
                 return self.tell(agent, Input::Native(publish));
             }
-            Action::Ask => {
+            Output::Joined(joined) => return self.joined(agent, &joined),
+            Output::NotJoined(Failure::Refused(refusal)) => {
+                let closed = matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
+                self.write(agent, record::Event::Refused { closed });
+                self.agents[agent].end();
+            }
+            Output::NotJoined(failure) => {
+                self.write(agent, record::Event::Refused { closed: false });
+                self.not_joined(
+                    agent,
+                    match failure {
+                        Failure::Unreachable { .. } => Within::StartAgain,
+                        _ => Within::JoinAgain,
+                    },
+                );
+            }
+            Output::Changed(Change::Membership { round, reason }) => {
+                self.write(agent, record::Event::IsOver(round));
+                if self.agents[agent].has_succeeded(round) {
+                    self.finish(agent, false);
+                    return Ok(());
+                }
+                self.stop_workers(agent);
+                if reason.contains("is lost") && !self.plan.faulty {
+                    return broken(format!("INV-R5: nobody is lost, but {reason}"));
+                }
+            }
+            Output::Changed(Change::Closed) | Output::Closed => {
+                self.write(agent, record::Event::Closed);
+                self.agents[agent].end();
+            }
+            Output::Changed(Change::Lost { .. }) => self.not_joined(agent, Within::StartAgain),
+            Output::AllSucceeded(round) => {
+                self.write(agent, record::Event::AllSucceeded(round));
+                if self.agents[agent].has_succeeded(round) {
+                    self.finish(agent, true);
+                }
+            }
+            Output::NotClosed(_) => {
+                self.agents[agent].end();
+                return self.tell(agent, Input::Leave);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An agent has joined, as the coordinator has told it.
+    fn joined(&mut self, agent: usize, joined: &Joined) -> Result<(), Violation> {
+        let it = &mut self.agents[agent];
+        it.doing = Doing::Working(joined.round);
+        it.knows = true;
+        it.is_recoverable = joined.is_recoverable;
+        // Who is in a round with agents of torchrun is not all written down.
+        let is_mixed = self.plan.torchrun.contains(&true);
+        let assignment = Assignment {
+            round: joined.round,
+            rank: joined.rank,
+            size: if is_mixed { 0 } else { joined.world_size },
+        };
+        self.write(agent, record::Event::Joined(assignment));
+        self.count_joined();
+        self.ledger.joined(&self.agents[agent].me, joined)?;
+        if self.plan.place != Place::Restartable || self.plan.has_gap() {
+            return Ok(());
+        }
+        let working = self.agents.iter().filter_map(|agent| match agent.doing {
+            Doing::Working(round) if !agent.has_succeeded(round) => Some((&agent.me, round)),
+            _ => None,
+        });
+        self.ledger.running(working)
+    }
+
+    fn apply_stock(&mut self, agent: usize, output: participant::Output) -> Result<(), Violation> {
+        use participant::{Change, Failure, Output};
+        if !self.plan.faulty && self.host.is_none() {
+            self.trouble(agent, &output)?;
+        }
+        match output {
+            Output::Read => {
                 self.report.reads += 1;
                 self.agents[agent].writing = false;
                 self.ask(agent, Ask::Read);
             }
-            Action::Write(state) => {
+            Output::Write(state) => {
                 self.report.tried += 1;
                 self.agents[agent].writing = true;
                 self.ask(agent, Ask::Write(state, self.agents[agent].version));
             }
-            Action::JoinAgain(after) => {
-                self.later(agent, nanos(after), Within::JoinAgain);
-            }
-            Action::StartAgain(after) => {
-                self.later(agent, nanos(after), Within::StartAgain);
-            }
-            Action::Joined(joined) => {
-                self.count_joined();
-                self.ledger.joined(&self.agents[agent].me, &joined)?;
-                if self.plan.place == Place::Restartable && !self.plan.has_gap() {
-                    let working = self.agents.iter().filter_map(|agent| match agent.doing {
-                        Doing::Working(round) if !agent.has_succeeded(round) => {
-                            Some((&agent.me, round))
-                        }
-                        _ => None,
-                    });
-                    self.ledger.running(working)?;
-                }
-            }
-            Action::Read(formed) => {
+            Output::Joined(formed) => {
+                self.agents[agent].doing = Doing::Working(formed.round);
                 self.count_joined();
                 let (it, late) = (&self.agents[agent], self.host.is_some());
                 self.ledger.read(&it.me, &formed, it.state(), late)?;
-                if self.host.is_some() && formed.rank == 0 {
+                if late && formed.rank == 0 {
                     self.lead_as_stock(agent, formed.round);
                 }
             }
-            Action::Lost(reason) => {
-                if !self.plan.faulty {
-                    return broken(format!("INV-R5: nobody is lost, but {reason}"));
-                }
+            Output::Closed => {
+                self.write(agent, record::Event::Closed);
+                self.agents[agent].end();
             }
-            Action::NodesLost(_) | Action::Dropped | Action::TimedOut => {
-                if !self.plan.faulty && self.host.is_none() {
-                    return self.trouble(agent, &action);
-                }
-            }
+            Output::Changed(Change::Closed)
+            | Output::Failed(Failure::Closed | Failure::NotNeeded)
+            | Output::Left => self.agents[agent].end(),
+            Output::Changed(_) => self.stop_workers(agent),
+            Output::Failed(_) => self.not_joined(agent, Within::JoinAgain),
         }
         Ok(())
     }
@@ -128,23 +195,59 @@ impl World {
         self.report.last_joined = Duration::from_nanos(self.time.now);
     }
 
+    /// An agent stops its workers, and joins again then.
+    fn stop_workers(&mut self, agent: usize) {
+        let it = &mut self.agents[agent];
+        if matches!(it.doing, Doing::Working(_)) {
+            it.doing = Doing::Stopping;
+            let takes = nanos(it.stop_takes);
+            self.later(agent, takes, Within::JoinAgain);
+        }
+    }
+
+    /// An agent has not joined, or has lost the coordinator. It tries again in this way.
+    fn not_joined(&mut self, agent: usize, again: Within) {
+        let it = &mut self.agents[agent];
+        // One that closes the run, and cannot in time, does not join again.
+        if !it.wanted {
+            return it.end();
+        }
+        it.doing = Doing::Stopping;
+        self.later(agent, nanos(AGAIN_AFTER), again);
+    }
+
+    /// Ends an agent whose workers have succeeded and that need not wait for others.
+    ///
+    /// It closes the run if the workers of all agents have succeeded. Otherwise its round is over.
+    fn finish(&mut self, agent: usize, closes: bool) {
+        self.agents[agent].finishes = true;
+        // The last lines of its workers' output come before.
+        let late = self.time.random.u64(0..3_000_000_000);
+        self.later(agent, late, Within::Finishes(closes));
+    }
+
     /// Nobody is lost, or late, unless they leave.
-    fn trouble(&self, agent: usize, action: &Action) -> Result<(), Violation> {
+    fn trouble(&self, agent: usize, output: &participant::Output) -> Result<(), Violation> {
+        use participant::{Change, Failure, Output};
         let me = &self.agents[agent].me;
         let there = |node: &&NodeDesc| {
             let mut agents = self.agents.iter();
             agents.any(|agent| agent.wanted && agent.me == **node)
         };
         let leaves = |act: &Act| matches!(act, Act::Leave | Act::Crash | Act::Close);
-        match action {
-            Action::NodesLost(nodes) => match nodes.iter().find(there) {
+        match output {
+            Output::Changed(Change::NodesLost(nodes)) => match nodes.iter().find(there) {
                 Some(node) => broken(format!("INV-R5: {me} was told that {node} is lost")),
                 None => Ok(()),
             },
-            Action::Dropped => broken(format!("INV-R5: {me} was dropped")),
-            _ if self.agents.iter().any(|agent| !agent.wanted) => Ok(()),
-            _ if self.plan.acts.iter().any(|(_, _, act)| leaves(act)) => Ok(()),
-            _ => broken(format!("INV-R5: {me} was not in time")),
+            Output::Changed(Change::Dropped) => broken(format!("INV-R5: {me} was dropped")),
+            Output::Failed(Failure::JoinTimeout { .. })
+                if self.agents.iter().all(|agent| agent.wanted)
+                    && !self.plan.acts.iter().any(|(_, _, act)| leaves(act)) =>
+            {
+                broken(format!("INV-R5: {me} was not in time"))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -11,9 +11,10 @@ use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 use crate::{Violation, broken};
 
 /// Every round that was complete once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ledger {
-    settings: Settings,
+    /// The least and the most nodes of a round.
+    sizes_allowed: (u32, u32),
     /// Who has which rank, by round.
     ranks: BTreeMap<(u64, u32), NodeDesc>,
     /// How many take part, by round.
@@ -36,15 +37,8 @@ impl Ledger {
     /// Nothing has happened yet.
     pub fn new(settings: Settings) -> Self {
         Self {
-            settings,
-            ranks: BTreeMap::new(),
-            sizes: BTreeMap::new(),
-            masters: BTreeMap::new(),
-            closed: false,
-            ends_of_rounds: BTreeSet::new(),
-            successes: BTreeSet::new(),
-            succeeded: false,
-            is_forgotten: false,
+            sizes_allowed: (settings.min_nodes, settings.max_nodes),
+            ..Self::default()
         }
     }
 
@@ -178,7 +172,8 @@ impl Ledger {
         size: u32,
         late: bool,
     ) -> Result<(), Violation> {
-        if size < self.settings.min_nodes && !late || size > self.settings.max_nodes {
+        let (least, most) = self.sizes_allowed;
+        if size < least && !late || size > most {
             return broken(format!(
                 "INV-R3: {node} is {rank} of {size} in round {round}"
             ));
@@ -252,7 +247,7 @@ impl Ledger {
         }
         let size = participants.len() as u32;
         if !late {
-            if !self.sizes.contains_key(round) || size < self.settings.min_nodes {
+            if !self.sizes.contains_key(round) || size < self.sizes_allowed.0 {
                 return broken(format!(
                     "INV-R3: {node} joined round {round} of {participants:?}"
                 ));

@@ -1,12 +1,14 @@
 //! The operations of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
 
+use rdzv_rendezvous_proto::native_client;
+
 use super::agent::Input;
 use super::plan::Act;
 use super::world::World;
 use crate::Violation;
 use crate::history::check;
 use crate::history::record::Event;
-use crate::history::run::{self, Assignment};
+use crate::history::run;
 
 impl World {
     /// An agent is told something that it does.
@@ -15,29 +17,10 @@ impl World {
             Input::Join => Event::Joins,
             Input::Leave => Event::Leaves,
             Input::Close => Event::Closes,
-            Input::Native(rdzv_rendezvous_proto::native_client::Input::Succeeded(round)) => {
-                Event::Succeeds(*round)
-            }
+            Input::Native(native_client::Input::Succeeded(round)) => Event::Succeeds(*round),
             _ => return,
         };
         if self.agents[agent].machine.is_some() {
-            self.write(agent, event);
-        }
-    }
-
-    /// An agent has made something of what it was told.
-    pub(super) fn write_heard(&mut self, agent: usize) {
-        for event in std::mem::take(&mut self.agents[agent].heard) {
-            // Who is in a round with agents of torchrun is not all written down.
-            let event = match event {
-                Event::Joined(assignment) if self.plan.torchrun.contains(&true) => {
-                    Event::Joined(Assignment {
-                        size: 0,
-                        ..assignment
-                    })
-                }
-                other => other,
-            };
             self.write(agent, event);
         }
     }
@@ -55,12 +38,7 @@ impl World {
                     self.write(agent, Event::MayBeLost);
                 }
             }
-            Act::Start
-            | Act::Restart
-            | Act::Leave
-            | Act::Close
-            | Act::ClockJump(_)
-            | Act::HostDies(_) => {}
+            _ => {}
         }
     }
 

@@ -217,11 +217,6 @@ impl World {
 
     /// Lets everything happen until nothing changes any more, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<Report, Violation> {
         let end = nanos(self.plan.end);
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;

@@ -43,7 +43,7 @@ impl World {
             }
             Act::IsolateLeader(time) => {
                 if let Some(leader) = leader {
-                    let process = &self.processes[&leader];
+                    let process = &self.processes[leader];
                     let (slot, term) = (process.slot, process.term);
                     self.cut_where(time, |one, two| one == slot || two == slot);
                     if time > STEPS_DOWN {
@@ -56,8 +56,7 @@ impl World {
             Act::Hub(slot, time) => self.cut_where(time, |one, two| one != slot && two != slot),
             Act::Reset(slot) => {
                 if let Some(process) = self.slots[slot] {
-                    let others: Vec<usize> = self.processes.keys().copied().collect();
-                    for other in others {
+                    for other in self.running() {
                         self.reset(process, other, 50_000_000);
                     }
                 }
@@ -71,7 +70,7 @@ impl World {
             Act::RemoveLeader => {
                 if let Some(leader) = leader {
                     let mut change = Change::default();
-                    change.remove(self.processes[&leader].id);
+                    change.remove(self.processes[leader].id);
                     return self.handle(leader, Input::Change(&change));
                 }
             }
@@ -93,14 +92,14 @@ impl World {
 
     /// A process that was cut off from all others: it does not lead any more, and its term has not grown.
     pub(super) fn isolated(&self, process: usize, term: u64) -> Result<(), Violation> {
-        let Some(consensus) = self
-            .processes
-            .get(&process)
-            .filter(|it| it.stalled_until + nanos(STEPS_DOWN) < self.time.now && !self.is_calm)
-            .and_then(|it| it.consensus.as_ref())
-        else {
+        let process = &self.processes[process];
+        let stood_still = process.stalled_until + nanos(STEPS_DOWN) >= self.time.now;
+        let Some(consensus) = &process.consensus else {
             return Ok(());
         };
+        if stood_still || self.is_calm {
+            return Ok(());
+        }
         let configuration = consensus.configuration();
         if configuration.is_majority(&BTreeSet::from([consensus.id()])) {
             return Ok(());
@@ -125,7 +124,7 @@ impl World {
 
     /// The process of a place, if one runs there.
     fn at_slot(&mut self, slot: usize) -> Option<&mut Process> {
-        self.processes.get_mut(&self.slots[slot]?)
+        Some(&mut self.processes[self.slots[slot]?])
     }
 
     fn doom(&mut self, process: Option<usize>, after: u32, with_machine: bool) {
@@ -134,14 +133,15 @@ impl World {
         };
         if after == 0 {
             self.kill(number, with_machine);
-        } else if let Some(process) = self.processes.get_mut(&number) {
-            process.dies = Some((after, with_machine));
+        } else {
+            self.processes[number].dies = Some((after, with_machine));
         }
     }
 
     /// Whether a majority of every configuration that may be in force is there without this process.
     pub(super) fn may_die(&self, process: usize) -> bool {
-        let others = self.processes.iter().filter(|(it, _)| **it != process);
+        let others = self.processes.iter().enumerate();
+        let others = others.filter(|(it, _)| *it != process);
         let alive: BTreeSet<VoterId> = others
             .filter(|(_, it)| it.consensus.is_some())
             .map(|(_, it)| it.id)
@@ -152,24 +152,27 @@ impl World {
                 .flat_map(|it| [it.configuration().clone(), it.appended().clone()])
                 .collect()
         };
-        let mut known = self.processes.values().flat_map(known);
+        let mut known = self.processes.iter().flat_map(known);
         known.all(|it| it.voters.is_empty() || it.is_majority(&alive))
     }
 
     pub(super) fn kill(&mut self, number: usize, with_machine: bool) -> bool {
-        if !self.may_die(number) {
+        if !self.processes[number].runs || !self.may_die(number) {
             return false;
         }
-        let Some(process) = self.processes.remove(&number) else {
-            return false;
+        let process = &mut self.processes[number];
+        let (slot, id) = (process.slot, process.id);
+        *process = Process {
+            runs: false,
+            place: process.place,
+            ..Process::new(slot, id, process.clock, process.since)
         };
-        self.time.log(process.id, || "is killed".into());
-        self.slots[process.slot] = None;
+        self.time.log(id, || "is killed".into());
+        self.slots[slot] = None;
         self.report.deaths += 1;
-        self.last_id[process.slot] = Some((process.id, process.place));
         self.connecting
             .retain(|(one, two)| *one != number && *two != number);
-        self.hang_up(number, process.slot, with_machine);
+        self.hang_up(number, slot, with_machine);
         true
     }
 
@@ -179,9 +182,7 @@ impl World {
             return Ok(());
         };
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&number) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[number];
         if process.ends.is_some() {
             return Ok(());
         }

@@ -69,9 +69,7 @@ impl World {
     ) -> Result<(), Violation> {
         let now = self.time.now;
         let token = self.time.unique();
-        let Some(process) = self.processes.get_mut(&number) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[number];
         if !process.leads() {
             let leader = process.consensus.as_ref().and_then(|it| it.role().leader);
             let hint = leader.and_then(|leader| {
@@ -103,14 +101,12 @@ impl World {
         token: u64,
         command: &[u8],
     ) -> Result<(), Violation> {
-        let before = self.last(number);
+        let before = self.processes[number].last();
         self.proposing = before;
         let result = self.handle(number, Input::Propose { token, command });
         self.proposing = None;
-        if let Some(process) = self.processes.get(&number)
-            && process.proposals.contains_key(&token)
-            && self.last(number) == before
-        {
+        let process = &self.processes[number];
+        if process.proposals.contains_key(&token) && process.last() == before {
             return broken(format!(
                 "INV-Q7: {} neither begins command {token} nor says that it does not",
                 process.id

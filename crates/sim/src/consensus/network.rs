@@ -1,6 +1,6 @@
 //! Connections between processes.
 
-use super::process::Packet;
+use super::process::{Packet, Peer, Process};
 use super::world::{Event, World};
 use crate::Violation;
 use rdzv_consensus::Input;
@@ -8,11 +8,8 @@ use rdzv_consensus::Input;
 impl World {
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
         // What a process has sent before its end is on the way from its machine.
-        let places = (self.places.get(&from), self.places.get(&to));
-        let (Some(from), Some(to)) = places else {
-            return false;
-        };
-        self.cuts.contains_key(&(*from, *to))
+        let slot = |it: usize| self.processes[it].slot;
+        self.cuts.contains_key(&(slot(from), slot(to)))
     }
 
     /// The time of a message between a client and a process.
@@ -23,14 +20,13 @@ impl World {
 
     /// The number of the connection of one process to another.
     fn connection(&self, it: usize, other: usize) -> Option<u64> {
-        self.processes.get(&it)?.peers.get(&other)?.connection
+        self.processes[it].peers.get(&other)?.connection
     }
 
     fn latency(&mut self, from: usize, to: usize) -> u64 {
         let late = self.client_latency();
         let now = self.time.now;
-        let process = |it: usize| self.processes.get(&it);
-        let is_slow = |it: usize| process(it).is_some_and(|it| it.slow_until > now);
+        let is_slow = |it: usize| self.processes[it].slow_until > now;
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 
@@ -70,10 +66,7 @@ impl World {
             return Ok(());
         }
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&to) else {
-            return Ok(());
-        };
-        let Some(peer) = process.peers.get_mut(&from) else {
+        let Some(peer) = self.processes[to].peers.get_mut(&from) else {
             return Ok(());
         };
         if peer.connection != Some(number) {
@@ -96,8 +89,8 @@ impl World {
                     payload,
                 };
                 self.handle(to, input)?;
-                if let Some(process) = self.processes.get_mut(&to)
-                    && let Some(consensus) = &process.consensus
+                let process = &mut self.processes[to];
+                if let Some(consensus) = &process.consensus
                     && leads
                     && consensus.role().leader == Some(id)
                 {
@@ -115,7 +108,7 @@ impl World {
 
     /// All that can be connected and is not.
     pub(super) fn connect(&mut self) {
-        let numbers: Vec<usize> = self.processes.keys().copied().collect();
+        let numbers = self.running();
         for (at, &one) in numbers.iter().enumerate() {
             for &two in &numbers[at + 1..] {
                 let has = |it: usize, other: usize| self.connection(it, other).is_some();
@@ -137,17 +130,12 @@ impl World {
     pub(super) fn up(&mut self, it: usize, other: usize, number: u64) -> Result<(), Violation> {
         self.connecting.remove(&(it.min(other), it.max(other)));
         let now = self.time.now;
-        let Some((id, slot)) = self
-            .processes
-            .get(&other)
-            .map(|other| (other.id, other.slot))
-        else {
+        let Process { runs, id, slot, .. } = self.processes[other];
+        if !runs {
             return Ok(());
-        };
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
-        let peer = process.peers.entry(other).or_insert(super::process::Peer {
+        }
+        let peers = &mut self.processes[it].peers;
+        let peer = peers.entry(other).or_insert(Peer {
             id,
             slot,
             connection: None,
@@ -168,11 +156,7 @@ impl World {
         ended: bool,
     ) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(peer) = self
-            .processes
-            .get_mut(&it)
-            .and_then(|it| it.peers.get_mut(&other))
-        else {
+        let Some(peer) = self.processes[it].peers.get_mut(&other) else {
             return Ok(());
         };
         if ended {
@@ -200,12 +184,11 @@ impl World {
 
     /// A process is no more: what its peers notice of it.
     pub(super) fn hang_up(&mut self, gone: usize, slot: usize, with_machine: bool) {
-        let numbers: Vec<usize> = self.processes.keys().copied().collect();
-        for it in numbers {
+        for it in self.running() {
             let Some(number) = self.connection(it, gone) else {
                 continue;
             };
-            let cut = self.cuts.contains_key(&(slot, self.processes[&it].slot));
+            let cut = self.cuts.contains_key(&(slot, self.processes[it].slot));
             let silent = with_machine || cut;
             let late = match silent {
                 true => self.time.random.u64(1_000_000_000..4_000_000_000),
@@ -242,11 +225,9 @@ impl World {
         for direction in directions {
             if let Some(count) = self.cuts.get_mut(direction) {
                 *count -= 1;
-                if *count == 0 {
-                    self.cuts.remove(direction);
-                }
             }
         }
+        self.cuts.retain(|_, count| *count > 0);
         self.release();
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdzv_consensus::{Configuration, Consensus, VoterId};
+use rdzv_consensus::{Consensus, VoterId};
 use rdzv_core::time::{Mono, Now, Wall};
 
 use super::counters::{Addition, Counters};
@@ -41,6 +41,8 @@ pub(super) struct Proposal {
 
 #[derive(Debug)]
 pub(super) struct Process {
+    /// Of a process that has ended, only its place and its id are left.
+    pub(super) runs: bool,
     pub(super) slot: usize,
     pub(super) id: VoterId,
     /// `None` until it is invited.
@@ -61,7 +63,6 @@ pub(super) struct Process {
     /// It ends in order, at the latest then.
     pub(super) ends: Option<u64>,
     pub(super) wake: Option<u64>,
-    pub(super) note: Configuration,
     /// When it last heard from a leader, and since when it leads.
     pub(super) heard: Option<u64>,
     pub(super) leads_since: u64,
@@ -72,6 +73,37 @@ pub(super) struct Process {
 }
 
 impl Process {
+    pub(super) fn new(slot: usize, id: VoterId, clock: (u64, f64), since: u64) -> Self {
+        Self {
+            runs: true,
+            slot,
+            id,
+            consensus: None,
+            place: 0,
+            clock,
+            since,
+            counters: Counters::default(),
+            peers: BTreeMap::new(),
+            proposals: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            dies: None,
+            stalled_until: 0,
+            slow_until: 0,
+            ends: None,
+            wake: None,
+            heard: None,
+            leads_since: 0,
+            committed: 1,
+            inspected: 0,
+            term: 0,
+        }
+    }
+
+    /// The end of its log; `None` if it has none.
+    pub(super) fn last(&self) -> Option<u64> {
+        Some(self.consensus.as_ref()?.last().0)
+    }
+
     pub(super) fn leads(&self) -> bool {
         self.consensus.as_ref().is_some_and(|it| it.role().leads)
     }

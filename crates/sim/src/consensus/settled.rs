@@ -29,7 +29,7 @@ impl World {
         self.cuts.clear();
         let now = self.time.now;
         let mut over = now;
-        for process in self.processes.values_mut() {
+        for process in &mut self.processes {
             over = over.max(process.stalled_until).max(process.slow_until);
             process.dies = None;
         }
@@ -41,7 +41,7 @@ impl World {
         self.until(over, |_| false)?;
         let end = self.time.now + LEADS_WITHIN;
         let led = self.until(end, |world| {
-            let leader = world.leader().map(|it| &world.processes[&it]);
+            let leader = world.leader().map(|it| &world.processes[it]);
             leader.is_some_and(|leader| {
                 let consensus = leader.consensus.as_ref();
                 consensus.is_some_and(|it| it.term_at(it.committed()) == Some(leader.term))
@@ -64,7 +64,7 @@ impl World {
     }
 
     fn members(&self) -> Vec<String> {
-        let members = self.processes.values();
+        let members = self.processes.iter().filter(|it| it.runs);
         members
             .map(|it| {
                 let peers = it.peers.iter();
@@ -77,16 +77,16 @@ impl World {
 
     fn unsettled(&self) -> Option<String> {
         let leader = self.leader()?;
-        let leader = &self.processes[&leader];
+        let leader = &self.processes[leader];
         let consensus = leader.consensus.as_ref()?;
         let configuration = consensus.configuration();
-        let size = membership::target(self.processes.len(), self.plan.most);
+        let size = membership::target(self.running().len(), self.plan.most);
         let votes = configuration.voters.len();
         if votes != size || configuration.is_joint() {
             return Some(format!("{configuration:?} has not {size} voters"));
         }
         for member in configuration.members() {
-            let other = self.processes.values().find(|other| other.id == member);
+            let other = self.member(member);
             let applied = other.and_then(|other| other.consensus.as_ref()?.applied().into());
             // Clients go on: a little may be under way.
             if applied.is_none_or(|applied| applied + 8 < consensus.applied()) {
@@ -102,9 +102,9 @@ impl World {
     /// Kills the leader of a group of three or more once more: the others have to go on at once. Then clients
     /// end, and what they saw is looked at.
     pub(super) fn last_death(&mut self) -> Result<(), Violation> {
-        let term = self.leader().map(|it| self.processes[&it].term);
+        let term = self.leader().map(|it| self.processes[it].term);
         if let (Some(leader), Some(term)) = (self.leader(), term)
-            && self.processes[&leader]
+            && self.processes[leader]
                 .consensus
                 .as_ref()
                 .is_some_and(|it| it.configuration().voters.len() >= 3)
@@ -120,7 +120,7 @@ impl World {
             let end = killed + within;
             let led = self.until(end, |world| {
                 let leader = world.leader();
-                leader.is_some_and(|it| world.processes[&it].term > term)
+                leader.is_some_and(|it| world.processes[it].term > term)
             })?;
             if !led {
                 return broken(format!(
@@ -151,7 +151,7 @@ impl World {
 
     /// Whatever a leader has begun is decided.
     fn outstanding(&self) -> Result<(), Violation> {
-        for process in self.processes.values() {
+        for process in &self.processes {
             let old = process
                 .proposals
                 .values()

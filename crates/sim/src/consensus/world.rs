@@ -81,15 +81,12 @@ pub struct Report {
 pub struct World {
     pub(super) plan: Plan,
     pub(super) time: Scheduler<Event>,
-    pub(super) processes: BTreeMap<usize, Process>,
+    /// All processes by their numbers, those that have ended too.
+    pub(super) processes: Vec<Process>,
     /// The process of each place.
     pub(super) slots: Vec<Option<usize>>,
-    pub(super) last_id: Vec<Option<(VoterId, u8)>>,
-    next_process: usize,
     /// Directions between places that are cut, and how often.
     pub(super) cuts: BTreeMap<(usize, usize), u32>,
-    /// The machine of each process, of those that have ended too.
-    pub(super) places: BTreeMap<usize, usize>,
     pub(super) held: Vec<(usize, usize, u64, Packet)>,
     pub(super) arrivals: BTreeMap<(usize, usize, u64), u64>,
     pub(super) connecting: BTreeSet<(usize, usize)>,
@@ -110,12 +107,9 @@ impl World {
         }
         Self {
             time: Scheduler::new(seed, trace),
-            processes: BTreeMap::new(),
+            processes: Vec::new(),
             slots: vec![None; plan.processes],
-            last_id: vec![None; plan.processes],
-            next_process: 0,
             cuts: BTreeMap::new(),
-            places: BTreeMap::new(),
             held: Vec::new(),
             arrivals: BTreeMap::new(),
             connecting: BTreeSet::new(),
@@ -131,21 +125,16 @@ impl World {
 
     /// Lets everything happen, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.report.terms = self.ledger.terms() as u64;
-        self.report.digest = self.ledger.digest();
-        self.report.events = self.time.count;
-        self.report.elapsed = Duration::from_nanos(self.time.now);
-        let result = result.map(|()| self.report);
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<(), Violation> {
         self.begin();
         let end = nanos(self.plan.end);
         self.until(end, |_| false)?;
         self.calm_down()?;
-        self.last_death()
+        self.last_death()?;
+        self.report.terms = self.ledger.terms() as u64;
+        self.report.digest = self.ledger.digest();
+        self.report.events = self.time.count;
+        self.report.elapsed = Duration::from_nanos(self.time.now);
+        Ok(self.report)
     }
 
     fn begin(&mut self) {
@@ -185,7 +174,10 @@ impl World {
         if self.slots[slot].is_some() {
             return;
         }
-        let reused = self.last_id[slot].filter(|_| !self.plan.rules.has(Rule::IdsAreNew));
+        let last = self.processes.iter().rfind(|it| it.slot == slot);
+        let reused = last
+            .map(|it| (it.id, it.place))
+            .filter(|_| !self.plan.rules.has(Rule::IdsAreNew));
         let id = match first {
             Some(first) => first[slot],
             None => match reused {
@@ -193,8 +185,7 @@ impl World {
                 None => self.new_id(),
             },
         };
-        let number = self.next_process;
-        self.next_process += 1;
+        let number = self.processes.len();
         let offset = self.time.random.u64(0..1_000_000_000_000);
         let drawn = 0.95 + self.time.random.f64() * 0.1;
         let rate = match self.plan.waits_are_equal {
@@ -202,29 +193,7 @@ impl World {
             false => drawn,
         };
         let now = self.time.now;
-        let mut process = Process {
-            slot,
-            id,
-            consensus: None,
-            place: 0,
-            clock: (offset, rate),
-            since: now,
-            counters: Counters::default(),
-            peers: BTreeMap::new(),
-            proposals: BTreeMap::new(),
-            reads: BTreeMap::new(),
-            dies: None,
-            stalled_until: 0,
-            slow_until: 0,
-            ends: None,
-            wake: None,
-            note: Default::default(),
-            heard: None,
-            leads_since: 0,
-            committed: 1,
-            inspected: 0,
-            term: 0,
-        };
+        let mut process = Process::new(slot, id, (offset, rate), now);
         if let Some(first) = first {
             let state = Counters::default().write();
             let settings = self.settings();
@@ -238,8 +207,7 @@ impl World {
             process.place = place;
         }
         self.time.log(id, || format!("starts at place {slot}"));
-        self.processes.insert(number, process);
-        self.places.insert(number, slot);
+        self.processes.push(process);
         self.slots[slot] = Some(number);
         self.schedule(number);
         let late = self.time.random.u64(0..REVIEW);
@@ -248,13 +216,20 @@ impl World {
 
     /// The leader of the newest term.
     pub(super) fn leader(&self) -> Option<usize> {
-        let leaders = self.processes.iter().filter(|(_, it)| it.leads());
-        leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| *it)
+        let processes = self.processes.iter().enumerate();
+        let leaders = processes.filter(|(_, it)| it.leads());
+        leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| it)
     }
 
-    pub(super) fn last(&self, process: usize) -> Option<u64> {
-        let consensus = self.processes.get(&process)?.consensus.as_ref()?;
-        Some(consensus.last().0)
+    /// The numbers of all processes that run.
+    pub(super) fn running(&self) -> Vec<usize> {
+        let numbers = 0..self.processes.len();
+        numbers.filter(|it| self.processes[*it].runs).collect()
+    }
+
+    /// The process that runs with this id.
+    pub(super) fn member(&self, id: VoterId) -> Option<&Process> {
+        self.processes.iter().find(|it| it.runs && it.id == id)
     }
 
     /// Lets things happen until a time, or until it is enough. True if it was.
@@ -288,7 +263,7 @@ impl World {
             | Event::Up(it, ..)
             | Event::Down(it, ..)
             | Event::Arrive(_, it, ..)
-            | Event::Asked(it, ..) => self.processes.get(it),
+            | Event::Asked(it, ..) => Some(&self.processes[*it]),
             _ => None,
         };
         if let Some(until) = of
@@ -299,13 +274,17 @@ impl World {
             return Ok(());
         }
         match event {
+            Event::Wake(it)
+            | Event::Review(it)
+            | Event::Up(it, ..)
+            | Event::Down(it, ..)
+            | Event::Asked(it, ..)
+                if !self.processes[it].runs => {}
             Event::Act(at) => self.act(self.plan.acts[at].1.clone())?,
             Event::Start(slot) => self.start(slot, None),
             Event::Wake(it) => self.wake(it)?,
             Event::Review(it) => {
-                let Some(process) = self.processes.get(&it) else {
-                    return Ok(());
-                };
+                let process = &self.processes[it];
                 let ends = process.ends.is_some();
                 for peer in process.peers.keys().copied().collect::<Vec<_>>() {
                     self.send(it, peer, Packet::Ping(ends));
@@ -337,9 +316,7 @@ impl World {
 
     fn wake(&mut self, it: usize) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         process.wake = None;
         let due = process.consensus.as_ref().and_then(|it| it.deadline());
         match due.map(|due| process.time(due)) {
@@ -352,9 +329,7 @@ impl World {
     }
 
     fn schedule(&mut self, it: usize) {
-        let Some(process) = self.processes.get_mut(&it) else {
-            return;
-        };
+        let process = &mut self.processes[it];
         let due = process.consensus.as_ref().and_then(|it| it.deadline());
         let due = due.map(|due| process.time(due));
         self.time.wake(&mut process.wake, due, Event::Wake(it));
@@ -363,9 +338,7 @@ impl World {
     /// Hands something to the machine of a process, does what it wants, and looks at it.
     pub(super) fn handle(&mut self, it: usize, input: Input<'_>) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         let clock = process.now(now);
         let Some(consensus) = &mut process.consensus else {
             return Ok(());
@@ -379,10 +352,11 @@ impl World {
         }
         let mut takes = false;
         loop {
-            let Some(process) = self.processes.get_mut(&it) else {
+            let process = &mut self.processes[it];
+            if !process.runs {
                 // Killed between two outputs.
                 return Ok(());
-            };
+            }
             if let Some((left, with_machine)) = process.dies.take() {
                 if left == 0 {
                     self.kill(it, with_machine);
@@ -398,8 +372,8 @@ impl World {
             self.apply(it, output)?;
         }
         self.inspect(it)?;
-        if takes && let Some(process) = self.processes.get(&it) {
-            let state = process.counters.write();
+        if takes {
+            let state = self.processes[it].counters.write();
             self.handle(it, Input::Snapshot(&state))?;
         }
         self.schedule(it);
@@ -408,15 +382,12 @@ impl World {
 
     fn apply(&mut self, it: usize, output: Output) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         let id = process.id;
         if !matches!(output, Output::Send { .. }) {
             self.time.log(id, || format!("{output:?}"));
         }
         match output {
-            Output::Note(configuration) => process.note = configuration,
             Output::Send { to, frame } => {
                 let peer = process.peers.iter().filter(|(_, peer)| peer.id == to);
                 let number = peer.map(|(number, _)| *number).max();
@@ -437,7 +408,7 @@ impl World {
                 process.counters = Counters::read(&state);
                 self.report.restored += 1;
             }
-            Output::TakeSnapshot => {}
+            Output::TakeSnapshot | Output::Note(_) => {}
             Output::Configuration(configuration) => {
                 self.report.configurations += 1;
                 self.report.joint += u64::from(configuration.is_joint());
@@ -472,9 +443,7 @@ impl World {
 
     /// An addition took effect: those who wait for it at this process are told.
     fn applied(&mut self, it: usize, addition: Addition, value: Option<u64>) {
-        let Some(process) = self.processes.get_mut(&it) else {
-            return;
-        };
+        let process = &mut self.processes[it];
         let waiting = process.proposals.iter();
         let waiting = waiting.filter(|(_, other)| other.addition == addition);
         let tokens: Vec<u64> = waiting.map(|(token, _)| *token).collect();
@@ -489,9 +458,7 @@ impl World {
 
     fn role(&mut self, it: usize, role: Role) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         process.term = role.term;
         if !role.leads {
             process.proposals.clear();
@@ -516,13 +483,13 @@ impl World {
 
     /// The silence that a new leader knows of is not longer than that of a majority.
     fn silence(&self, it: usize, role: Role) -> Result<(), Violation> {
-        let process = &self.processes[&it];
+        let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {
             return Ok(());
         };
         let configuration = consensus.configuration();
         let heard = |id: &VoterId| {
-            let other = self.processes.values().find(|other| other.id == *id)?;
+            let other = self.member(*id)?;
             other.heard.or((other.leads_since > 0).then_some(0))
         };
         let mut times: Vec<u64> = configuration
@@ -545,9 +512,7 @@ impl World {
 
     /// Looks at a process after each step.
     fn inspect(&mut self, it: usize) -> Result<(), Violation> {
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         let Some(consensus) = &process.consensus else {
             return Ok(());
         };
@@ -578,9 +543,7 @@ impl World {
     /// A leader looks at its group.
     pub(super) fn review(&mut self, it: usize) -> Result<(), Violation> {
         let now = self.time.now;
-        let Some(process) = self.processes.get(&it) else {
-            return Ok(());
-        };
+        let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {
             if process.ends.is_some() {
                 self.kill(it, false);
@@ -594,13 +557,10 @@ impl World {
         if process.ends.is_some_and(may_end) && self.kill(it, false) {
             return Ok(());
         }
-        if let Some(process) = self.processes.get_mut(&it) {
-            // It took too long, and the others need it: it stays.
-            process.ends = process.ends.filter(|limit| now <= *limit);
-        }
-        let Some(process) = self.processes.get(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
+        // It took too long, and the others need it: it stays.
+        process.ends = process.ends.filter(|limit| now <= *limit);
+        let process = &self.processes[it];
         let Some(consensus) = process.consensus.as_ref().filter(|it| !it.is_changing()) else {
             return Ok(());
         };
@@ -631,7 +591,7 @@ impl World {
             Next::Change(change) => {
                 let configuration = consensus.configuration().clone();
                 let after = configuration.after(&change);
-                let members = self.processes.values();
+                let members = self.processes.iter();
                 let members = members.filter(|it| it.consensus.is_some()).map(|it| it.id);
                 if !after.is_majority(&members.collect()) {
                     // Nothing helps a group whose voters-to-be die before it notices.
@@ -649,7 +609,7 @@ impl World {
     }
 
     fn invite(&mut self, it: usize, member: VoterId, place: u8) {
-        let peers = self.processes[&it].peers.iter();
+        let peers = self.processes[it].peers.iter();
         let numbers = peers.filter(|(_, peer)| peer.id == member);
         if let Some(number) = numbers.map(|(number, _)| *number).max() {
             self.send(it, number, Packet::Invite(place));
@@ -658,7 +618,7 @@ impl World {
 
     /// Invitations may be lost with a connection.
     fn invite_again(&mut self, it: usize) {
-        let Some(consensus) = &self.processes[&it].consensus else {
+        let Some(consensus) = &self.processes[it].consensus else {
             return;
         };
         let last = consensus.last().0;
@@ -674,9 +634,8 @@ impl World {
 
     /// A voter-to-be has nearly everything.
     fn has_log(&self, it: usize, member: VoterId, votes: bool) -> Result<(), Violation> {
-        let last = self.last(it).unwrap_or(0);
-        let other = self.processes.iter().find(|(_, other)| other.id == member);
-        let has = other.and_then(|(number, _)| self.last(*number));
+        let last = self.processes[it].last().unwrap_or(0);
+        let has = self.member(member).and_then(Process::last);
         match has.filter(|has| votes && has + 64 < last) {
             Some(has) => broken(format!(
                 "INV-Q7: {member} is to vote, and has {has} entries of {last}"
@@ -687,7 +646,7 @@ impl World {
 
     fn candidates(&self, it: usize) -> Vec<Candidate> {
         let now = self.time.now;
-        let process = &self.processes[&it];
+        let process = &self.processes[it];
         let candidate = |id: VoterId, slot: usize, standing, since: u64| Candidate {
             position: u8::try_from(slot).ok(),
             id,
@@ -729,9 +688,7 @@ impl World {
     pub(super) fn invited(&mut self, it: usize, place: u8) -> Result<(), Violation> {
         let now = self.time.now;
         let settings = self.settings();
-        let Some(process) = self.processes.get_mut(&it) else {
-            return Ok(());
-        };
+        let process = &mut self.processes[it];
         if process.consensus.is_none() {
             let clock = process.now(now);
             process.consensus = Some(Consensus::join(clock, settings, process.id, place));

@@ -206,12 +206,6 @@ impl World {
 
     /// Lets everything happen.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        let result = result.map(|()| self.report);
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<(), Violation> {
         for (at, act) in self.plan.acts.clone() {
             self.time.at(nanos(at), Event::Act(act));
         }
@@ -235,7 +229,7 @@ impl World {
         let is_settled = rounds[0].is_some_and(|(_, stopped)| !stopped)
             && rounds.iter().all(|round| *round == rounds[0]);
         match is_settled {
-            true => Ok(()),
+            true => Ok(self.report),
             false => broken(format!("long after all faults, workers are in {rounds:?}")),
         }
     }
@@ -451,23 +445,16 @@ impl World {
                 voter::Output::Coordinator(output) => self.coordinator(it, output)?,
                 voter::Output::ToPeer { place, frame } => {
                     let to = self.machines[it].calls.get(&place).copied();
-                    let mut links = self.links.iter();
-                    let link = links
-                        .find(|(_, link)| !link.is_agent && (link.from, Some(link.to)) == (it, to));
-                    if let Some(id) = link.map(|(id, _)| *id) {
+                    let links = self.links_from(it);
+                    if let Some((id, _)) = links.into_iter().find(|(_, end)| Some(*end) == to) {
                         self.send(id, frame);
                     }
                 }
                 voter::Output::Greet(frame) => {
                     self.machines[it].greeting.clone_from(&frame);
-                    let own = |link: &Link| !link.is_agent && link.from == it;
-                    let links: Vec<ConnId> = (self.links.iter())
-                        .filter(|(_, link)| own(link))
-                        .map(|(id, _)| *id)
-                        .collect();
-                    links
-                        .into_iter()
-                        .for_each(|id| self.send(id, frame.clone()));
+                    for (id, _) in self.links_from(it) {
+                        self.send(id, frame.clone());
+                    }
                 }
                 voter::Output::Dismiss(id, _) => self.hang_up(id),
                 voter::Output::SteppedDown => self.machines[it].keys.clear(),

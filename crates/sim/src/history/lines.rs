@@ -11,56 +11,37 @@
 use std::collections::BTreeMap;
 use std::str::SplitAsciiWhitespace;
 
-use super::check;
 use super::record::{Event, Record};
-use super::run::Assignment;
+use super::run::{Agent, Assignment};
 use crate::Violation;
 
-/// The events of all runs.
-#[derive(Debug, Default)]
-pub struct Lines {
-    runs: BTreeMap<String, Record>,
+/// Looks for an order of each run in a record.
+///
+/// Agents of different runs have different numbers. Returns the numbers of operations and of runs.
+pub fn check(text: &str) -> Result<(usize, usize), Violation> {
+    let mut runs: BTreeMap<&str, Record> = BTreeMap::new();
+    for line in text.lines() {
+        let read = read(line);
+        let (at, run, agent, event) =
+            read.ok_or_else(|| Violation(format!("no line of a record: '{line}'")))?;
+        runs.entry(run).or_default().note(at, agent, event);
+    }
+    let mut operations = 0;
+    for (run, record) in &runs {
+        operations += record.operations.len();
+        super::check(&record.operations).map_err(|it| Violation(format!("{run}: {}", it.0)))?;
+    }
+    Ok((operations, runs.len()))
 }
 
-impl Lines {
-    /// Reads the whole text. Agents of different runs have different numbers.
-    pub fn read(text: &str) -> Result<Self, Violation> {
-        let mut lines = Self::default();
-        for line in text.lines() {
-            let event = lines.add(line);
-            event.ok_or_else(|| Violation(format!("no line of a record: '{line}'")))?;
-        }
-        Ok(lines)
-    }
-
-    fn add(&mut self, line: &str) -> Option<()> {
-        let mut words = line.split_ascii_whitespace();
-        let at = number(&mut words)?;
-        let run = words.next()?;
-        let agent = number(&mut words)?;
-        let event = event(&mut words)?;
-        if words.next().is_some() {
-            return None;
-        }
-        let record = self.runs.entry(run.to_owned()).or_default();
-        record.note(at, agent, event);
-        Some(())
-    }
-
-    /// Looks for an order of each run; returns how many operations were looked at.
-    pub fn check(&self) -> Result<usize, Violation> {
-        let mut operations = 0;
-        for (run, record) in &self.runs {
-            operations += record.operations.len();
-            check(&record.operations).map_err(|it| Violation(format!("{run}: {}", it.0)))?;
-        }
-        Ok(operations)
-    }
-
-    /// The number of runs.
-    pub fn runs(&self) -> usize {
-        self.runs.len()
-    }
+/// Time, run, agent and event of a line; `None` if it is no line of a record.
+fn read(line: &str) -> Option<(u64, &str, Agent, Event)> {
+    let mut words = line.split_ascii_whitespace();
+    let at = number(&mut words)?;
+    let run = words.next()?;
+    let agent = number(&mut words)?;
+    let event = event(&mut words)?;
+    words.next().is_none().then_some((at, run, agent, event))
 }
 
 fn number<T: std::str::FromStr>(words: &mut SplitAsciiWhitespace<'_>) -> Option<T> {
@@ -100,7 +81,7 @@ fn word(words: &mut SplitAsciiWhitespace<'_>, yes: &str, no: &str) -> Option<boo
 
 #[cfg(test)]
 mod tests {
-    use super::Lines;
+    use super::check;
 
     const RECORD: &str = "10 a 1 joins\n12 b 2 joins\n20 a 1 joined 0 0 1\n30 b 2 joined 0 0 1\n\
         35 b 2 succeeds 0\n37 b 2 all-succeeded 0\n40 a 1 closes\n44 a 1 closed\n";
@@ -108,11 +89,10 @@ mod tests {
     #[test]
     fn runs_are_looked_at_for_themselves() {
         let open = format!("{RECORD}50 b 3 asks\n55 b 3 status open\n60 b 2 leaves\n66 b 2 left");
-        let lines = Lines::read(&open).unwrap();
-        assert_eq!((lines.runs(), lines.check()), (2, Ok(9)));
+        assert_eq!(check(&open), Ok((9, 2)));
 
         let wrong = format!("{RECORD}50 a 3 asks\n55 a 3 status open\n");
-        let wrong = Lines::read(&wrong).unwrap().check().unwrap_err();
+        let wrong = check(&wrong).unwrap_err();
         assert!(wrong.0.starts_with("a: INV-L1"), "{wrong:?}");
     }
 
@@ -125,7 +105,7 @@ mod tests {
             "10 a 1 left now",
             "10 a 1 status maybe",
         ] {
-            let error = Lines::read(line).unwrap_err();
+            let error = check(line).unwrap_err();
             assert!(error.0.contains(line), "{error:?}");
         }
     }

@@ -1,11 +1,11 @@
 //! What workers do, and the calls that carry references.
 
 use rdzv_rpc_proto::rref::{
-    Adopted, Failure, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
+    Adopted, Failure, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
 };
 
 use super::model::{Fork, Stage};
-use super::world::{Call, Doing, Event, World};
+use super::world::{Doing, Event, World};
 use crate::{Violation, broken};
 
 /// The most handles that a worker collects.
@@ -111,8 +111,7 @@ impl World {
         let (arrives, answered) = (self.time.now + self.latency(), self.time.now + takes);
         let lost = self.time.chance(self.plan.bad_calls) || self.is_cut(me, to);
         if !lost {
-            let call = Call::Create(me, to, rref, fork);
-            self.time.at(arrives, Event::Call(call));
+            self.time.at(arrives, Event::Create(me, to, rref, fork));
         }
         if lost || self.time.chance(self.plan.bad_calls) {
             // Lost, or the caller's patience ends, whatever becomes of the call.
@@ -173,7 +172,7 @@ impl World {
             }
         } else {
             let at = self.time.now + self.latency();
-            self.time.at(at, Event::Call(Call::Pass(to, data)));
+            self.time.at(at, Event::Pass(to, data));
         }
         if lost && self.time.random.bool() || self.time.chance(self.plan.bad_calls) {
             let late = self.time.random.u64(0..2_000_000_000);
@@ -219,8 +218,7 @@ impl World {
         }
         self.questions.insert(fetch, (me, handle));
         let arrives = self.time.now + self.latency();
-        let call = Call::Fetch(fetch, question);
-        self.time.at(arrives, Event::Call(call));
+        self.time.at(arrives, Event::Fetch(fetch, question));
         // The asker's patience ends at last: its agent says so, or the connection breaks.
         let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
         let cancelled = Input::FetchCancelled(rref, fetch);
@@ -228,23 +226,21 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn call_arrives(&mut self, call: Call) -> Result<(), Violation> {
-        match call {
-            Call::Create(from, to, rref, fork) => self.creation_arrives(from, to, rref, fork),
-            Call::Pass(to, data) => self.reference_arrives(to, data),
-            Call::Fetch(fetch, question) => {
-                // Whoever has the owner's place now gets it.
-                let worker = question.owner.id.0 as usize;
-                if self.workers[worker].doing == Doing::Nothing {
-                    self.questions.remove(&fetch);
-                    return Ok(());
-                }
-                self.tell(worker, Input::Fetch(fetch, question))
-            }
+    pub(super) fn question_arrives(
+        &mut self,
+        fetch: FetchId,
+        question: Fetch,
+    ) -> Result<(), Violation> {
+        // Whoever has the owner's place now gets it.
+        let worker = question.owner.id.0 as usize;
+        if self.workers[worker].doing == Doing::Nothing {
+            self.questions.remove(&fetch);
+            return Ok(());
         }
+        self.tell(worker, Input::Fetch(fetch, question))
     }
 
-    fn creation_arrives(
+    pub(super) fn creation_arrives(
         &mut self,
         from: Member,
         to: Member,
@@ -285,7 +281,11 @@ impl World {
         self.collect(worker)
     }
 
-    fn reference_arrives(&mut self, to: Member, data: ForkData) -> Result<(), Violation> {
+    pub(super) fn reference_arrives(
+        &mut self,
+        to: Member,
+        data: ForkData,
+    ) -> Result<(), Violation> {
         let Some(worker) = self.running(to) else {
             self.over(data.fork);
             if self.time.random.bool() {

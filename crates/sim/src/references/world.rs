@@ -55,24 +55,18 @@ pub(super) enum Event {
     Operate,
     Wake(usize),
     Batch(Batch),
-    Call(Call),
+    /// F1: a call to make a value, from the first member to the second.
+    Create(Member, Member, RRefId, ForkId),
+    /// F3 to F6: a call with a reference inside.
+    Pass(Member, ForkData),
+    /// F8: a call for the value.
+    Fetch(FetchId, Fetch),
     /// Something is told to a process, if it still runs.
     Tell(Member, Input<'static>),
     /// A worker that leaves has waited long enough.
     Gone(Member),
     /// Everything has been done.
     Ending,
-}
-
-/// A call on its way.
-#[derive(Debug)]
-pub(super) enum Call {
-    /// F1: make a value.
-    Create(Member, Member, RRefId, ForkId),
-    /// F3 to F6: it has a reference inside.
-    Pass(Member, ForkData),
-    /// F8: give me the value.
-    Fetch(FetchId, Fetch),
 }
 
 /// What a worker is doing.
@@ -150,11 +144,6 @@ impl World {
 
     /// Lets everything happen until nothing is left to do, and looks at what has come of it.
     pub fn run(mut self) -> Result<Report, Violation> {
-        let result = self.go();
-        self.time.finish(result)
-    }
-
-    fn go(&mut self) -> Result<Report, Violation> {
         let bound = BUSY * (self.plan.operations + 100);
         let mut ends_at = u64::MAX;
         while let Some(event) = self.time.pop() {
@@ -226,7 +215,9 @@ impl World {
                 let to = batch.to.id.0 as usize;
                 self.tell(to, Input::Received(&batch))
             }
-            Event::Call(call) => self.call_arrives(call),
+            Event::Create(from, to, rref, fork) => self.creation_arrives(from, to, rref, fork),
+            Event::Pass(to, data) => self.reference_arrives(to, data),
+            Event::Fetch(fetch, question) => self.question_arrives(fetch, question),
             Event::Tell(member, input) => self.notice(member, input),
             Event::Gone(member) => self.gone(member),
             Event::Ending => self.ends(),

@@ -59,10 +59,10 @@ impl World {
     /// Sends as much as there is room for.
     pub(super) fn flush(&mut self, client: usize) {
         let (now, random) = (self.time.now, &mut self.time.random);
-        let Some((generation, link)) = &mut self.links[client] else {
+        let Some(link) = &mut self.links[client] else {
             return;
         };
-        let generation = *generation;
+        let generation = link.generation;
         let (mut bytes, mut room) = (Vec::new(), link.room());
         link.wants_room = false;
         for part in self.machine.unsent(id(client)) {
@@ -83,10 +83,10 @@ impl World {
     }
 
     fn pause(&mut self, client: usize, paused: bool) {
-        let Some((generation, link)) = &mut self.links[client] else {
+        let Some(link) = &mut self.links[client] else {
             return;
         };
-        let generation = *generation;
+        let generation = link.generation;
         link.paused = paused;
         self.report.pauses += u64::from(paused);
         if !paused {

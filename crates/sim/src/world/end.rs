@@ -7,7 +7,7 @@ use rdzv_store_proto::wire::reply::CheckReply;
 use rdzv_store_proto::wire::request;
 
 use super::{World, id};
-use crate::client::{Awaited, MEMBERS};
+use crate::client::{MEMBERS, State};
 use crate::{Violation, broken};
 
 impl World {
@@ -17,24 +17,22 @@ impl World {
         self.handle(Input::Connected(probe, None));
         self.ask(probe, |out| request::preamble(out, 0));
         for number in 0..self.clients.len() {
-            let doing = self.clients[number].doing();
-            let is_there = match self.clients[number].awaits() {
-                Some(Awaited::Keys(keys)) => {
-                    let answer = self.ask(probe, |out| request::check(out, &keys));
+            let state = self.clients[number].state.clone();
+            let is_there = match &state {
+                State::Waiting { keys, .. } => {
+                    let answer = self.ask(probe, |out| request::check(out, keys));
                     answer == [CheckReply::Ready as u8]
                 }
-                Some(Awaited::Barrier(key)) => {
-                    let answer = self.ask(probe, |out| request::get(out, &key));
+                State::InBarrier { key } => {
+                    let answer = self.ask(probe, |out| request::get(out, key));
                     parse(&answer[8..]).is_some_and(|arrived| arrived >= MEMBERS)
                 }
-                None if self.clients[number].is_idle() => false,
-                None => {
-                    return broken(format!("INV-S2: client {number} is still {doing}"));
-                }
+                State::Idle => false,
+                _ => return broken(format!("INV-S2: client {number} is still {state:?}")),
             };
             if is_there {
                 return broken(format!(
-                    "INV-S2: client {number} is still {doing}, and all of it is there"
+                    "INV-S2: client {number} is still {state:?}, and all of it is there"
                 ));
             }
         }

@@ -9,8 +9,10 @@ use rdzv_sim::trace::Trace;
 
 use crate::{are_noticed, exceeds, report, reports};
 
+/// Runs the world of a seed, and shows how a violation came about.
 fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
-    World::new(plan, seed, Trace::Last).run()
+    let run = |plan, trace| World::new(plan, seed, trace).run();
+    run(plan.clone(), Trace::Nothing).or_else(|_| run(plan, Trace::Last))
 }
 
 #[test]

@@ -10,23 +10,21 @@
 //!
 //! Every line that reaches the console is checked: its label, its number and its text.
 
-mod flood;
 mod idle;
 mod recovery;
 
-use std::fmt::Write;
-
 use anyhow::ensure;
 
+use super::flood::Flood;
 use super::launcher::Launcher;
 use super::table::{self, Better, Comparison, median};
-use super::{arguments, worker};
 use crate::install;
-
-const DEFAULT_RUNS: usize = 5;
 
 /// How many workers are idle, and flood.
 const WORKERS: u32 = 8;
+
+/// Lines of each worker.
+const FLOOD_LINES: usize = 200_000;
 
 /// Most that an idle agent may use of a processor, in per cent.
 const IDLE_PER_CENT: f64 = 0.1;
@@ -34,11 +32,10 @@ const IDLE_PER_CENT: f64 = 0.1;
 /// Most memory of an agent with eight idle workers, in MiB.
 const IDLE_MEBIBYTES: f64 = 15.0;
 
-pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("agent", words, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let python = install::python()?;
     let [ours, theirs] = Launcher::both(&python)?;
-    let flood = flood::Flood::prepare()?;
+    let flood = Flood::prepare(WORKERS, FLOOD_LINES)?;
 
     let mut recovery = Comparison::new("recovery of two nodes", "ms", Better::Less, 10.0);
     let mut processor = Comparison::new("idle processor time", "% of one", Better::Less, 1.0);
@@ -66,7 +63,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         "\nlines torn or lost: {} of rdzv's, {} of torchrun's, of {} each",
         torn[0],
         torn[1],
-        flood.lines() * runs
+        flood.lines * runs
     );
     println!(
         "idle with {WORKERS} workers: {:.3} % of a processor ({IDLE_PER_CENT} % are allowed), \
@@ -78,20 +75,4 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
         "a target was missed"
     );
     Ok(())
-}
-
-/// A line of the flood: everything in it follows from rank and number.
-fn line(rank: u32, number: usize) -> String {
-    let mut line = format!("rank {rank} line {number} ");
-    let mut state = (u64::from(rank) << 32) + number as u64 + 1;
-    while line.len() < worker::LINE - 1 {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .rotate_left(29)
-            ^ 0x9e37;
-        // Writing to a String cannot fail.
-        let _ = write!(line, "{:x}", state >> 32);
-    }
-    line.truncate(worker::LINE - 1);
-    line
 }

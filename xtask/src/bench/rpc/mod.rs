@@ -17,12 +17,10 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::peer::Server;
-use super::{arguments, release_binary, table, test_program};
+use super::{release_binary, table, test_program};
 use crate::install;
 use figures::{Figures, Side};
 use group::Group;
-
-const DEFAULT_RUNS: usize = 5;
 
 /// The side that has arenas.
 const LENDER: &str = "rdzv";
@@ -32,8 +30,7 @@ const PEER: &str = include_str!("../rpc_peer.py");
 /// Does the same as the peer, with ours.
 type Program = Box<dyn Fn() -> Command>;
 
-pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
-    let runs = arguments::runs("rpc", words, DEFAULT_RUNS)?;
+pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let store = release_binary()?;
     let worker = test_program("rpc_bench")?;
     let python = install::python()?;

@@ -62,12 +62,17 @@ impl World {
         Some(at)
     }
 
+    /// The connections of a voter to others, with their other ends.
+    pub(super) fn links_from(&self, it: usize) -> Vec<(ConnId, usize)> {
+        let links = self.links.iter();
+        let own = links.filter(|(_, link)| !link.is_agent && link.from == it);
+        own.map(|(id, link)| (*id, link.to)).collect()
+    }
+
     pub(super) fn connect(&mut self) {
         for from in 0..MACHINES {
             for to in (0..MACHINES).filter(|to| *to != from) {
-                let mut links = self.links.values();
-                let is_there =
-                    links.any(|link| !link.is_agent && (link.from, link.to) == (from, to));
+                let is_there = self.links_from(from).iter().any(|(_, end)| *end == to);
                 let calls = self.machines[from].calls.values().any(|it| *it == to);
                 if calls && !is_there && self.is_reachable(from, to) {
                     let id = self.new_link(from, to, false);

@@ -1,24 +1,24 @@
-//! Eight workers that write as fast as they can, and a console that shows all of it.
+//! Workers that write as fast as they can, and a console that shows all of it.
 
+use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::process::Stdio;
 
 use anyhow::ensure;
 
-use super::{WORKERS, line};
-use crate::bench::launcher::{Launcher, Running, labelled};
-use crate::bench::worker;
-
-/// Lines of each worker.
-const LINES: usize = 200_000;
+use super::launcher::{Launcher, Running, labelled};
+use super::worker::{self, LINE};
 
 /// Size of one read of the console.
 const READ: usize = 256 << 10;
 
-/// What each worker writes, in files: making it must not take the time of what is measured.
+/// The output of each worker, in files that are made before the measurement.
 pub(super) struct Flood {
     folder: tempfile::TempDir,
+    workers: u32,
+    /// Lines of all workers together.
+    pub(super) lines: usize,
 }
 
 pub(super) struct Poured {
@@ -28,32 +28,32 @@ pub(super) struct Poured {
 }
 
 impl Flood {
-    pub(super) fn prepare() -> anyhow::Result<Self> {
+    /// Prepares a flood of this number of lines from each worker.
+    pub(super) fn prepare(workers: u32, lines: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        for rank in 0..WORKERS {
-            let mut text = String::with_capacity(LINES * worker::LINE);
-            for number in 0..LINES {
+        for rank in 0..workers {
+            let mut text = String::with_capacity(lines * LINE);
+            for number in 0..lines {
                 text.push_str(&line(rank, number));
                 text.push('\n');
             }
-            fs::File::create(folder.path().join(rank.to_string()))?.write_all(text.as_bytes())?;
+            fs::write(folder.path().join(rank.to_string()), text)?;
         }
-        Ok(Self { folder })
-    }
-
-    /// How many lines there are.
-    pub(super) fn lines(&self) -> usize {
-        WORKERS as usize * LINES
+        Ok(Self {
+            folder,
+            workers,
+            lines: workers as usize * lines,
+        })
     }
 
     pub(super) fn pour(&self, launcher: &Launcher) -> anyhow::Result<Poured> {
         let folder = tempfile::tempdir()?;
         let notes = folder.path().join("notes");
-        let mut command = launcher.play(&labelled(WORKERS, folder.path()), "pour")?;
+        let mut command = launcher.play(&labelled(self.workers, folder.path()), "pour")?;
         command.args([&notes, self.folder.path()]);
         let mut launch = Running::start(command.stdout(Stdio::piped()))?;
         let mut console = launch.0.stdout.take().expect("stdout was asked for");
-        let expected = self.lines() * (worker::LINE + "[default0]:".len());
+        let expected = self.lines * (LINE + "[default0]:".len());
         // Its pages are touched here: while the flood runs, the reader does nothing but read.
         let mut shown = vec![b'.'; expected + READ];
         let (mut end, mut last_byte) = (0, 0);
@@ -73,24 +73,22 @@ impl Flood {
         ensure!(status.success(), "the flood ended with {status}");
         let began = worker::noted(&notes, "began")?;
         Ok(Poured {
-            megabytes_per_second: (self.lines() * worker::LINE) as f64 * 1e3
-                / (last_byte - began) as f64,
-            torn: self.lines() - whole(&shown[..end]),
+            megabytes_per_second: (self.lines * LINE) as f64 * 1e3 / (last_byte - began) as f64,
+            torn: self.lines - whole(&shown[..end], self.workers),
         })
     }
 }
 
 /// How many lines are as they were written, each once, and in the order of their worker.
-fn whole(shown: &[u8]) -> usize {
-    let mut next = [0; WORKERS as usize];
+fn whole(shown: &[u8], workers: u32) -> usize {
+    let mut next = vec![0; workers as usize];
     let mut whole = 0;
-    for shown in shown.split(|&byte| byte == b'\n') {
-        let Some((rank, number)) = read(shown) else {
-            continue;
-        };
-        if number >= next[rank as usize] {
+    for (rank, number) in shown.split(|&byte| byte == b'\n').filter_map(read) {
+        if let Some(next) = next.get_mut(rank as usize)
+            && number >= *next
+        {
             whole += 1;
-            next[rank as usize] = number + 1;
+            *next = number + 1;
         }
     }
     whole
@@ -102,7 +100,23 @@ fn read(shown: &[u8]) -> Option<(u32, usize)> {
     let (label, said) = shown.strip_prefix("[default")?.split_once("]:")?;
     let rank: u32 = label.parse().ok()?;
     let number = said.split(' ').nth(3)?.parse().ok()?;
-    (rank < WORKERS && said == line(rank, number)).then_some((rank, number))
+    (said == line(rank, number)).then_some((rank, number))
+}
+
+/// A line of the flood: everything in it follows from rank and number.
+fn line(rank: u32, number: usize) -> String {
+    let mut line = format!("rank {rank} line {number} ");
+    let mut state = (u64::from(rank) << 32) + number as u64 + 1;
+    while line.len() < LINE - 1 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .rotate_left(29)
+            ^ 0x9e37;
+        // Writing to a String cannot fail.
+        let _ = write!(line, "{:x}", state >> 32);
+    }
+    line.truncate(LINE - 1);
+    line
 }
 
 #[cfg(test)]
@@ -111,8 +125,9 @@ mod tests {
 
     #[test]
     fn torn_lines_are_not_counted() {
+        let whole = |shown: &[u8]| whole(shown, 4);
         let shown = |rank, number| format!("[default{rank}]:{}\n", line(rank, number));
-        assert_eq!(line(1, 7).len() + 1, worker::LINE);
+        assert_eq!(line(1, 7).len() + 1, LINE);
         let whole_ones = [shown(0, 0), shown(1, 0), shown(0, 1)].concat();
         assert_eq!(whole(whole_ones.as_bytes()), 3);
         let (first, rest) = (&whole_ones[..50], &whole_ones[50..]);
