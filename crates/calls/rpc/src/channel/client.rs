@@ -40,6 +40,7 @@ pub(crate) struct Client {
     /// Large parts are read on its threads.
     runtime: Handle,
     worker: WorkerInfo,
+    pub(crate) incarnation: u64,
     arenas: Arenas,
     pub(crate) lending: Arc<Lending>,
     calls: Mutex<Calls>,
@@ -57,7 +58,7 @@ impl Client {
         owner: Weak<dyn ClientOwner>,
         counters: Arc<Counters>,
         runtime: Handle,
-        worker: WorkerInfo,
+        (worker, incarnation): (WorkerInfo, u64),
         lending: Lending,
     ) -> std::io::Result<Self> {
         let waker = Arc::new(Waker::new()?);
@@ -68,6 +69,7 @@ impl Client {
             counters,
             runtime,
             worker,
+            incarnation,
             lending: Arc::new(lending),
             calls: Mutex::default(),
             order: Mutex::default(),
@@ -79,6 +81,11 @@ impl Client {
     /// The worker at the other end.
     pub(crate) fn worker(&self) -> &WorkerInfo {
         &self.worker
+    }
+
+    /// `true` if calls to this life of the worker can go over this connection.
+    pub(crate) fn serves(&self, incarnation: u64) -> bool {
+        self.incarnation == incarnation && self.link.ended().is_none()
     }
 
     /// How many calls wait for their reply.

@@ -46,10 +46,7 @@ impl Core {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();
         match peers.get_mut(&id) {
-            Some(Peer::Open {
-                client,
-                incarnation,
-            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+            Some(Peer::Open(client)) if client.serves(member.incarnation) => {
                 let client = Arc::clone(client);
                 drop(peers);
                 client.begin(request, excess);
@@ -67,7 +64,7 @@ impl Core {
                 let waiting = Peer::Connecting(vec![(request, excess)]);
                 let former = peers.insert(id, waiting);
                 drop(peers);
-                if let Some(Peer::Open { client, .. }) = former {
+                if let Some(Peer::Open(client)) = former {
                     let text = "the worker was replaced by another one of the same rank";
                     fail(&client, RpcError::new(RpcErrorKind::PeerLost, text));
                 }
@@ -82,15 +79,11 @@ impl Core {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();
         match peers.get(&id) {
-            Some(Peer::Open {
-                client,
-                incarnation,
-            }) if *incarnation == member.incarnation && client.link().ended().is_none() => {
+            Some(Peer::Open(client)) if client.serves(member.incarnation) => {
                 Some(Arc::clone(client))
             }
-            Some(Peer::Connecting(_)) => None,
-            // The connection in this place is being replaced, or has just been lost.
-            Some(Peer::Open { .. }) => None,
+            // The connection in this place is being made or replaced, or has just been lost.
+            Some(_) => None,
             None => {
                 peers.insert(id, Peer::Connecting(Vec::new()));
                 drop(peers);
@@ -121,10 +114,7 @@ impl Core {
     }
 
     fn connected(self: &Arc<Self>, member: &Member, client: Arc<Client>) {
-        let open = Peer::Open {
-            client: Arc::clone(&client),
-            incarnation: member.incarnation,
-        };
+        let open = Peer::Open(Arc::clone(&client));
         // Those that have waited for the connection go before those that are made now.
         let order = client.order();
         let former = self.peers.0.lock().insert(member.info.id, open);
@@ -155,7 +145,7 @@ impl Core {
 /// A connection to a member, ready for calls.
 pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, RpcError> {
     if member.info.id == core.me.id {
-        return with_oneself(core);
+        return with_oneself(core, member.incarnation);
     }
     let begun = Instant::now();
     let until = begun + IN_TIME;
@@ -182,11 +172,11 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     }
     ends.reader.set_limits(core.limits);
     let lending = Lending::new(core.local_process(&peer, ends.process), core.pool.clone());
-    open(core, &member.info, ends, lending)
+    open(core, (&member.info, member.incarnation), ends, lending)
 }
 
 /// Calls to oneself take the same way as others, through a pair of sockets.
-fn with_oneself(core: &Arc<Core>) -> Result<Arc<Client>, RpcError> {
+fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
     let (near, far) = transport::oneself::pair()
         .map_err(RpcError::internal("this worker cannot connect with itself"))?;
     let ends_far = ends(core, far, core.limits);
@@ -200,7 +190,8 @@ fn with_oneself(core: &Arc<Core>) -> Result<Arc<Client>, RpcError> {
     let server = Arc::new(Server::loopback(link, core, caller.into()));
     adopt(core, &server)?;
     let lending = Lending::new(near.process, core.pool.clone());
-    open(core, &core.me, ends(core, near, core.limits), lending)
+    let near = ends(core, near, core.limits);
+    open(core, (&core.me, incarnation), near, lending)
 }
 
 pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
@@ -218,7 +209,7 @@ pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
 
 fn open(
     core: &Arc<Core>,
-    worker: &WorkerInfo,
+    (worker, incarnation): (&WorkerInfo, u64),
     ends: Ends,
     lending: Lending,
 ) -> Result<Arc<Client>, RpcError> {
@@ -227,7 +218,8 @@ fn open(
     let owner: Weak<dyn ClientOwner> = Arc::<Core>::downgrade(core);
     let counters = Arc::clone(&core.counters);
     let runtime = core.executor.handle().clone();
-    let client = Client::new(link, owner, counters, runtime, worker.clone(), lending);
+    let to = (worker.clone(), incarnation);
+    let client = Client::new(link, owner, counters, runtime, to, lending);
     let client = Arc::new(client.map_err(RpcError::internal(NO_SOCKETS))?);
     adopt(core, &client)?;
     if let Some(ping) = client.lending.ping() {

@@ -20,17 +20,14 @@ pub(crate) struct Peers(pub(super) Mutex<BTreeMap<WorkerId, Peer>>);
 pub(super) enum Peer {
     /// A thread connects; these requests wait for it.
     Connecting(Vec<(Request, Excess)>),
-    Open {
-        client: Arc<Client>,
-        incarnation: u64,
-    },
+    Open(Arc<Client>),
 }
 
 impl Peers {
     /// The connection to a worker, if there is one.
     pub(crate) fn client(&self, worker: WorkerId) -> Option<Arc<Client>> {
         match self.0.lock().get(&worker) {
-            Some(Peer::Open { client, .. }) => Some(Arc::clone(client)),
+            Some(Peer::Open(client)) => Some(Arc::clone(client)),
             _ => None,
         }
     }
@@ -39,7 +36,7 @@ impl Peers {
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         let peers = self.0.lock();
         let open = peers.values().filter_map(|peer| match peer {
-            Peer::Open { client, .. } => Some(Arc::clone(client)),
+            Peer::Open(client) => Some(Arc::clone(client)),
             Peer::Connecting(_) => None,
         });
         open.collect()
@@ -49,7 +46,7 @@ impl Peers {
     pub(crate) fn busy(&self) -> Vec<WorkerId> {
         let peers = self.0.lock();
         let busy = peers.iter().filter(|(_, peer)| match peer {
-            Peer::Open { client, .. } => client.in_flight() > 0,
+            Peer::Open(client) => client.in_flight() > 0,
             Peer::Connecting(waiting) => !waiting.is_empty(),
         });
         busy.map(|(id, _)| *id).collect()
@@ -69,21 +66,13 @@ impl Peers {
         }
     }
 
-    /// A connection is over. Says which process of the worker's name it was to, unless there is
-    /// another one to it.
-    pub(crate) fn lost(&self, lost: &Arc<Client>) -> Option<u64> {
+    /// A connection is over. Returns `true` unless there is another one to the worker.
+    pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {
         let mut peers = self.0.lock();
         let id = lost.worker().id;
         match peers.get(&id) {
-            Some(Peer::Open {
-                client,
-                incarnation,
-            }) if Arc::ptr_eq(client, lost) => {
-                let incarnation = *incarnation;
-                peers.remove(&id);
-                Some(incarnation)
-            }
-            _ => None,
+            Some(Peer::Open(client)) if Arc::ptr_eq(client, lost) => peers.remove(&id).is_some(),
+            _ => false,
         }
     }
 
@@ -92,13 +81,10 @@ impl Peers {
         let gone: Vec<_> = {
             let peers = self.0.lock();
             let open = peers.iter().filter_map(|(id, peer)| match peer {
-                Peer::Open {
-                    client,
-                    incarnation,
-                } => {
+                Peer::Open(client) => {
                     let stays = members
                         .get(id)
-                        .is_some_and(|member| member.incarnation == *incarnation);
+                        .is_some_and(|member| member.incarnation == client.incarnation);
                     (!stays).then(|| Arc::clone(client))
                 }
                 Peer::Connecting(_) => None,

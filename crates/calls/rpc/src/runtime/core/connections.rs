@@ -15,9 +15,10 @@ use crate::runtime::member::{Caller, Members};
 
 impl ClientOwner for Core {
     fn connection_lost(self: Arc<Self>, client: &Arc<Client>, error: &RpcError) {
-        let was = self.peers.lost(client);
-        if let Some(incarnation) = was.filter(|_| error.kind == RpcErrorKind::PeerLost) {
-            self.gathers.disconnected(client.worker(), incarnation);
+        let was_last = self.peers.lost(client);
+        if was_last && error.kind == RpcErrorKind::PeerLost {
+            self.gathers
+                .disconnected(client.worker(), client.incarnation);
         }
         self.cut_off(client.worker().id);
         self.pool.clear();
