@@ -96,12 +96,8 @@ impl Screen {
 
     /// Emits what is left: nobody writes any more.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&[u8])) {
-        while self
-            .state
-            .rows
-            .back()
-            .is_some_and(|last| last.row.is_blank())
-        {
+        let is_blank = |last: &Tracked| last.row.is_blank();
+        while self.state.rows.back().is_some_and(is_blank) {
             self.state.rows.pop_back();
         }
         for tracked in self.state.rows.drain(..) {

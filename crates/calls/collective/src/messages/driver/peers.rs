@@ -136,16 +136,11 @@ impl Driver {
                 return;
             }
             let transfers = &mut self.transfers;
-            let Some(arriving) = self
-                .peers
-                .get_mut(&rank)
-                .and_then(|peer| peer.arriving.as_mut())
-            else {
+            let peer = self.peers.get_mut(&rank);
+            let arriving = peer.and_then(|peer| peer.arriving.as_mut());
+            let Some(arriving) = arriving.filter(|one| one.is_read()) else {
                 return;
             };
-            if !arriving.is_read() {
-                return;
-            }
             let buffer = match arriving.body {
                 Body::Piece { operation, .. } => transfers.get_mut(&operation),
                 _ => None,

@@ -69,17 +69,11 @@ impl Driver {
     /// Waits awake for a moment for values that are on their way through rings, and for space for those that are
     /// to go. True: some have moved. To be woken up for each half of a ring takes longer than the values do.
     fn wait_awake(&mut self) -> bool {
-        let due: BTreeSet<u32> = self
-            .transfers
-            .values()
-            .filter(|one| one.is_matched)
-            .filter_map(|one| one.peer)
-            .collect();
-        let mut moving: Vec<(u32, &mut Peer)> = self
-            .peers
-            .iter_mut()
-            .filter_map(|(&rank, peer)| due.contains(&rank).then_some((rank, peer)))
-            .collect();
+        let matched = self.transfers.values().filter(|one| one.is_matched);
+        let due: BTreeSet<u32> = matched.filter_map(|one| one.peer).collect();
+        let peers = self.peers.iter_mut();
+        let mut moving: Vec<(&u32, &mut Peer)> =
+            peers.filter(|(rank, _)| due.contains(*rank)).collect();
         if !moving.iter().any(|(_, peer)| peer.has_ring()) {
             return false;
         }
@@ -89,7 +83,7 @@ impl Driver {
             for (rank, peer) in &mut moving {
                 let (space, data) = (peer.has_space(), peer.has_data());
                 if space || data {
-                    happened.push((*rank, space, data));
+                    happened.push((**rank, space, data));
                 }
             }
             !happened.is_empty()
