@@ -25,7 +25,7 @@ use crate::shared_reduction;
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
-    /// As joined, except for the time limit; for this group and the one that follows.
+    /// Options of this group and of the one that follows.
     pub(crate) options: GroupOptions,
     /// Number of collective operations that have been called.
     sequence: u64,

@@ -59,7 +59,7 @@ impl<'a> Polling<'a> {
         }
     }
 
-    /// Waits until one of them is ready, for at most this long. Returns the ready ones.
+    /// Waits for a limited time until one is ready. Returns the ready ones.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
         rdzv_event::poll(&mut self.descriptors, limit)?;
         let ready = |(source, descriptor): (Source, PollFd<'_>)| {

@@ -18,7 +18,7 @@ use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-/// Something to do with the group that the thread has: to bring it, to use it, or to take it back.
+/// A step with the group that the thread has: bring it, use it, take it back.
 type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
 /// A process group whose operations can be asynchronous. They run one after another, in the order of the calls.

@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::error::CollectiveError;
 use crate::wire::{Cause, Frame, Refusal, Sent};
 
-/// A rank as errors name it, with the address at which it listens for everybody.
+/// A rank as errors name it, with the address at which it listens.
 pub(crate) type Named = (u32, SocketAddr);
 
 /// An operation in progress.

@@ -112,7 +112,7 @@ impl Socket {
         }
     }
 
-    /// Reads what is there; 0 bytes if nothing is. The end of the stream is an error.
+    /// Reads what has arrived. The end of the stream is an error.
     pub(crate) fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let read = try_now(|| rustix::io::readv(&self.descriptor, into))?;
         if read == Some(0) {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rdzv_rpc::device::{BadDevice, Device, DeviceMap, DeviceType, NotOneToOne};
-use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique, UnknownWorker};
+use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique};
 use rdzv_rpc::init_method::{Environment, open_store};
 use rdzv_rpc::tensor::{DataType, TensorMeta};
 use rdzv_rpc::transport::{Carrier, Leases, Peer, PeerAddress};
@@ -63,5 +63,5 @@ fn whatever_public_signatures_name_can_be_named() {
     agent.shutdown(options.init_deadline).unwrap();
     let _ = (caller, seen_by, members);
     let _: Option<(DataType, TensorMeta, PeerAddress)> = None;
-    let _: Option<(Change, NotUnique, UnknownWorker)> = None;
+    let _: Option<(Change, NotUnique)> = None;
 }

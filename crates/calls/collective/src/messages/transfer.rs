@@ -64,7 +64,7 @@ pub(super) struct Transfer {
     pub(super) values: Box<dyn Values>,
     /// The rank at the other end, once it is known.
     pub(super) peer: Option<u32>,
-    /// `true` if a message and a receive have been matched: values are on their way.
+    /// `true` if a message and a receive have been matched.
     pub(super) is_matched: bool,
 }
 

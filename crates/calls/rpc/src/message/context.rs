@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 /// A place of each thread.
 type Place<T> = LocalKey<RefCell<Option<T>>>;
 
-/// A reference as the worker holds it. The type of references knows what is in it.
+/// A reference as the worker holds it.
 pub type LocalReference = Arc<dyn Any + Send + Sync>;
 
 /// What the value has given away so far.
@@ -88,7 +88,7 @@ pub(super) fn give<T, S: Serializer>(
     serializer.serialize_u32(number.ok_or_else(|| ser::Error::custom(outside))?)
 }
 
-/// Takes the value whose number was serialised from one list of what has arrived.
+/// Takes the value of a serialised number from a list of arrivals.
 pub(super) fn take<'de, T: Clone, D: Deserializer<'de>>(
     list: impl FnOnce(&Arrived) -> &Vec<T>,
     what: &str,

@@ -28,7 +28,7 @@ use crate::wire::clock;
 
 /// A share in a value, whatever the type of the value. Dropping the share gives it back.
 pub(crate) struct Held {
-    /// It does not keep the agent running; when that stops, nothing is held any more.
+    /// It does not keep the agent running, and ends with it.
     pub(super) core: Arc<Core>,
     pub(super) handle: Handle,
     pub(super) owner: WorkerInfo,

@@ -56,17 +56,13 @@ pub(super) fn numeric(address: SocketAddr) -> String {
 /// The addresses and ports at which these sockets listen, each of them this machine's own.
 pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
     let mut addresses = BTreeSet::new();
-    for listener in listeners {
-        let Ok(bound) = listener.local_addr() else {
-            continue;
-        };
-        match bound.ip().is_unspecified() {
-            false => drop(addresses.insert(numeric(bound))),
-            true => {
-                let own = own_addresses();
-                let own = own.into_iter().map(|ip| SocketAddr::new(ip, bound.port()));
-                addresses.extend(own.map(numeric));
-            }
+    let bound = listeners.iter().map(TcpListener::local_addr);
+    for bound in bound.flatten() {
+        if bound.ip().is_unspecified() {
+            let own = own_addresses().into_iter();
+            addresses.extend(own.map(|ip| numeric(SocketAddr::new(ip, bound.port()))));
+        } else {
+            addresses.insert(numeric(bound));
         }
     }
     addresses

@@ -41,10 +41,8 @@ impl C10dRendezvous {
                 let from = store.local_address();
                 (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
             }
-            // The coordinator notices that its connection is closed.
-            Medium::Voters(_) => return Ok(false),
-            // No other node knows a file of its own.
-            Medium::File(None) => return Ok(false),
+            // The coordinator notices that its connection is closed; no other node knows a new file.
+            Medium::Voters(_) | Medium::File(None) => return Ok(false),
             Medium::File(Some(path)) if !path.exists() => return Ok(false),
             Medium::File(Some(path)) => {
                 let store = FileStore::open(path, None).map_err(explain)?;

@@ -325,17 +325,13 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
-        match self.connected.get_mut() {
-            Some(connection) => connection.backend.report_failure(reason),
-            None => Ok(()),
-        }
+        let connection = self.connected.get_mut().as_mut();
+        connection.map_or(Ok(()), |it| it.backend.report_failure(reason))
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
-        match self.connected.get_mut() {
-            Some(connection) => connection.backend.leave(),
-            None => Ok(()),
-        }
+        let connection = self.connected.get_mut().as_mut();
+        connection.map_or(Ok(()), |it| it.backend.leave())
     }
 
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
@@ -348,12 +344,8 @@ impl RendezvousBackend for C10dRendezvous {
         if let Some(connection) = alone {
             // Its end in order would tell the others that nobody comes, so it lasts as long as the
             // process.
-            if let Some(server) = connection.server.take() {
-                Box::leak(Box::new(server));
-            }
-            if let Some(server) = connection.voter.lock().take() {
-                Box::leak(Box::new(server));
-            }
+            let servers = (connection.server.take(), connection.voter.lock().take());
+            Box::leak(Box::new(servers));
         }
         left
     }
