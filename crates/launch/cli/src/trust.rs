@@ -280,7 +280,7 @@ mod tests {
         write_private(&token, generate().as_bytes()).unwrap();
         let arguments = TrustArgs {
             token_file: Some(token),
-            // By PET_TORCH_CLIENTS, whose values are not checked before.
+            // The parser does not let it through.
             torch_clients: Some("denny".to_owned()),
             ..TrustArgs::default()
         };

@@ -17,7 +17,9 @@ const MOST_INSTANCES: usize = 16;
 /// The facts about the agents that one process has started, one after another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentNote {
-    /// Most lives in a row that may be short for the agent to be started again; 0 until it says so.
+    /// Maximum number of consecutive short lives before the restarts end.
+    ///
+    /// It is 0 until the agent reports it.
     pub restarts: u32,
     /// The agent has come to the end of its run by itself.
     pub has_ended: bool,
@@ -27,7 +29,9 @@ pub struct AgentNote {
     pub deaths: u32,
     /// The end of the last one, if there was one.
     pub last_death: Option<Death>,
-    /// The end of the lease of its workers, in milliseconds of the clock of leases; 0 if there is none.
+    /// The end of the workers' lease, in milliseconds of the clock of leases.
+    ///
+    /// 0 without a lease.
     pub lease_until: u64,
     /// The instances under which agents have taken part in the rendezvous, the newest at the end.
     pub instances: Vec<u64>,

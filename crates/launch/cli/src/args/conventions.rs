@@ -242,13 +242,10 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
             .iter()
             .find(|option| option.spellings.iter().any(|spelling| spelling == name))
     };
-    let (name, attached) = match text.split_once('=') {
-        Some((name, _)) => (
-            name,
-            Some(OsString::from_vec(bytes[name.len() + 1..].to_vec())),
-        ),
-        None => (&*text, None),
-    };
+    let mut parts = bytes.splitn(2, |byte| *byte == b'=');
+    let name = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let attached = parts.next().map(|value| OsString::from_vec(value.to_vec()));
+    let name = &*name;
     let mut found = named(name);
     if found.is_none() && name.starts_with("--") {
         let mut matches: Vec<(&Known<'_>, &str)> = Vec::new();
@@ -350,11 +347,11 @@ fn defaults<'a>(
             if number? != 0 {
                 words.push((id, variable, option.name().into()));
             }
-        } else if option.arg.get_possible_values().is_empty() {
+        } else if option.is_ours() || option.arg.get_possible_values().is_empty() {
             words.push((id, variable, option.assign(value)));
         }
-        // An option with choices takes any text from the environment in `torchrun`. There is
-        // one such option, `--start-method`, and no text of it changes anything here.
+        // In `torchrun`, `--start-method` takes any text from the environment, and no text of it
+        // changes anything here.
     }
     Ok(words)
 }

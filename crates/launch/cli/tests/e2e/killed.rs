@@ -64,7 +64,9 @@ fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
         pids::guard(running.pid()),
         Some(running.agent_pid()),
     ];
-    let send = |which: Ours, signal| kill(ours[which as usize].unwrap(), signal);
+    // By descriptors: the second one may have ended already.
+    let opened = ours.map(|pid| pids::open(pid.unwrap()).unwrap());
+    let send = |which: Ours, signal| pids::signal(&opened[which as usize], signal);
     if let Some(which) = stopped {
         send(which, Signal::STOP);
         // The keeper has its guard go on.
@@ -72,7 +74,9 @@ fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
             pids::wait_for_state(ours[which as usize].unwrap(), 'T');
         }
     }
-    killed.iter().for_each(|which| send(*which, Signal::KILL));
+    for which in killed {
+        send(*which, Signal::KILL);
+    }
     assert!(running.all_gone_within(GONE), "{stopped:?} {killed:?}");
     if stopped == Some(Keeper) {
         send(Keeper, Signal::CONT);

@@ -37,7 +37,9 @@ pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
     DIGITS.decode(&digits).map_err(|_| uneven)
 }
 
-/// The digits up to padding that completes a group of four; and whether there was such.
+/// Returns the digits up to padding that completes a group of four.
+///
+/// The second value is `true` if there was such padding.
 fn digits(value: &[u8]) -> (Vec<u8>, bool) {
     let mut digits = Vec::with_capacity(value.len());
     let mut padding = 0;

@@ -1,4 +1,4 @@
-//! The end of a connection, and when it proves that the agent's process has ended.
+//! The end of a connection, which may prove the end of the agent's process.
 //!
 //! A closed connection may only have broken, so an agent has
 //! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to come back, and one that does not is lost *by
@@ -69,7 +69,7 @@ impl End {
         }
     }
 
-    /// The stream has ended in order; the connection comes from `peer`.
+    /// Records that the stream from `peer` has ended in order.
     pub(super) fn of_stream(&mut self, peer: Option<&str>, rules: Rules<Rule>) {
         let is_same = peer == self.from.as_deref() || !rules.has(Rule::ProxyProvesNothing);
         self.is_of_process = self.from.is_some() && !self.is_said && is_same;

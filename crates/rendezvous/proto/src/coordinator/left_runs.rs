@@ -32,8 +32,9 @@ impl LeftRuns {
         self.add_until(now.mono + KEPT_FOR, run, form);
     }
 
-    /// The coordinator before has noted a run, and nobody has asked about it yet. One that agents may come back to is removed
-    /// after those that all have left.
+    /// Adds a run of the previous coordinator that no agent has asked about.
+    ///
+    /// A run whose members may reattach is removed after the runs that all agents have left.
     pub(super) fn add_noted(&mut self, now: Now, run: &str, is_held: bool) {
         let longer = if is_held { KEPT_FOR } else { Duration::ZERO };
         self.add_until(now.mono + KEPT_FOR + longer, run, &[]);

@@ -1,4 +1,6 @@
-//! The coordinator of rendezvous: the one writer of the state of many runs, beside a store server.
+//! The coordinator of rendezvous, the one writer of the state of many runs.
+//!
+//! It runs beside a store server.
 //!
 //! Agents that share a state through compare-and-set race for every change of it, and all but one
 //! lose each race. A coordinator instead takes single operations over a connection of each agent
@@ -141,7 +143,9 @@ pub enum Input<'a> {
 pub enum Output {
     /// Send an event to an agent.
     Send(ConnId, Event),
-    /// Read a key at once, before anything else; answered with [`Input::Found`].
+    /// Read a key immediately, before anything else.
+    ///
+    /// Answered with [`Input::Found`].
     Read(Vec<u8>),
     /// Store a value.
     Store {
@@ -166,16 +170,20 @@ pub enum Output {
         /// The state of its recovery.
         recovering: Recovering,
     },
-    /// Keep this for the next coordinator, before any later output is applied. Only of a coordinator that
-    /// is started again.
+    /// Keep this record for the next coordinator.
+    ///
+    /// The driver keeps it before it applies any later output. Only a restartable coordinator sends
+    /// it.
     Note {
         /// The run.
         run: String,
         /// The facts to know about it; `None`: nothing any more.
         note: Option<RunNote>,
     },
-    /// Keep this for the next coordinator, before any later output is applied: which cluster, and which coordinator of
-    /// it, this is from here on.
+    /// Keep this authority for the next coordinator.
+    ///
+    /// It is the cluster, and the coordinator in that cluster, that this coordinator now is. The
+    /// driver keeps it before it applies any later output.
     Adopt(Authority),
     /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
     /// behind it.
@@ -227,7 +235,7 @@ pub struct Origin {
     pub forgotten: u32,
     /// If voters are behind it: when one of those that elected it had last heard from an earlier leader.
     pub electors_heard: Option<Mono>,
-    /// The time for which a machine may be silent, as far as it is known before the first agent joins.
+    /// Maximum silence of a machine, if known before the first agent joins.
     pub node_timeout: Option<Duration>,
     /// All rules, except in a simulation.
     pub rules: Rules<Rule>,
@@ -328,7 +336,7 @@ impl Coordinator {
             .map(|_| silence::unacknowledged(node_timeout))
     }
 
-    /// Which coordinator this is, if another one follows when it dies.
+    /// Returns this coordinator's authority, if another one follows when it dies.
     pub fn authority(&self) -> Option<Authority> {
         self.authority
     }

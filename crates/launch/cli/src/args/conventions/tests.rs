@@ -149,6 +149,22 @@ fn the_environment_gives_defaults_that_the_line_overrides() {
 }
 
 #[test]
+fn an_option_of_ours_with_choices_takes_its_value_from_the_environment() {
+    let environment = [("PET_TORCH_CLIENTS", "deny"), ("PET_UI", "plain")];
+    let mut line = normalised(&["s.py"], &environment).unwrap().line;
+    line.sort();
+    assert_eq!(line, ["--", "--torch-clients=deny", "--ui=plain", "s.py"]);
+}
+
+#[test]
+fn a_flag_that_is_not_utf_8_is_unknown() {
+    let word = OsString::from_vec(b"--\xff=\xff".to_vec());
+    let options = command(Launcher::Torchrun);
+    let result = normalise(&options, std::slice::from_ref(&word), &BTreeMap::new());
+    assert_eq!(result.unwrap().unknown, ["--\u{fffd}=\u{fffd}"]);
+}
+
+#[test]
 fn a_flag_in_the_environment_must_be_a_number() {
     for text in ["abc", ""] {
         let error = normalised(&["--help"], &[("PET_STANDALONE", text)]).unwrap_err();
