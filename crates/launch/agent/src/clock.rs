@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// Reads both clocks; the origin of the monotonic one is when this was made. It stands still while
-/// the job does (Ctrl-Z), so keep no copy of it.
+/// Reads both clocks; the monotonic one begins when this was made.
+/// It is suspended while the job is (Ctrl-Z), so keep no copy of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Leaves out the time from `stopped` on until now: the next reading is what it was then.
+    /// Leaves out the time since `stopped`: the next reading equals `stopped`.
     pub(crate) fn was_stopped_since(&mut self, stopped: Mono) {
         self.leave_out(self.now().mono.since(stopped));
     }

@@ -1,4 +1,5 @@
-//! Why an agent could not do its work. Worker failures are not errors; they are an `Outcome`.
+//! Reasons why an agent could not do its work.
+//! Worker failures are not errors; they are an `Outcome`.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,11 +7,11 @@ use std::path::PathBuf;
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
-/// A supervisor could not do what it was asked for.
+/// A supervisor could not do what the agent requested.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct SupervisorError(
-    /// What was tried, with whom, and why it failed.
+    /// Action that was tried, its target, and the reason of the failure.
     pub String,
 );
 
@@ -36,7 +37,7 @@ pub enum AgentError {
     Spawn {
         /// Which.
         local_rank: u32,
-        /// What it should have executed, as the user wrote it.
+        /// Program that it should have executed, as the user wrote it.
         program: String,
         /// Why not.
         #[source]
@@ -54,7 +55,7 @@ pub enum AgentError {
     /// The named pipe of the watchdog or of heartbeats could not be made.
     #[error("make the named pipe {}: {source}", path.display())]
     Pipe {
-        /// Where.
+        /// Path of the pipe.
         path: PathBuf,
         /// Why not.
         #[source]
@@ -66,7 +67,7 @@ pub enum AgentError {
     /// The store of the workers or of the agents failed.
     #[error(transparent)]
     Store(#[from] rdzv_store::StoreError),
-    /// A supervisor could not do what it was asked for.
+    /// A supervisor could not do what the agent requested.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
     /// A supervisor does not know how its workers are.
@@ -80,7 +81,7 @@ pub enum AgentError {
     /// The operating system refused something that an agent cannot do without.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Action that was tried.
         what: &'static str,
         /// Why it failed.
         #[source]
@@ -91,7 +92,7 @@ pub enum AgentError {
     PeerFailed {
         /// Which.
         node: String,
-        /// What it said.
+        /// Reason that the node reported.
         reason: String,
     },
     /// Another node ended the run while this one was still at work.
@@ -103,7 +104,8 @@ pub enum AgentError {
         /// Which run.
         run_id: String,
     },
-    /// The process that watches over the agent was killed; the workers were stopped at once.
+    /// The process that watches over the agent was killed.
+    /// The agent stopped the workers immediately.
     #[error("the keeper of this run was killed (SIGKILL?), so the workers were stopped")]
     KeeperLost,
     /// An input of the plan cannot be used; the text says which and why.

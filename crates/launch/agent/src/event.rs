@@ -1,4 +1,5 @@
-//! The one stream of everything that happens in a run. Observers read it; nothing flows back.
+//! The one stream of everything that happens in a run.
+//! Observers read it; nothing flows back.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub enum AgentEvent {
     RendezvousBegan {
         /// When.
         at: Wall,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
     /// Something a dynamic rendezvous has to say about this node or another.
@@ -104,7 +105,7 @@ pub enum AgentEvent {
         /// True if the agent had signalled it before.
         stopped_by_agent: bool,
     },
-    /// A closing signal was sent to a worker's process group, or SIGKILL after the grace.
+    /// A worker's process group got a closing signal, or SIGKILL after the timeout.
     WorkerSignalled {
         /// When.
         at: Wall,
@@ -128,7 +129,7 @@ pub enum AgentEvent {
         /// The first failure of the attempt, if one is known.
         failure: Option<Box<Failure>>,
     },
-    /// The attempt is given up to take part in the next round, which costs no restart.
+    /// The agent ends the attempt for the next round, which costs no restart.
     Regrouping {
         /// When.
         at: Wall,
@@ -148,7 +149,7 @@ pub enum AgentEvent {
     AgentRestarted {
         /// When.
         at: Wall,
-        /// The number of agents of this node that were killed so far.
+        /// Number of agents of this node that were killed until now.
         restarts: u32,
         /// The end of the last one; one sentence.
         reason: String,
@@ -181,7 +182,7 @@ pub enum AgentEvent {
         /// Its number.
         signal: i32,
     },
-    /// The scheduler takes the nodes away, and the workers are told.
+    /// The scheduler takes the nodes away, and the agent notifies the workers.
     Preempted {
         /// When.
         at: Wall,
@@ -189,10 +190,11 @@ pub enum AgentEvent {
         signal: i32,
         /// The rank of the node that has got it; `None` for this one.
         by: Option<GroupRank>,
-        /// The time that workers have to end by themselves.
+        /// Time that workers have to end on notice.
         grace: Duration,
     },
-    /// Output of workers did not reach the console, because nobody read it when the run was stopped.
+    /// Output of workers did not reach the console when the run was stopped.
+    /// Until then, no process had read it.
     OutputDropped {
         /// When.
         at: Wall,
@@ -237,7 +239,7 @@ pub enum AgentEvent {
 }
 
 impl AgentEvent {
-    /// When it happened.
+    /// Returns the time of the event.
     pub fn at(&self) -> Wall {
         match self {
             Self::RendezvousBegan { at, .. }

@@ -1,4 +1,4 @@
-//! Saying what the agent waits for, once that takes long.
+//! Reminders of what the agent waits for, once a wait takes long.
 
 use rdzv_agent_proto::group::Awaited;
 use rdzv_core::rank::LocalRank;
@@ -33,13 +33,13 @@ impl Awaiting {
         });
     }
 
-    /// When something is to be said.
+    /// Returns the time of the next reminder.
     pub(super) fn due(&self) -> Option<Mono> {
         let wait = self.0.as_ref()?;
         Some(wait.since + wait.reminder.next())
     }
 
-    /// Says it, if it is time to.
+    /// Logs a reminder if one is due.
     pub(super) fn remind(&mut self, now: Mono, workers: &[WorkerIdentity]) {
         let Some(wait) = &mut self.0 else {
             return;

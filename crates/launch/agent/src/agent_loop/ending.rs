@@ -1,4 +1,4 @@
-//! The end of a run: output, outcome and verdict, and what the other nodes are left with.
+//! The end of a run: output, outcome, verdict, and the message to other nodes.
 
 use std::time::Duration;
 
@@ -15,23 +15,25 @@ use crate::requests::Request;
 use crate::supervisor::Supervisor;
 use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
 
-/// What workers that are no longer needed are asked to end by: SIGTERM.
+/// Signal that asks workers that are no longer needed to end: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// How long a node that leaves the others waits until they know. They notice anyhow, if later.
+/// Longest time that a leaving node waits until the other nodes know it.
+/// They notice its end anyhow, but later.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// How long the end of the run may take to be agreed with the others; backends end sooner.
+/// Longest time for agreeing with the other nodes on the end of the run.
+/// Backends end sooner.
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// Time for the console to take what workers have left for it once a signal has ended the run. All
-/// of it that is teed is in the log files.
+/// Time for the console to take the remaining output after a signal.
+/// Log files have all output that is teed.
 const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
-    /// Ends the run. The workers are gone already, unless their supervisor knows better.
+    /// Ends the run. The workers have exited, unless their supervisor knows better.
     pub(super) async fn end(mut self, ending: Ending) -> Outcome {
-        // Whatever happens to this process from here on, the run is over for it.
+        // Whatever happens to this process after this line, the run has ended for it.
         self.note(|note| note.has_ended = true);
         self.supervisor.shutdown(match ending {
             Ending::Signalled { signal, .. } => signal,
@@ -89,8 +91,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         outcome
     }
 
-    /// Waits until what workers have written to our stderr is captured. As long as for the other
-    /// output.
+    /// Waits until the output of workers to our stderr is captured.
+    /// The wait is as long as for the other output.
     async fn capture_output(&mut self, console_until: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
@@ -101,9 +103,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         self.stopped_at_the_end(request);
     }
 
-    /// Waits until all output is on the console. A signal, or the loss of the keeper, ends the
-    /// waiting: a console that nobody reads any more must not hold the agent. Nor may it for long if
-    /// a signal has told the agent to stop before, even if the run had failed already.
+    /// Waits until all output is on the console.
+    /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not hold
+    /// the agent. If a signal has already stopped the agent, the wait is short, even if the run had
+    /// failed before.
     async fn drain_output(&mut self, console_until: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
@@ -119,7 +122,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// A request to stop that came when the workers were gone already.
+    /// Records a request to stop that arrived after the workers had ended.
     fn stopped_at_the_end(&mut self, request: Option<Request>) {
         if let Some(Request::Stop(signal)) = request {
             self.stop_requested = true;
@@ -164,7 +167,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// What the other nodes are left with.
+    /// Returns the reason for leaving that the other nodes receive.
     fn reason_to_leave(
         &self,
         ending: &Ending,
@@ -252,7 +255,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         })
     }
 
-    /// One event per worker: how the run ended for it.
+    /// Emits one event per worker: how the run ended for it.
     fn emit_finals(&mut self, exits: &[WorkerExit], outcome: &Outcome) {
         let at = self.clock.now().wall;
         let failures: &[Failure] = match outcome {
@@ -271,7 +274,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 state: match (outcome, failure) {
                     (Outcome::Succeeded, _) => "SUCCEEDED",
                     (_, Some(_)) => "FAILED",
-                    // It has ended well, or as the agent told it: nothing failed here.
+                    // The worker has ended well, or as the agent requested: nothing failed here.
                     (_, None) => "TERMINATED",
                 },
                 exit: exit.map(|exit| exit.exit),

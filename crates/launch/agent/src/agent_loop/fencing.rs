@@ -1,4 +1,4 @@
-//! The fence of this node: its workers stand still while no coordinator has a majority.
+//! The fence of this node: workers are suspended without a majority.
 
 use std::time::Duration;
 
@@ -18,27 +18,27 @@ use crate::reap::signal_below;
 use crate::supervisor::Supervisor;
 use crate::{AgentConfig, RendezvousPlan};
 
-/// The time for which workers stand still before they are killed, if nothing is configured.
+/// Default time for which workers are suspended before they are killed.
 const KILL_AFTER: Duration = Duration::from_secs(60);
 
-/// The time for which workers stand still before they are killed.
+/// Returns the time for which workers are suspended before they are killed.
 pub(super) fn kill_after(config: &AgentConfig) -> Duration {
     let RendezvousPlan::Dynamic { parameters } = &config.rendezvous.plan else {
         return KILL_AFTER;
     };
-    // A value that is none is told of when the agent joins.
+    // The agent reports an invalid value when it joins.
     let given = parameters.config.get_as_int("fence_kill");
     let seconds = given.ok().flatten().and_then(|it| u64::try_from(it).ok());
     seconds.map_or(KILL_AFTER, Duration::from_secs)
 }
 
-/// Waits until the clock of leases shows this.
+/// Waits until the clock of leases reaches `deadline`.
 pub(super) async fn due(deadline: Option<Mono>) {
     or_forever(deadline.map(|at| sleep(at.since(fence::now().mono)))).await;
 }
 
 impl<S: Supervisor> AgentLoop<'_, S> {
-    /// Tells the fence of something, and does what it wants at once.
+    /// Passes an input to the fence and applies its outputs immediately.
     pub(super) fn fence(&mut self, input: Input) {
         self.fence.handle(fence::now(), input);
         self.note_lease();
@@ -85,9 +85,9 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Logs that rounds have a fence from here on, or none any more.
+    /// Logs that rounds have a fence from now on, or none any more.
     ///
-    /// The first round with a fence is no news for the screen.
+    /// The screen does not report the first round with a fence.
     pub(super) fn say_fence(&mut self, acts: bool) {
         let was = self.has_fence;
         if acts == was.unwrap_or(false) {
@@ -109,7 +109,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         self.emit_recorded(event.about(GroupEvent::Fence { acts }));
     }
 
-    /// The guard knows until when workers may run, in case this process is stopped then.
+    /// Records the end of the lease for the guard.
+    /// The guard stops the workers if this process is stopped at that time.
     fn note_lease(&mut self) {
         let until = self.fence.lease_until();
         if until != self.noted_lease
@@ -126,7 +127,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// This process goes on. If it was stopped, the guard may have stopped its workers.
+    /// Handles the continuation of this process after SIGCONT.
+    /// If this process was stopped, the guard may have stopped its workers.
     pub(super) fn continued(&mut self) {
         if self.fence.lease_until().is_some() {
             self.fence(Input::Continued);
@@ -137,15 +139,15 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Processes that workers have started may be in other groups than theirs. They are below this process, if this is the agent
-    /// and not a part of somebody's program.
+    /// Signals processes that workers have started in other process groups.
+    /// They are below this process, if this is the agent and not a part of a user's program.
     fn signal_others(&self, signal: Signal) {
         if is_kept() {
             signal_below(getpid(), signal);
         }
     }
 
-    /// Their grace is over: the others go on without them.
+    /// Kills the suspended workers: the other nodes continue without them.
     fn kill_fenced(&mut self) {
         if let Some(since) = self.stands_since.take() {
             let stood = fence::now().mono.since(since);

@@ -1,5 +1,5 @@
-//! The agent's loop: waits for whatever happens first, passes it to the worker-group machine, and
-//! applies what the machine decides.
+//! The agent's loop: passes each event to the worker-group machine.
+//! The loop waits for whatever happens first, and applies what the machine decides.
 //!
 //! ```text
 //!   Supervisor ── WorkerEvent ──┐                          ┌─► Supervisor (start, signal, kill)
@@ -45,7 +45,7 @@ use crate::{
     AgentConfig, AgentError, AgentEvent, NodeState, Outcome, RendezvousPlan, TORCHELASTIC,
 };
 
-/// The agent of one node: one machine that decides, and what carries its decisions out.
+/// Agent of one node: a machine that decides, and the parts that act.
 pub(crate) struct AgentLoop<'o, S> {
     config: Arc<AgentConfig>,
     observer: &'o mut dyn FnMut(&AgentEvent),
@@ -60,22 +60,22 @@ pub(crate) struct AgentLoop<'o, S> {
     rendezvous: RendezvousHandle,
     answers: UnboundedReceiver<Answer>,
     failures: FailureAnalysis,
-    /// When the current rendezvous or exchange began.
+    /// Time at which the current rendezvous or exchange began.
     step_began: Mono,
     /// The error that the machine knows as "broken".
     error: Option<AgentError>,
     ending: Option<Ending>,
-    /// Whether a signal has told this agent to stop, whatever ended the run.
+    /// `true` if a signal has stopped this agent, whatever ended the run.
     stop_requested: bool,
-    /// Whether the other nodes know that this one has failed.
+    /// `true` if the other nodes know that this node has failed.
     announced: bool,
     preemption: Preemption,
     awaiting: Awaiting,
     /// Stops the workers while no coordinator has a majority.
     fence: Fence,
-    /// The end of their lease, as it stands in the note.
+    /// End of the workers' lease, as recorded for the guard.
     noted_lease: Option<Mono>,
-    /// Since when its workers stand still, for those who look on.
+    /// Time since which the workers are suspended, for observers.
     stands_since: Option<Mono>,
     /// `Some(true)` if rounds have a fence; `None` if none has had one.
     has_fence: Option<bool>,
@@ -143,7 +143,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Tells why this agent was started, if one before it was killed.
+    /// Emits the reason why this agent was started, if it replaces a killed one.
     fn emit_restart(&mut self) {
         let Some(kept) = &self.config.rendezvous.kept else {
             return;
@@ -159,7 +159,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Writes down what an agent has to know that is started in place of this one.
+    /// Records what an agent has to know that is started in place of this one.
     fn note(&self, change: impl FnOnce(&mut AgentNote)) {
         if let Some(kept) = &self.config.rendezvous.kept {
             kept.update_note(change);
@@ -249,7 +249,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         };
         self.clock.was_stopped_since(since);
         warn!("[{role}] continued");
-        // The lease may have ended meanwhile.
+        // The lease may have ended during the suspension.
         self.fence(fence::Input::Continued);
         if !self.fence.is_closed() {
             self.supervisor.resume();
@@ -280,7 +280,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         (self.observer)(&event);
     }
 
-    /// Emits the state of the group if it is another than that of the last event.
+    /// Emits the state of the group if it differs from that of the last event.
     fn emit_state(&mut self) {
         let state = self.group.state();
         if state != self.emitted_state {
@@ -292,8 +292,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Emits what a dynamic rendezvous has recorded. In a static one, and alone, nodes neither come
-    /// nor go.
+    /// Emits what a dynamic rendezvous has recorded.
+    /// In a static rendezvous, and on a single node, nodes neither join nor leave.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {
             return;
@@ -341,7 +341,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let text = self.failures.announcement(now, &exit, &self.supervisor);
                 self.announce(text);
             }
-            // They stand still, and would run again for a signal that they can handle.
+            // The workers are suspended, and would run again for a signal that they can handle.
             GroupOutput::Signal { workers, .. } if self.fence.is_closed() => {
                 let kill = rustix::process::Signal::KILL.as_raw();
                 let events = self
@@ -481,7 +481,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     fn answered(&mut self, answer: Answer) -> Option<GroupInput> {
         Some(match answer {
             Answer::Joined(joined) => self.joined(joined),
-            // Unless it was stopped meanwhile.
+            // The agent may have been stopped before this answer.
             Answer::Fit => {
                 if self.ending.is_none() {
                     self.rendezvous.join();
@@ -496,7 +496,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 warn!("[{}] {reason}", self.config.identity.role);
                 GroupInput::NotNeeded
             }
-            // The exchange of a round that was given up meanwhile.
+            // The answer belongs to a round that the agent has left since.
             Answer::Assigned { join, .. } if !self.rendezvous.is_current(join) => return None,
             Answer::Assigned { result, .. } => match result {
                 Ok(assignment) => GroupInput::Assigned(assignment),
@@ -519,7 +519,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             }
             Answer::BarrierPassed(passed) => {
                 if let Err(error) = passed {
-                    // The workers have succeeded whatever became of the others.
+                    // The workers have succeeded, whatever happened to the other nodes.
                     error!("Error waiting on exit barrier. {error}");
                 }
                 GroupInput::BarrierPassed
@@ -550,7 +550,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Something happened to the other nodes, or to what the nodes meet at.
+    /// Handles a change of the other nodes, or of the rendezvous backend.
     fn changed(&mut self, change: Change) -> Option<GroupInput> {
         let now = self.clock.now().wall;
         Some(match change {

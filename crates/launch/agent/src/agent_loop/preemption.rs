@@ -1,4 +1,5 @@
-//! Notice that the scheduler will take the node away: by a signal, or from another agent of the round.
+//! Notice that the scheduler will take the node away.
+//! The notice is a signal, or comes from another agent of the round.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::signal_copies::Taken;
 use crate::supervisor::Supervisor;
 use crate::{AgentEvent, Outcome};
 
-/// The default closing signal, by which a worker may end after a notice too: SIGTERM.
+/// Default closing signal, SIGTERM: workers may end by it after a notice, too.
 const CLOSING_SIGNAL: i32 = 15;
 
 /// The notice that this agent has taken.
@@ -23,9 +24,9 @@ pub(super) struct Preemption {
     since: Option<Mono>,
     /// The agent of another node that has got the signal.
     by: Option<GroupRank>,
-    /// Whether the signal has come to this node.
+    /// `true` if this node has received the signal.
     by_signal: bool,
-    /// Whether the scheduler has sent the signal to the workers itself.
+    /// `true` if the scheduler itself has sent the signal to the workers.
     workers_have_it: bool,
 }
 
@@ -44,7 +45,7 @@ impl Preemption {
     }
 }
 
-/// Whether a worker has ended because of the notice.
+/// Returns `true` if a worker has ended because of the notice.
 fn is_in_order(exit: Exit, notice: i32) -> bool {
     let by = |signal: i32| signal == notice || signal == CLOSING_SIGNAL;
     match exit {
@@ -54,7 +55,8 @@ fn is_in_order(exit: Exit, notice: i32) -> bool {
 }
 
 impl<S: Supervisor> AgentLoop<'_, S> {
-    /// The signal of the notice has come, here or to another node. It is a request to stop if it comes here again.
+    /// Handles the signal of the notice, received here or by another node.
+    /// A second signal on this node is a request to stop.
     pub(super) fn notice(&mut self, taken: Taken) -> Option<GroupInput> {
         let Taken { signal, here, .. } = taken;
         let is_known = self.preemption.since.is_some();
@@ -100,7 +102,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 }
 
-/// Writes the end of the grace, in one step.
+/// Writes the end of the shutdown timeout in one step.
 fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
     let until = now.unix_seconds_f64() + grace.as_secs_f64();
     let part = file.with_extension("part");

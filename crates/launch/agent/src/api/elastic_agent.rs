@@ -1,21 +1,22 @@
-//! What every agent offers to whoever uses it.
+//! The interface of every agent.
 
 use super::{RunError, RunResult, WorkerGroup};
 
-/// Manages the workers of one node from the first rendezvous to the end of the run.
+/// Manages the workers of one node from the first rendezvous to the end.
 ///
-/// Made for one role; implement it to be an agent entirely of your own, or implement
-/// [`WorkerSupervisor`](super::WorkerSupervisor) and let a
+/// An agent is made for one role. Implement this trait for a completely different agent. Or
+/// implement [`WorkerSupervisor`](super::WorkerSupervisor), and let a
 /// [`SimpleElasticAgent`](super::SimpleElasticAgent) do everything else.
 pub trait ElasticAgent {
-    /// Runs the worker group of `role` to its end and says how that was: the values that its workers
-    /// returned, or their failures once no restart was left, each by global rank.
+    /// Runs the worker group of `role` to its end and returns the result.
+    /// The result has the values that the workers returned, or their failures once no restart was
+    /// left, each by global rank.
     ///
     /// An error is what kept the agent itself from its work: no rendezvous, a program that cannot
-    /// be started, a signal, or a role that it has no workers of.
+    /// be started, a signal, or a role for which the agent has no workers.
     fn run(&mut self, role: &str) -> Result<RunResult, RunError>;
 
-    /// How the workers of `role` are now: a copy, which does not change any more. `None` for a role
-    /// that the agent has no workers of.
+    /// Returns a copy of the current state of the workers of `role`.
+    /// `None` if the agent has no workers of that role.
     fn worker_group(&self, role: &str) -> Option<WorkerGroup>;
 }

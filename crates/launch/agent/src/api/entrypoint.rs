@@ -1,4 +1,4 @@
-//! What workers execute.
+//! The entry point of workers.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,38 +11,39 @@ use super::SpecError;
 use crate::Entrypoint;
 use crate::python::interpreter as interpreter_in;
 
-/// What each worker of a group executes.
+/// The program, script, module or function that each worker executes.
 ///
-/// In the arguments of all of them `$local_rank` and `${local_rank}` become the worker's local rank
-/// and `$$` becomes `$`, as on the command line.
+/// In the arguments, `$local_rank` and `${local_rank}` become the worker's local rank and `$$`
+/// becomes `$`, as on the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerEntrypoint {
     /// A program.
     Command {
-        /// Looked up in `PATH` if it has no slash.
+        /// Program; `PATH` is searched if it has no slash.
         program: OsString,
-        /// Its arguments.
+        /// Arguments of the program.
         arguments: Vec<OsString>,
     },
     /// A Python script, run as `python -u script arguments…`.
     Script {
         /// The script.
         path: PathBuf,
-        /// Its arguments.
+        /// Arguments of the script.
         arguments: Vec<OsString>,
     },
     /// A Python module, run as `python -u -m module arguments…`.
     Module {
         /// The module.
         name: String,
-        /// Its arguments.
+        /// Arguments of the module.
         arguments: Vec<OsString>,
     },
-    /// A function of this program, run in a copy of it: see [`function`](super::function).
+    /// A function of this program, run in a copy of it.
+    /// See [`function`](super::function).
     Function {
         /// The name that it is registered under.
         name: String,
-        /// What it is called with, as JSON.
+        /// Argument of the function, as JSON.
         input: Value,
         /// The arguments of the program's copy.
         arguments: Vec<OsString>,
@@ -58,10 +59,10 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// A Python script, without arguments yet.
+    /// Returns a Python script without arguments.
     ///
-    /// The interpreter is `PYTHON_EXEC`, else the Python of `VIRTUAL_ENV`, else `python3` or
-    /// `python` in `PATH`.
+    /// The interpreter is `PYTHON_EXEC`, or the Python of `VIRTUAL_ENV`, or `python3` or `python`
+    /// in `PATH`, in this order.
     pub fn script(path: impl Into<PathBuf>) -> Self {
         Self::Script {
             path: path.into(),
@@ -69,7 +70,8 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// A Python module, without arguments yet. The interpreter is found as for a script.
+    /// Returns a Python module without arguments.
+    /// The interpreter is found as for a script.
     pub fn module(name: impl Into<String>) -> Self {
         Self::Module {
             name: name.into(),
@@ -77,8 +79,8 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// A function of this program that is registered under `name`, to be called with `input`. Fails
-    /// if `input` has no form in JSON.
+    /// Returns the function of this program that is registered under `name`.
+    /// Each worker calls it with `input`. Fails if `input` has no form in JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,
@@ -90,9 +92,10 @@ impl WorkerEntrypoint {
         })
     }
 
-    /// In a program made by `cargo test`: lets the workers run this one test, whose only line is
-    /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is its full
-    /// name, such as `tests::worker`.
+    /// Makes workers run one test, in a program that `cargo test` made.
+    /// The only line of that test is
+    /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is its
+    /// full name, such as `tests::worker`.
     #[must_use]
     pub fn in_test(self, test: &str) -> Self {
         self.args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -115,7 +118,7 @@ impl WorkerEntrypoint {
         self
     }
 
-    /// What reports call it: program, script, module or function.
+    /// Returns the name in reports: program, script, module or function.
     pub fn name(&self) -> String {
         match self {
             Self::Command { program, .. } => program.to_string_lossy().into_owned(),
@@ -124,7 +127,7 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// The command that comes of it with these variables set.
+    /// Returns the command of this entry point with these variables set.
     pub(super) fn resolve(
         &self,
         environment: &BTreeMap<OsString, OsString>,

@@ -1,5 +1,5 @@
-//! Errors of specifications and runs. Failures of workers are no errors; they are a
-//! [`RunResult`](super::RunResult).
+//! Errors of specifications and runs.
+//! Failures of workers are no errors; they are a [`RunResult`](super::RunResult).
 
 use std::io;
 
@@ -28,24 +28,24 @@ pub enum SpecError {
     OwnProgram(#[source] io::Error),
 }
 
-/// The error that kept an agent from its work. Failures of workers are no errors; they are a
-/// [`RunResult`](super::RunResult).
+/// The error that kept an agent from its work.
+/// Failures of workers are no errors; they are a [`RunResult`](super::RunResult).
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The agent was told to stop.
+    /// A signal stopped the agent.
     #[error("the agent was told to stop by signal {signal}, and has stopped its workers")]
     Signalled {
-        /// By which.
+        /// Number of the signal.
         signal: i32,
-        /// False if that was before the first worker was started.
+        /// `false` if the signal came before the first worker was started.
         workers_started: bool,
     },
     /// The agent manages other workers.
     #[error("this agent has workers of role '{has}', none of role '{asked}'")]
     UnknownRole {
-        /// Which role was asked for.
+        /// The requested role.
         asked: String,
-        /// Which it has.
+        /// The agent's role.
         has: String,
     },
     /// Another agent runs in this process.
@@ -55,19 +55,19 @@ pub enum RunError {
          one in a process of its own"
     )]
     Busy,
-    /// The arguments could not be handed over to a function, or its return value not be read.
+    /// A function's arguments could not be passed, or its value not be read.
     #[error("call the function '{function}' in the workers: {what}")]
     Function {
-        /// Which.
+        /// Name of the function.
         function: String,
-        /// What was wrong.
+        /// Description of the error.
         what: String,
     },
     /// The specification cannot be carried out here.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A supervisor does not know how its workers are. Such a group cannot be recovered; its agent
-    /// should end.
+    /// A supervisor does not know how its workers are.
+    /// Such a group cannot be recovered; its agent should end.
     #[error("[{role}] Worker group in {state} state")]
     Unrecoverable {
         /// The role of the workers.

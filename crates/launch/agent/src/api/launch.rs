@@ -1,4 +1,4 @@
-//! The shortest way: a configuration, an entry point, and what the workers returned.
+//! The shortest way: a configuration, an entry point, and the workers' values.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ use crate::{LogBase, LogPlan, RendezvousPlan};
 /// The port of a static endpoint that names none.
 const STATIC_PORT: u16 = 29_500;
 
-/// How a job is launched on this node: torchelastic's class of the same name.
+/// Configuration of a launch on this node: torchelastic's class of the same name.
 ///
-/// The defaults are those of torchelastic's, with one exception: where it would ask an etcd server,
-/// the backend here is `c10d`, and one node alone asks nobody.
+/// The defaults are torchelastic's, with one exception: where torchelastic would use an etcd
+/// server, the backend here is `c10d`, and a single node needs no backend.
 ///
 /// | field | default |
 /// |---|---|
@@ -39,41 +39,41 @@ const STATIC_PORT: u16 = 29_500;
 /// | `event_log_handler` | `null` |
 #[derive(Clone)]
 pub struct LaunchConfig {
-    /// Fewest nodes.
+    /// Minimum number of nodes.
     pub min_nodes: u32,
-    /// Most nodes.
+    /// Maximum number of nodes.
     pub max_nodes: u32,
-    /// How many workers each node starts.
+    /// Number of workers on each node.
     pub local_world_size: u32,
     /// The name that all nodes of the job share.
     pub run_id: String,
     /// The role of the workers.
     pub role: String,
-    /// How the nodes find one another.
+    /// Rendezvous backend: how the nodes find one another.
     pub rdzv_backend: String,
-    /// Where.
+    /// Endpoint of the rendezvous.
     pub rdzv_endpoint: String,
     /// The backend's options.
     pub rdzv_config: BTreeMap<String, String>,
-    /// How often the group may be restarted after a failure.
+    /// Maximum number of restarts of the group after failures.
     pub max_restarts: u32,
-    /// How often a supervisor is asked; processes are never asked.
+    /// Time between two calls of a supervisor; the agent never polls processes.
     pub monitor_interval: Duration,
-    /// How long workers have between the closing signal and SIGKILL.
+    /// Time that workers have between the closing signal and SIGKILL.
     pub shutdown_timeout: Duration,
     /// The address of this node that others should use.
     pub local_addr: Option<String>,
     /// Signals (numbers) that end the run in order.
     pub signals: Vec<i32>,
-    /// Where the workers' output goes.
+    /// Destinations of the workers' output.
     pub logs: LogPlan,
-    /// True gives every worker local rank 0 and the one device that is its own.
+    /// `true` gives every worker local rank 0 and only its own device.
     pub virtual_local_rank: bool,
     /// Binds each worker to processors near its device.
     pub numa_binding: Option<BindingMode>,
-    /// Where events go, by name: `null`, `console`, `dynamic_rendezvous`.
+    /// Destination of events, by name: `null`, `console`, `dynamic_rendezvous`.
     pub event_log_handler: String,
-    /// Who is told of everything that happens, too.
+    /// Additional handlers that receive every event.
     pub event_handlers: Vec<EventHandler>,
 }
 
@@ -92,7 +92,7 @@ impl std::fmt::Debug for LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// So many nodes with so many workers each, and the defaults.
+    /// Returns the defaults for `nodes` nodes with `local_world_size` workers each.
     pub fn new(nodes: u32, local_world_size: u32) -> Self {
         Self {
             min_nodes: nodes,
@@ -116,7 +116,7 @@ impl LaunchConfig {
         }
     }
 
-    /// Adds someone who is told of everything that happens.
+    /// Adds a handler that receives every event.
     pub fn event_handler(&mut self, handler: impl EventSink + Send + 'static) -> &mut Self {
         self.event_handlers
             .push(Arc::new(Mutex::new(Box::new(handler))));
@@ -131,7 +131,7 @@ impl LaunchConfig {
         Ok(spec)
     }
 
-    /// The same in the making, without the handlers of events.
+    /// Returns a builder of the same specification, without event handlers.
     pub fn builder(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpecBuilder, SpecError> {
         let alone = self.max_nodes == 1 && self.rdzv_endpoint.is_empty();
         let run_id = match &*self.run_id {
@@ -178,7 +178,8 @@ impl LaunchConfig {
     }
 }
 
-/// Static rendezvous: the option `rank` is this node's, the endpoint is where node 0 listens.
+/// Returns the plan of a static rendezvous.
+/// The option `rank` is the rank of this node; node 0 listens at the endpoint.
 fn fixed(parameters: &RendezvousParameters) -> Result<RendezvousPlan, RendezvousError> {
     let wrong = |what: &str| RendezvousError::Argument(what.to_owned());
     let number = |key| {
@@ -214,7 +215,7 @@ fn refused(error: RendezvousError) -> SpecError {
     SpecError::Setting(error.to_string())
 }
 
-/// The number of a random UUID (version 4), in decimal, as torchelastic makes one.
+/// Returns a random UUID (version 4) as a decimal number, like torchelastic.
 fn random_run_id(alone: bool) -> String {
     let (version, variant) = (0x4_u128 << 76, 0x2_u128 << 62);
     let random = fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62);
@@ -227,7 +228,7 @@ fn random_run_id(alone: bool) -> String {
     run_id
 }
 
-/// Why a launch has no values.
+/// The reason why a launch has no values.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     /// Workers failed.
@@ -244,11 +245,11 @@ impl From<SpecError> for LaunchError {
     }
 }
 
-/// Runs `entrypoint` in the workers of this node and returns what they returned, by global rank:
-/// torchelastic's `elastic_launch(config, entrypoint)(…)`.
+/// Runs `entrypoint` in the workers of this node and returns their values.
+/// Keys are global ranks: torchelastic's `elastic_launch(config, entrypoint)(…)`.
 ///
-/// Commands return nothing, so the map is empty for them. What [`LocalElasticAgent`] says of its
-/// process holds here too.
+/// Commands return nothing, so the map is empty for them. The notes on the process of a
+/// [`LocalElasticAgent`] hold here too.
 pub fn launch(
     config: &LaunchConfig,
     entrypoint: WorkerEntrypoint,

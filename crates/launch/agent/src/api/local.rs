@@ -18,14 +18,15 @@ use crate::{Failure, Outcome};
 /// Held by the one agent that runs in this process.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-/// Runs the workers of one node as processes: what `rdzv run` is made of, as a library.
+/// Runs the workers of one node as processes: the agent of `rdzv run`.
 ///
-/// [`ElasticAgent::run`] blocks its thread until nothing is left of the workers. Meanwhile this
-/// process handles the signals of the specification, adopts orphans of the workers, and keeps its
-/// open descriptors from being inherited. There can be one run at a time in a process.
+/// [`ElasticAgent::run`] blocks its thread until all workers and their processes have ended. During
+/// the run, this process handles the signals of the specification, adopts orphans of the workers,
+/// and keeps its open descriptors from being inherited. There can be one run at a time in a
+/// process.
 ///
-/// If this process is killed its workers die with it, but processes that they had started may not:
-/// a program that wants that promise too runs under a keeper ([`keep`](crate::keep)).
+/// If this process is killed, its workers die with it, but processes that they had started may not.
+/// A program that needs that guarantee too runs under a keeper ([`keep`](crate::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,
@@ -44,17 +45,18 @@ impl LocalElasticAgent {
         }
     }
 
-    /// What its workers are.
+    /// Returns the specification of its workers.
     pub fn spec(&self) -> &WorkerSpec {
         &self.spec
     }
 
-    /// What tells it to stop from another thread.
+    /// Returns a handle that stops the agent from another thread.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// What looks at the worker group from another thread while [`ElasticAgent::run`] is busy.
+    /// Returns a function that takes snapshots of the worker group.
+    /// Another thread can use it while [`ElasticAgent::run`] is busy.
     pub fn observer(&self) -> impl Fn() -> WorkerGroup + Send + Sync + Clone + 'static {
         let view = self.view.clone();
         move || view.snapshot()
@@ -80,7 +82,7 @@ impl LocalElasticAgent {
         )
     }
 
-    /// What the functions returned.
+    /// Returns the values that the functions returned.
     fn returned(&self, call: Option<&Call>) -> Result<BTreeMap<Rank, Value>, RunError> {
         let mut values = BTreeMap::new();
         let Some(call) = call else {
@@ -112,7 +114,7 @@ impl ElasticAgent for LocalElasticAgent {
     }
 }
 
-/// Refuses a role that an agent has no workers of.
+/// Refuses a role for which an agent has no workers.
 pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> {
     if role == spec.role() {
         return Ok(());
@@ -123,7 +125,8 @@ pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> 
     })
 }
 
-/// The result of a run; `values` has what the workers returned, if they have succeeded.
+/// Returns the result of a run.
+/// `values` has what the workers returned, if they have succeeded.
 pub(super) fn result(
     outcome: Outcome,
     values: impl FnOnce() -> Result<BTreeMap<Rank, Value>, RunError>,
@@ -160,7 +163,7 @@ pub(super) fn result(
     }
 }
 
-/// Tells the event handlers of a specification that there are no more events.
+/// Notifies the event handlers of a specification that no more events follow.
 pub(super) fn finish_handlers(spec: &WorkerSpec) {
     for handler in &spec.event_handlers {
         let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The library's door to the agent, in the words of PyTorch's torchelastic.
+//! The library's interface to the agent, with the names of torchelastic.
 //!
 //! ```text
 //!   LaunchConfig ── launch ──────────┐
@@ -10,18 +10,18 @@
 //!                          stop, shut down)                                    (a snapshot)
 //! ```
 //!
-//! * A [`WorkerSpec`] says what the workers of one node are: their [`WorkerEntrypoint`] (a command,
-//!   a Python script or module, or a function of this program), how many, how often they may be
-//!   restarted, how the nodes find one another.
+//! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`] (a command, a
+//!   Python script or module, or a function of this program), their number, the maximum number of
+//!   restarts, and how the nodes find one another.
 //! * [`LocalElasticAgent`] runs them as processes, with everything that the command line offers.
-//! * Who wants other workers than processes (threads, jobs on another machine) writes a
-//!   [`WorkerSupervisor`] of four methods and gives it to a [`SimpleElasticAgent`], which brings
-//!   rendezvous, ranks, restarts and the exit barrier: both agents are driven by the same machine
-//!   (`rdzv_agent_proto::group`).
+//! * For workers that are not processes (threads, jobs on another machine), implement the four
+//!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent brings
+//!   rendezvous, ranks, restarts and the exit barrier: the same machine (`rdzv_agent_proto::group`)
+//!   drives both agents.
 //! * [`launch()`] is the shortest way: a configuration, an entry point, and the values that the
-//!   workers returned by global rank, or why there are none.
+//!   workers returned by global rank, or the reason why there are none.
 //!
-//! Which item of torchelastic each of these answers to is in `docs/torchelastic-api.md`.
+//! `docs/torchelastic-api.md` lists the item of torchelastic to which each of these corresponds.
 
 mod defaults;
 mod elastic_agent;
@@ -55,5 +55,5 @@ pub use worker_group::{StoreInfo, WorkerGroup};
 pub use crate::requests::StopHandle;
 pub use crate::{RoundStore, StartRequest, SupervisorError, WorkerId};
 
-/// The state of a worker group, under the names and numbers that torchelastic gives them.
+/// State of a worker group, with torchelastic's names and numbers.
 pub use rdzv_agent_proto::group::GroupState as WorkerState;

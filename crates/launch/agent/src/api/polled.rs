@@ -1,5 +1,5 @@
-//! The workers of a [`WorkerSupervisor`], for the agent's loop: all of an attempt are started
-//! together, and their supervisor is asked how they are.
+//! The workers of a [`WorkerSupervisor`], for the agent's loop.
+//! All workers of an attempt are started together, and the loop polls their supervisor.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -30,7 +30,7 @@ struct Polled {
     id: WorkerId,
     started: Wall,
     running: bool,
-    /// How it failed, if its supervisor has said so.
+    /// The failure that the supervisor has reported.
     failure: Option<ProcessFailure>,
 }
 
@@ -39,10 +39,10 @@ pub(super) struct PolledSupervisor<'a> {
     spec: &'a WorkerSpec,
     supervisor: &'a mut dyn WorkerSupervisor,
     view: &'a View,
-    /// The workers that will be started together, and the port that one of them will listen on.
+    /// Workers that will be started together, and the port for one of them.
     requests: Vec<StartRequest>,
     reserved_port: Option<Arc<TcpListener>>,
-    /// The signal and the grace that the workers will be stopped with.
+    /// Signal and shutdown timeout for stopping the workers.
     stop: Option<(i32, Duration)>,
     workers: BTreeMap<LocalRank, Polled>,
     returned: BTreeMap<Rank, Value>,
@@ -71,7 +71,7 @@ impl<'a> PolledSupervisor<'a> {
         self.returned.clone()
     }
 
-    /// A failure with the id of its worker, which need not be a process.
+    /// Returns a failure with the id of its worker, which need not be a process.
     pub(super) fn process_failure(&self, failure: &Failure) -> ProcessFailure {
         let local_rank = failure.evidence.local_rank.unwrap_or_default();
         let worker = self.workers.get(&local_rank);
@@ -81,7 +81,8 @@ impl<'a> PolledSupervisor<'a> {
         }
     }
 
-    /// Starts all workers of the attempt. The machine takes them for running by now.
+    /// Starts all workers of the attempt.
+    /// The machine already takes them for running.
     fn start_all(&mut self, clock: Clock, requests: &[StartRequest]) -> Vec<WorkerEvent> {
         let started = self
             .supervisor
@@ -129,7 +130,7 @@ impl<'a> PolledSupervisor<'a> {
         events
     }
 
-    /// Has the workers stopped. When the supervisor returns, none is left.
+    /// Makes the supervisor stop all workers. No worker is left when it returns.
     fn stop_all(&mut self, clock: Clock, signal: i32, grace: Duration) -> Vec<WorkerEvent> {
         let group = self.view.snapshot();
         let stopped = self.supervisor.stop_workers(&group, signal, grace);
@@ -146,7 +147,7 @@ impl<'a> PolledSupervisor<'a> {
         events
     }
 
-    /// What the supervisor has found.
+    /// Handles the supervisor's report.
     fn found(&mut self, clock: Clock, found: RunResult) -> Vec<WorkerEvent> {
         let now = clock.now().wall;
         match found.state {
@@ -248,7 +249,7 @@ impl Polled {
     }
 }
 
-/// Workers that have ended, in this order.
+/// Returns the events of workers that have ended, in this order.
 fn exited(ended: Vec<(AgentEvent, WorkerExit)>) -> Vec<WorkerEvent> {
     let (events, exits): (Vec<AgentEvent>, Vec<WorkerExit>) = ended.into_iter().unzip();
     let events = events.into_iter().map(WorkerEvent::from);
@@ -294,7 +295,7 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         let interval = self.spec.monitor_interval();
         let until = watch.within.map(|within| clock.now().mono + within);
         loop {
-            // The other tasks come first: the supervisor may wait for as long as it was allowed to.
+            // The other tasks come first: the supervisor may wait up to its limit.
             yield_now().await;
             let left = until.map(|until| until.since(clock.now().mono));
             let within = left.map_or(interval, |left| left.min(interval));
@@ -309,8 +310,8 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         }
     }
 
-    /// The workers are stopped by the next call of [`Supervisor::next`]: that may take a while, and
-    /// observers learn of the decision before.
+    /// Records that the next call of [`Supervisor::next`] stops the workers.
+    /// Stopping them may take a while, and observers learn of the decision before.
     fn signal(
         &mut self,
         _clock: Clock,

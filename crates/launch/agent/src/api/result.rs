@@ -1,4 +1,4 @@
-//! How a run, or one look at the workers, came out: values, or the failures of workers.
+//! Results of a run, or of one poll of the workers: values or failures.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,17 +13,18 @@ use thiserror::Error;
 use super::{WorkerId, WorkerState};
 use crate::{Cause, Exit, Failure, Finality};
 
-/// How a run came out, or how a supervisor finds its workers: a state, and what belongs to it.
+/// Result of a run, or of a poll by a supervisor: a state and its details.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunResult {
-    /// `Succeeded` or `Failed` after a run; from a supervisor also `Healthy`, `Unhealthy` and
-    /// `Unknown`.
+    /// `Succeeded` or `Failed` after a run.
+    /// From a supervisor also `Healthy`, `Unhealthy` and `Unknown`.
     pub state: WorkerState,
-    /// What the workers returned, as JSON, by global rank; filled for functions that returned, and
-    /// empty for commands. The workers of this node only.
+    /// Values that the workers of this node returned, as JSON, by global rank.
+    /// Filled for functions that returned; empty for commands.
     pub return_values: BTreeMap<Rank, Value>,
-    /// The failures of the last attempt by global rank: those of the workers of this node, and the first
-    /// one of the job if that was on another node.
+    /// Failures of the last attempt by global rank.
+    /// These are the failures of this node's workers, and the first failure of the job if that was
+    /// on another node.
     pub failures: BTreeMap<Rank, ProcessFailure>,
     /// The global rank of the failure that came first.
     pub first: Option<Rank>,
@@ -31,7 +32,7 @@ pub struct RunResult {
     pub finality: Option<Finality>,
 }
 
-/// The first torchelastic's name for what a look at the workers brings.
+/// The first torchelastic's name for the result of a poll.
 pub type MonitorResult = RunResult;
 
 impl RunResult {
@@ -66,12 +67,13 @@ impl RunResult {
         }
     }
 
-    /// Whether the workers failed.
+    /// Returns `true` if the workers failed.
     pub fn is_failed(&self) -> bool {
         matches!(self.state, WorkerState::Failed | WorkerState::Unhealthy)
     }
 
-    /// What one worker returned; `None` if it returned nothing, an error if that is no `T`.
+    /// Returns the value of one worker.
+    /// `None` if it returned nothing; an error if the value is not a `T`.
     pub fn return_value<T: DeserializeOwned>(
         &self,
         rank: Rank,
@@ -87,7 +89,7 @@ impl RunResult {
             .or_else(|| self.failures.values().next())
     }
 
-    /// The failures as one text per global rank: the view that the first torchelastic gave.
+    /// Returns one text per failed global rank, like the first torchelastic.
     pub fn exceptions(&self) -> BTreeMap<Rank, String> {
         self.failures
             .iter()
@@ -95,7 +97,7 @@ impl RunResult {
             .collect()
     }
 
-    /// The values, or the failures as an error that names the entry point.
+    /// Returns the values, or the failures as an error that names the entry point.
     pub fn into_values(self, name: &str) -> Result<BTreeMap<Rank, Value>, WorkerGroupFailure> {
         if self.is_failed() {
             Err(WorkerGroupFailure::new(name, self))
@@ -105,31 +107,31 @@ impl RunResult {
     }
 }
 
-/// How one worker failed. Named as in torchelastic, although a worker need not be a process.
+/// Failure of one worker. Named as in torchelastic; it may not be a process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessFailure {
-    /// Its global rank.
+    /// Global rank of the worker.
     pub rank: Rank,
-    /// Its local rank.
+    /// Local rank of the worker.
     pub local_rank: LocalRank,
-    /// Where it ran, if it was ever started.
+    /// Location of the worker, if it was ever started.
     pub id: Option<WorkerId>,
-    /// How it ended.
+    /// Exit of the worker.
     pub exit: Exit,
-    /// When: what its error file says, else when its end was seen.
+    /// Time in the worker's error file, or the time at which its end was seen.
     pub time: Wall,
-    /// True if the agent had told it to stop before it ended.
+    /// `true` if the agent had stopped the worker before it ended.
     pub stopped_by_agent: bool,
-    /// Why, as far as that can be known; its text is one line.
+    /// Cause, as far as it can be known; its text is one line.
     pub cause: Cause,
-    /// The error file that it left.
+    /// Error file of the worker.
     pub error_file: Option<PathBuf>,
-    /// What is in that file, if that is JSON of the known forms.
+    /// Content of the error file, if that is JSON of the known forms.
     pub error: Option<Value>,
 }
 
 impl ProcessFailure {
-    /// A failure of which nothing is known but who, how and when.
+    /// Returns a failure with worker, exit and time only.
     pub fn new(rank: Rank, local_rank: LocalRank, exit: Exit, time: Wall) -> Self {
         Self {
             rank,
@@ -182,18 +184,19 @@ impl fmt::Display for ProcessFailure {
     }
 }
 
-/// The workers of a group failed, and no restart followed. The text says why, before the first failure.
+/// The workers of a group failed, and no restart followed.
+/// The text gives the reason for that before the first failure.
 #[derive(Debug, Clone, Error)]
 #[error("{name} failed: {}", self.summary())]
 pub struct WorkerGroupFailure {
-    /// What ran: the name of the entry point.
+    /// Name of the entry point.
     pub name: String,
-    /// How the run came out.
+    /// Result of the run.
     result: RunResult,
 }
 
 impl WorkerGroupFailure {
-    /// From the result of a run that failed.
+    /// Returns the failure for the result of a run that failed.
     pub fn new(name: impl Into<String>, result: RunResult) -> Self {
         Self {
             name: name.into(),
@@ -206,21 +209,22 @@ impl WorkerGroupFailure {
         &self.result.failures
     }
 
-    /// The failure that came first: the root cause. `None` only if the agent that made the result
-    /// gave no failure at all.
+    /// Returns the failure that came first: the root cause.
+    /// `None` only if the agent that made the result reported no failure.
     #[doc(alias = "get_first_failure")]
     pub fn first_failure(&self) -> Option<&ProcessFailure> {
         self.result.first_failure()
     }
 
-    /// The failures as one text per global rank, as the first torchelastic gave them.
+    /// Returns one text per global rank, as in the first torchelastic.
     #[doc(alias = "get_worker_exceptions")]
     pub fn worker_exceptions(&self) -> BTreeMap<Rank, String> {
         self.result.exceptions()
     }
 
-    /// The reason why no restart followed: the budget was used up, or the failure was final. `None` if the agent that
-    /// made the result does not say.
+    /// Returns the reason why no restart followed.
+    /// Either the budget was used up, or the failure was final. `None` if the agent that made the
+    /// result does not report it.
     pub fn finality(&self) -> Option<Finality> {
         self.result.finality
     }

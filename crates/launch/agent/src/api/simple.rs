@@ -1,5 +1,5 @@
-//! An agent whose workers are somebody else's business: rendezvous, ranks, restarts and the exit
-//! barrier are done here.
+//! An agent for workers that the caller supervises.
+//! The agent does rendezvous, ranks, restarts and the exit barrier.
 
 use std::sync::Arc;
 
@@ -11,15 +11,17 @@ use super::{
 };
 use crate::run::run_supervised;
 
-/// Drives a [`WorkerSupervisor`] through a run: torchelastic's agent of the same name.
+/// Drives a [`WorkerSupervisor`] through a run, like torchelastic's agent.
 ///
-/// It is the same machine that decides as in [`LocalElasticAgent`](super::LocalElasticAgent), with
-/// one difference: a supervisor is asked, every [monitor interval](WorkerSpec::monitor_interval) at
-/// least, where the other agent is told by the kernel. News of other nodes, signals and
-/// [`StopHandle`]s are noticed within that interval while workers run, and at once otherwise.
+/// The machine is that of [`LocalElasticAgent`](super::LocalElasticAgent), with one difference.
+/// This agent polls its supervisor, at least every [monitor
+/// interval](WorkerSpec::monitor_interval); the kernel notifies the other agent. While workers run,
+/// this agent notices changes of other nodes, signals and [`StopHandle`]s within that interval, and
+/// otherwise immediately.
 ///
-/// Several of these may run in one process, on threads of their own, where their supervisors can
-/// and their specifications name no signals to handle (or the same: each of them hears of each).
+/// Several of these may run in one process, on separate threads. Their supervisors must allow that,
+/// and their specifications must name no signals, or the same ones: each agent then receives every
+/// signal.
 #[derive(Debug)]
 pub struct SimpleElasticAgent<S> {
     spec: Arc<WorkerSpec>,
@@ -29,10 +31,10 @@ pub struct SimpleElasticAgent<S> {
 }
 
 impl<S: WorkerSupervisor> SimpleElasticAgent<S> {
-    /// An agent for workers that `supervisor` starts, watches and stops.
+    /// Returns an agent whose workers `supervisor` starts, watches and stops.
     ///
-    /// Of the specification the entry point is looked at by the supervisor only (in
-    /// [`WorkerGroup::spec`]), as are its logs and environment.
+    /// Only the supervisor uses the entry point, the logs and the environment of the specification
+    /// (in [`WorkerGroup::spec`]).
     pub fn new(spec: WorkerSpec, supervisor: S) -> Self {
         let spec = Arc::new(spec);
         Self {
@@ -43,22 +45,23 @@ impl<S: WorkerSupervisor> SimpleElasticAgent<S> {
         }
     }
 
-    /// What its workers are.
+    /// Returns the specification of its workers.
     pub fn spec(&self) -> &WorkerSpec {
         &self.spec
     }
 
-    /// Who looks after its workers.
+    /// Returns the supervisor of its workers.
     pub fn supervisor(&self) -> &S {
         &self.supervisor
     }
 
-    /// What tells it to stop from another thread.
+    /// Returns a handle that stops the agent from another thread.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// What looks at the worker group from another thread while [`ElasticAgent::run`] is busy.
+    /// Returns a function that takes snapshots of the worker group.
+    /// Another thread can use it while [`ElasticAgent::run`] is busy.
     pub fn observer(&self) -> impl Fn() -> WorkerGroup + Send + Sync + Clone + use<S> {
         let view = self.view.clone();
         move || view.snapshot()

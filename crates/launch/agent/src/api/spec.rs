@@ -1,4 +1,4 @@
-//! What the workers of one node are; making that, and checking it.
+//! Specification of the workers of one node, its builder and its checks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,18 +18,18 @@ use crate::processes::signal_name;
 use crate::topology::Hardware;
 use crate::{AgentConfig, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
 
-/// Who is told of everything that happens in a run, on the thread of the agent.
+/// A handler that receives every event of a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 
-/// What the workers of one node are: one role, one entry point, the same for the whole run. Made by
-/// [`WorkerSpec::builder`], which checks it.
+/// Specification of one node's workers: one role and one entry point.
+/// [`WorkerSpec::builder`] makes and checks it. It is the same for the whole run.
 ///
-/// Other nodes of the job may have other roles and other numbers of workers; ranks follow from what
-/// each of them says in the rendezvous.
+/// Other nodes of the job may have other roles and other numbers of workers. Ranks follow from what
+/// each node sends in the rendezvous.
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,
-    /// Everything that the agent has to know but the command, its environment and its processors.
+    /// Settings of the agent, except command, environment and processors.
     pub(super) config: AgentConfig,
     pub(super) monitor_interval: Duration,
     pub(super) master_addr: Option<String>,
@@ -39,8 +39,9 @@ pub struct WorkerSpec {
 }
 
 impl WorkerSpec {
-    /// Begins a specification; everything but the entry point has a default:
-    /// [`Defaults::LIBRARY`], role `default`, one worker, one node, output on the console.
+    /// Returns a builder; everything but the entry point has a default.
+    /// The defaults are [`Defaults::LIBRARY`], role `default`, one worker, one node, output on the
+    /// console.
     pub fn builder(entrypoint: WorkerEntrypoint) -> WorkerSpecBuilder {
         let mut config = AgentConfig::default();
         // Workers that are no processes of ours have no command.
@@ -58,7 +59,7 @@ impl WorkerSpec {
         })
     }
 
-    /// What each worker executes.
+    /// Returns the entry point of each worker.
     pub fn entrypoint(&self) -> &WorkerEntrypoint {
         &self.entrypoint
     }
@@ -68,17 +69,18 @@ impl WorkerSpec {
         &self.config.identity.role
     }
 
-    /// How many workers the node starts.
+    /// Returns the number of workers on the node.
     pub fn local_world_size(&self) -> u32 {
         self.config.identity.local_world_size
     }
 
-    /// Settings of the agent. The entry point, the environment and the processors are those of a run.
+    /// Returns the settings of the agent.
+    /// The entry point, the environment and the processors are those of a run.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }
 
-    /// How often a supervisor is asked.
+    /// Returns the time between two polls of a supervisor.
     pub fn monitor_interval(&self) -> Duration {
         self.monitor_interval
     }
@@ -121,7 +123,7 @@ impl WorkerSpec {
         config
     }
 
-    /// What events and metrics of its runs have in common.
+    /// Returns what events and metrics of its runs have in common.
     pub(super) fn facts(&self) -> RunFacts {
         RunFacts {
             entry_point: self.entrypoint.name(),
@@ -175,33 +177,37 @@ impl WorkerSpecBuilder {
     }
 
     setters! {
-        /// How many workers the node starts; 1 if nothing is said.
+        /// Sets the number of workers on the node; the default is 1.
         identity.local_world_size: u32;
-        /// How often the group may be restarted after a failure; 3. None is legal.
+        /// Sets the maximum number of restarts after failures; the default is 3.
+        /// 0 is valid.
         restarts.max_restarts: u32;
-        /// How long the node rests between the end of its workers and the next rendezvous; not at
-        /// all. For hardware or file systems that need a moment after a crash.
+        /// Sets the pause between the end of the workers and the next rendezvous.
+        /// The default is none. For hardware or file systems that need a moment after a crash.
         restarts.settle_delay: Duration;
-        /// The dynamic rendezvous that there are, by name; those of rdzv.
+        /// Sets the dynamic rendezvous backends, by name; the default is those of rdzv.
         rendezvous.backends: BackendRegistry;
-        /// The port of the workers' store; one that is free. With several nodes that of the agent
-        /// with group rank 0 counts.
+        /// Sets the port of the workers' store; the default is a free port.
+        /// With several nodes, the port of the agent with group rank 0 counts.
         rendezvous.master_port: MasterPort;
-        /// False leaves hosting the workers' store to the worker with rank 0, at a port that is kept
-        /// free until it starts. Static rendezvous always shares.
+        /// `false` lets the worker with rank 0 host the workers' store.
+        /// The agent keeps the port free until that worker starts. Static rendezvous always shares
+        /// the store.
         rendezvous.share_store: bool;
-        /// True computes ranks without an exchange, as the first torchelastic did: group rank ×
-        /// local world size + local rank. All nodes must have the same role and size.
+        /// `true` computes ranks without an exchange, as the first torchelastic did.
+        /// The rank is group rank × local world size + local rank. All nodes must have the same
+        /// role and size.
         rendezvous.identical_workers: bool;
-        /// How long workers have between the closing signal and SIGKILL, on every path; 30 s.
+        /// Sets the time between the closing signal and SIGKILL; the default is 30 s.
+        /// It holds on every path.
         stop.shutdown_timeout: Duration;
-        /// Time for which a node whose workers have succeeded waits for the others; 300 s.
+        /// Sets how long a successful node waits for the others; the default is 300 s.
         rendezvous.exit_barrier_timeout: Duration;
-        /// Signals (numbers) that end the run in order when this process receives them; SIGTERM,
-        /// SIGINT, SIGHUP and SIGQUIT. This process goes on handling them after the run, so give none
-        /// if it should not.
+        /// Sets the signals (numbers) that end the run in order.
+        /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT. This process continues to handle
+        /// them after the run, so specify none if it should not.
         stop.signals: Vec<i32>;
-        /// True gives every worker local rank 0 and the one device that is its own.
+        /// `true` gives every worker local rank 0 and only its own device.
         placement.virtual_local_rank: bool;
     }
 
@@ -211,22 +217,26 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// How the nodes find one another; there is only this one.
+    /// Sets how the nodes find one another; the default is this node alone.
     pub fn rendezvous(self, plan: RendezvousPlan) -> Self {
         self.configure(|config| config.rendezvous.plan = plan)
     }
 
-    /// Where the workers' output goes; to the console, with error files in a temporary directory.
+    /// Sets the destinations of the workers' output.
+    /// The default is the console, with error files in a temporary directory.
     pub fn logs(self, plan: LogPlan) -> Self {
         self.configure(|config| config.logs = plan)
     }
 
-    /// How workers that hang are noticed, and what follows; not at all. For processes only.
+    /// Sets how hangs are noticed, and what follows; the default is not at all.
+    /// For processes only.
     pub fn hang(self, plan: HangPlan) -> Self {
         self.configure(|config| config.hang = plan)
     }
 
-    /// How often a [`SimpleElasticAgent`](super::SimpleElasticAgent) asks its supervisor; 0.1 s.
+    /// Sets the polling interval of a [`SimpleElasticAgent`]; the default is 0.1 s.
+    ///
+    /// [`SimpleElasticAgent`]: super::SimpleElasticAgent
     pub fn monitor_interval(mut self, monitor_interval: Duration) -> Self {
         self.spec.monitor_interval = monitor_interval;
         self
@@ -239,7 +249,7 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// The label of all its workers; `default`.
+    /// Sets the label of all its workers; the default is `default`.
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.spec.config.identity.role = role.into();
         self
@@ -251,53 +261,53 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// The name that all nodes of the job share; `none`.
+    /// Sets the name that all nodes of the job share; the default is `none`.
     pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
         self.spec.config.identity.run_id = RunId::new(run_id);
         self
     }
 
-    /// Adds an exit code (minus the number for a signal) after which no restart is tried: a worker
-    /// that ends with it by itself fails the run at once.
+    /// Adds an exit code after which no restart is tried.
+    /// A signal counts as minus its number. A worker that ends with this code, without the agent's
+    /// request, fails the run immediately.
     pub fn non_retryable(mut self, code: i32) -> Self {
         self.spec.config.restarts.non_retryable.insert(code);
         self
     }
 
-    /// The address that workers find the store at, if this agent hosts it; else
-    /// [`local_addr`](Self::local_addr).
+    /// Sets the address at which workers find the store, if this agent hosts it.
+    /// The default is [`local_addr`](Self::local_addr).
     pub fn master_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.master_addr = Some(address.into());
         self
     }
 
-    /// The address of this node that others should use; found out if nothing is said.
+    /// Sets the address of this node for the other nodes; found by default.
     pub fn local_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.config.rendezvous.local_addr = Some(address.into());
         self
     }
 
-    /// Copies teed lines of standard output that contain one of these texts into one file for all
-    /// workers.
+    /// Copies teed lines of stdout with one of these texts to one common file.
     pub fn duplicate_stdout_filters(mut self, needles: Vec<String>) -> Self {
         self.spec.config.logs.stdout_filters = needles;
         self
     }
 
-    /// The same for standard error.
+    /// Does the same for standard error.
     pub fn duplicate_stderr_filters(mut self, needles: Vec<String>) -> Self {
         self.spec.config.logs.stderr_filters = needles;
         self
     }
 
-    /// The environment that workers start from, instead of that of this process.
+    /// Sets the environment from which workers start, instead of this process's.
     pub fn environment(mut self, environment: BTreeMap<OsString, OsString>) -> Self {
         self.spec.environment = Some(environment);
         self
     }
 
-    /// Adds someone who is told of everything that happens, on the thread of the agent: a closure, or
-    /// any other sink of events. It must not block.
+    /// Adds a handler that receives every event on the thread of the agent.
+    /// It is a closure, or any other sink of events. It must not block.
     pub fn event_handler(mut self, handler: impl EventSink + Send + 'static) -> Self {
         self.spec
             .event_handlers
@@ -311,25 +321,27 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// The event handlers that have names; those of torchelastic.
+    /// Sets the event handlers that have names; the default is torchelastic's.
     pub fn event_registry(mut self, registry: EventRegistry) -> Self {
         self.event_registry = registry;
         self
     }
 
-    /// Who receives the metrics of a run, under torchelastic's names; nobody.
+    /// Sets the receiver of a run's metrics, with torchelastic's names.
+    /// The default is none.
     pub fn metrics(mut self, registry: MetricsRegistry) -> Self {
         self.metrics = Some(registry);
         self
     }
 
-    /// Binds each worker to processors near its device; none is bound. For processes only.
+    /// Binds each worker to processors near its device; the default is no binding.
+    /// For processes only.
     pub fn numa_binding(mut self, mode: BindingMode) -> Self {
         self.spec.numa_binding = Some(mode);
         self
     }
 
-    /// Checks the whole.
+    /// Checks the specification and returns it.
     pub fn build(self) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.spec;
         let refused = |why: &str| Err(SpecError::Setting(why.to_owned()));

@@ -1,4 +1,4 @@
-//! What somebody else's workers need: four methods.
+//! The interface for workers that the caller supervises: four methods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,15 @@ use rdzv_core::rank::LocalRank;
 
 use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId};
 
-/// Starts, watches and stops the workers of one node in a way of its own: threads, containers, jobs
-/// on another machine. A [`SimpleElasticAgent`](super::SimpleElasticAgent) calls it, always from the
-/// thread of its `run`, and never two methods at once.
+/// Starts, watches and stops the workers of one node in the caller's way.
+/// The workers may be threads, containers, or jobs on another machine. A
+/// [`SimpleElasticAgent`](super::SimpleElasticAgent) calls the methods always from the thread of
+/// its `run`, and never two at the same time.
 ///
-/// Workers are numbered by local rank here and named by global rank in results, as the group says.
+/// Workers are numbered by local rank here, and by global rank in results; the group has both.
 pub trait WorkerSupervisor {
-    /// Starts all workers of an attempt and says where each runs. None is running when it is called.
+    /// Starts all workers of an attempt and returns the location of each.
+    /// No worker is running when the agent calls it.
     ///
     /// If it fails, some may have been started: [`WorkerSupervisor::stop_workers`] follows.
     fn start_workers(
@@ -22,22 +24,27 @@ pub trait WorkerSupervisor {
         workers: &[StartRequest],
     ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError>;
 
-    /// Says how the workers are: `Healthy` while some run and none has failed, `Succeeded` when all
-    /// have ended well (with what they returned), `Failed` with the failures in the order in which
-    /// they happened, `Unhealthy` if workers run but are of no use (with a failure for each of them, or
-    /// with none if that is all of them), `Unknown` if it cannot be said, which ends the run.
+    /// Returns the state of the workers.
     ///
-    /// May wait for news, `within` at most; an implementation that returns at once makes the agent
-    /// ask again without a pause. Rendezvous and signals are looked after in between.
+    /// * `Healthy`: some run and none has failed.
+    /// * `Succeeded`: all have ended well, with what they returned.
+    /// * `Failed`: with the failures in the order in which they happened.
+    /// * `Unhealthy`: workers run but are of no use, with a failure for each such worker, or with
+    ///   none if that is all of them.
+    /// * `Unknown`: the state is not known, which ends the run.
+    ///
+    /// The method may wait for a change for at most `within`. An implementation that returns
+    /// immediately makes the agent poll without a pause. The agent handles rendezvous and signals
+    /// between the calls.
     fn monitor_workers(
         &mut self,
         group: &WorkerGroup,
         within: Duration,
     ) -> Result<MonitorResult, SupervisorError>;
 
-    /// Ends all workers that run: asks them by `signal`, and forces those that are there after
-    /// `grace`. When it returns none is left. Workers that are already gone, or never were there, are
-    /// no error.
+    /// Ends all running workers: sends `signal`, and SIGKILL after `grace`.
+    /// No worker is left when it returns. Workers that have already ended, or never existed, are no
+    /// error.
     fn stop_workers(
         &mut self,
         group: &WorkerGroup,
@@ -45,8 +52,7 @@ pub trait WorkerSupervisor {
         grace: Duration,
     ) -> Result<(), SupervisorError>;
 
-    /// The last call of every run, also of one that failed: the same as
-    /// [`WorkerSupervisor::stop_workers`] for whatever may still be there, and everything else that is
-    /// held is let go.
+    /// Ends whatever is left: the last call of every run, also of a failed run.
+    /// It does the same as [`WorkerSupervisor::stop_workers`], and releases everything else.
     fn shutdown(&mut self, signal: i32, grace: Duration);
 }

@@ -4,26 +4,27 @@ use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 
 use crate::{WorkerId, WorkerIdentity};
 
-/// One worker of a group. What is not known before the first rendezvous, or before the worker was
-/// started, is `None`; torchelastic writes -1 there, and so do the methods ending in `_or_unset`.
+/// One worker of a group.
+/// A field is `None` before the first rendezvous, or before the worker was started. torchelastic
+/// writes -1 there, and so do the methods ending in `_or_unset`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
-    /// Where it runs, once it was started.
+    /// Location of the worker, once it was started.
     pub id: Option<WorkerId>,
-    /// Its number within the node.
+    /// Number within the node.
     pub local_rank: LocalRank,
-    /// Its number among all workers of the job.
+    /// Number among all workers of the job.
     pub global_rank: Option<Rank>,
-    /// Its number among the workers of its role.
+    /// Number among the workers of its role.
     pub role_rank: Option<RoleRank>,
-    /// How many workers the job has.
+    /// Number of workers of the job.
     pub world_size: Option<u32>,
-    /// How many workers its role has.
+    /// Number of workers of its role.
     pub role_world_size: Option<u32>,
 }
 
 impl Worker {
-    /// A worker that has met nobody yet.
+    /// Returns a worker before its first rendezvous.
     pub fn new(local_rank: LocalRank) -> Self {
         Self {
             id: None,

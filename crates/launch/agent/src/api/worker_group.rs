@@ -1,4 +1,4 @@
-//! A worker group as others see it: a snapshot, kept up to date by the agent's events.
+//! Snapshots of a worker group, updated by the agent's events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,25 +11,25 @@ use crate::{AgentEvent, RoundStore, WorkerIdentity};
 /// The workers of one agent at one moment.
 #[derive(Debug, Clone)]
 pub struct WorkerGroup {
-    /// What they are.
+    /// Specification of the workers.
     pub spec: Arc<WorkerSpec>,
     /// By local rank; all of them, from the beginning.
     pub workers: Vec<Worker>,
     /// The store that the agents of the round share, once there is a round.
     pub store: Option<RoundStore>,
-    /// The place where the workers meet, once the nodes have met.
+    /// Endpoint of the workers' store, once the rendezvous is complete.
     pub master: Option<StoreInfo>,
     /// The agent's number among the agents of the round.
     pub group_rank: Option<GroupRank>,
-    /// How many agents take part in the round.
+    /// Number of agents in the round.
     pub group_world_size: Option<u32>,
-    /// How often the group was restarted after a failure.
+    /// Number of restarts of the group after failures.
     pub restart_count: u32,
     /// The state of the group as a whole.
     pub state: WorkerState,
 }
 
-/// Where the workers of a round meet.
+/// Endpoint of the workers' store of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreInfo {
     /// `MASTER_ADDR`.
@@ -39,7 +39,7 @@ pub struct StoreInfo {
 }
 
 impl WorkerGroup {
-    /// A group that has not begun.
+    /// Returns a group before its start.
     pub fn new(spec: Arc<WorkerSpec>) -> Self {
         let workers = (0..spec.local_world_size())
             .map(|local_rank| Worker::new(LocalRank(local_rank)))
@@ -73,7 +73,7 @@ impl WorkerGroup {
         self.master.as_ref().map(|master| master.master_port)
     }
 
-    /// Takes note of what happened.
+    /// Updates the group from an event.
     fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Rendezvous {
@@ -115,7 +115,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Takes note of where its workers were started.
+    /// Records where the workers were started.
     pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerId>) {
         for worker in &mut self.workers {
             worker.id = ids.get(&worker.local_rank).cloned();
@@ -137,7 +137,7 @@ impl WorkerGroup {
     }
 }
 
-/// A group that its agent keeps up to date, and others look at.
+/// A group that its agent updates, and others read.
 #[derive(Debug, Clone)]
 pub(super) struct View(Arc<Mutex<WorkerGroup>>);
 
@@ -147,11 +147,11 @@ impl View {
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut WorkerGroup) -> T) -> T {
-        // Whoever panicked while holding it was only reading.
+        // A thread that panicked with the lock held was only reading.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes note of an event, and passes it on to the handlers of the specification.
+    /// Records an event, and passes it to the handlers of the specification.
     pub(super) fn record(&self, spec: &WorkerSpec, event: &AgentEvent) {
         self.change(|group| group.apply(event));
         for handler in &spec.event_handlers {

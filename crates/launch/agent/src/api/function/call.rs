@@ -1,4 +1,4 @@
-//! The directory of one call: what the function is called with, and what it returned.
+//! The directory of one call: argument and return values of the function.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,15 +12,15 @@ use serde_json::Value;
 use super::super::RunError;
 use crate::private_directory::unique;
 
-/// How the name of a call's directory begins; the agent's process id follows.
+/// Prefix of the name of a call's directory; the agent's process id follows.
 const PREFIX: &str = "rdzv_call";
 
-/// What the agent writes for its workers.
+/// Call that the agent writes for its workers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     /// The name of the function.
     pub(super) function: String,
-    /// What the function is called with.
+    /// Argument of the function.
     pub(super) input: Value,
 }
 
@@ -32,7 +32,7 @@ pub(in super::super) struct Call {
 }
 
 impl Call {
-    /// Writes down what the function is called with.
+    /// Writes the argument of the function into a new directory.
     pub(in super::super) fn prepare(function: &str, input: &Value) -> Result<Self, RunError> {
         let name = format!("{PREFIX}_{}", std::process::id());
         let directory = unique(&crate::host::own_temporary_directory(), &name)
@@ -52,12 +52,13 @@ impl Call {
         Ok(call)
     }
 
-    /// The variable that tells workers of it.
+    /// Returns the environment variable that names the directory to workers.
     pub(in super::super) fn variable(&self) -> (OsString, OsString) {
         (RDZV_FUNCTION_CALL.into(), self.directory.clone().into())
     }
 
-    /// What one worker returned; `None` if it ended without returning from the function.
+    /// Returns the value of one worker.
+    /// `None` if the worker ended without returning from the function.
     pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
         let text = match fs::read(return_path(&self.directory, pid)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -82,12 +83,13 @@ pub(super) fn request_path(directory: &Path) -> PathBuf {
     directory.join("call.json")
 }
 
-/// Where a worker puts what it returned.
+/// Returns the path of the file in which a worker leaves its value.
 pub(super) fn return_path(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("{pid}.json"))
 }
 
-/// The process id of the agent that made this directory: only its own children are its workers.
+/// Returns the process id of the agent that made this directory.
+/// Only children of that agent are its workers.
 pub(super) fn agent_of(directory: &Path) -> Option<u32> {
     let name = directory.file_name()?.to_str()?.strip_prefix(PREFIX)?;
     name.split('_').nth(1)?.parse().ok()

@@ -1,9 +1,8 @@
-//! Functions of this program as workers: in a copy of it, with arguments and return values carried
-//! over as JSON.
+//! Functions of this program as workers, in a copy of the program.
+//! Arguments and return values are passed as JSON.
 //!
-//! Nothing is forked without a new program image: a worker is this executable, started anew, and it
-//! finds out by the environment variable `RDZV_FUNCTION_CALL` that it has to call a function
-//! and not to be the program.
+//! Nothing is forked without a new program image: a worker is a new process of this executable. The
+//! environment variable `RDZV_FUNCTION_CALL` makes it call a function instead of being the program.
 //!
 //! ```text
 //!   agent                                        worker: the same executable
@@ -31,7 +30,7 @@
 //! }
 //! ```
 //!
-//! In a program made by `cargo test` that line is a test of its own, and the entry point names it
+//! In a program made by `cargo test` that line is a separate test, and the entry point names it
 //! ([`WorkerEntrypoint::in_test`](super::WorkerEntrypoint::in_test)):
 //!
 //! ```ignore

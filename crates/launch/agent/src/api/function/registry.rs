@@ -1,4 +1,4 @@
-//! The worker's side: finding out that this process is one, and calling its function.
+//! The worker side: detects that this process is a worker, calls its function.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -32,13 +32,13 @@ impl fmt::Debug for WorkerFunctions {
 }
 
 impl WorkerFunctions {
-    /// None yet.
+    /// Returns an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a function. What it is called with and what it returns are carried over as JSON; its
-    /// place in the job is in the environment (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and so on).
+    /// Adds a function; its argument and return value are passed as JSON.
+    /// The environment has the worker's ranks (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and so on).
     ///
     /// An error or a panic is the failure of the worker, with its text as the cause.
     #[must_use]
@@ -63,15 +63,16 @@ impl WorkerFunctions {
         self
     }
 
-    /// In a worker: calls its function and ends the process. In the program itself: does nothing.
+    /// In a worker: calls its function and ends the process.
+    /// In the program itself: does nothing.
     ///
-    /// To be called first of all in `main`, before there are threads, output or open files that
+    /// Call this first of all in `main`, before there are threads, output or open files that
     /// workers should not have.
     pub fn run_if_worker(&self) {
         let Some(directory) = env::var_os(RDZV_FUNCTION_CALL).map(PathBuf::from) else {
             return;
         };
-        // What a worker starts has the variable too, and is a program like any other.
+        // A process that a worker starts has the variable too, and is a program like any other.
         if agent_of(&directory) != Some(parent_id()) {
             return;
         }
@@ -108,7 +109,7 @@ fn request(directory: &Path) -> io::Result<Request> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Leaves the value whole or not at all.
+/// Writes the value completely or not at all.
 fn leave(directory: &Path, value: &Value) -> io::Result<()> {
     let path = return_path(directory, id());
     let unfinished = path.with_extension("unfinished");
@@ -124,7 +125,8 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("with something that is no text")
 }
 
-/// Leaves an error file as recorders of torchelastic do, says it on stderr, and exits with 1.
+/// Leaves an error file, prints the error on stderr, and exits with 1.
+/// Recorders of torchelastic leave the same file.
 fn fail(text: &str) -> ! {
     let _ = writeln!(io::stderr(), "{text}");
     if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty())
