@@ -138,7 +138,7 @@ enum State {
     Cancelling {
         /// `true` if the release came after the client had cancelled: it was in flight.
         released: bool,
-        /// `true` if the caller stopped the operation, so that nothing follows a release.
+        /// `true` if the caller stopped the operation: nothing follows a release.
         given_up: bool,
         then: Option<Then>,
     },

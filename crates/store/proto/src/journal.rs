@@ -102,7 +102,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Offset of the next record: the end of the last whole record that was applied.
+    /// Offset of the next record: the end of the last record that was applied.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -160,7 +160,7 @@ impl Journal {
     }
 }
 
-/// Reads the record at the beginning of `bytes`: its key, its value and its length.
+/// Reads the first record of `bytes`: its key, its value and its length.
 ///
 /// The error is the kind of the bytes if they are no whole record.
 fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
@@ -190,7 +190,7 @@ fn may_begin_a_file(bytes: &[u8]) -> bool {
     bytes.len() > LENGTH || length.starts_with(bytes)
 }
 
-/// Returns `Torn` if the bytes can be the beginning of a record, otherwise `Foreign`.
+/// Returns `Torn` if the bytes can begin a record, otherwise `Foreign`.
 ///
 /// Only the visible part of the key is checked.
 fn kind_of_tail(bytes: &[u8]) -> Tail {

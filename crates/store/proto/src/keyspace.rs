@@ -90,7 +90,7 @@ impl Keyspace {
         &self.owner
     }
 
-    /// Returns the memory of the store: keys, queues, values, and the rest of its meter.
+    /// Returns the memory of the keys, queues, values and the rest of the meter.
     #[inline]
     pub fn memory(&self) -> usize {
         self.meter.bytes()
@@ -204,7 +204,7 @@ impl Keyspace {
         copied
     }
 
-    /// Adds to the number under a key, stores the sum as decimal text and returns it.
+    /// Adds to the number under a key; stores the sum as text and returns it.
     ///
     /// An absent key counts as 0. The sum wraps around, as in PyTorch. On an error nothing is
     /// changed.

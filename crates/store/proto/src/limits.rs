@@ -24,7 +24,7 @@ pub struct Limits {
     ///
     /// Default 131072, as in the reference.
     pub max_keys_per_request: usize,
-    /// Maximum number of keys and non-empty queues in the store. Default 10 million.
+    /// Maximum number of keys and non-empty queues. Default 10 million.
     ///
     /// One connection may hold an eighth of them, and an address without an agent a quarter. Agents
     /// have no share.

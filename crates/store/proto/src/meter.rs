@@ -106,7 +106,7 @@ impl Meter {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// `true` if this meter has another holder: a connection, a key, a value, or a part.
+    /// `true` if a connection, a key, a value or a part holds this meter, too.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -132,7 +132,7 @@ struct Metered {
 }
 
 impl Shared {
-    /// Returns the bytes if this is their only holder; they do not count any more then.
+    /// Returns the bytes, which do not count any more, if they have one holder.
     pub fn into_sole(self) -> Result<Vec<u8>, Self> {
         let mut metered = Arc::try_unwrap(self.0).map_err(Self)?;
         metered.meter.shrink(metered.body.capacity());

@@ -78,7 +78,7 @@ impl Operations {
         self.written(key);
     }
 
-    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty.
+    /// Stores `desired` if the key holds `expected` (if empty: or is absent).
     ///
     /// Returns the value of the key after that; `None` if the key is absent and `expected` is not
     /// empty. PyTorch answers with `expected` in that case.
@@ -162,12 +162,12 @@ impl Operations {
         }
     }
 
-    /// Ends the list of names of a wait; returns `true` if the wait is already over.
+    /// Ends the list of names of a wait; `true` if the wait is already over.
     pub fn finish_wait(&mut self, wait: Serial) -> bool {
         self.waiters.finish(wait)
     }
 
-    /// Removes a part of the remains of cancelled waits; returns `true` if there is more.
+    /// Removes some remains of cancelled waits; `true` if there is more.
     #[inline]
     pub fn sweep(&mut self) -> bool {
         self.waiters.sweep()

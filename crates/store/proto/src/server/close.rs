@@ -57,7 +57,7 @@ pub enum CloseReason {
     /// The extension closes the connection for the reason in the text.
     #[error("{0}")]
     Extension(String),
-    /// The extension does not need the connection any more, for the reason in the text.
+    /// The extension needs the connection no more; the text has the reason.
     ///
     /// The peer did nothing wrong.
     #[error("{0}")]

@@ -89,7 +89,7 @@ impl Connection {
         self.assembler.buffered() + self.held.capacity() + unfinished + self.outgoing.memory()
     }
 
-    /// Updates the account; returns `true` if it exceeds what every connection needs.
+    /// Updates the account; `true` if it has grown beyond a usual connection's.
     #[inline]
     pub(super) fn account(&mut self) -> bool {
         let memory = self.memory();

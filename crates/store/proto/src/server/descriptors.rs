@@ -19,7 +19,7 @@ use super::{CloseReason, ServerMachine};
 /// Minimum time that a new connection has for its first request.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Number of new entries after which outdated entries are removed from the queue.
+/// Number of new entries after which the queue drops outdated entries.
 const QUEUE_STEP: usize = 1024;
 
 /// Connections that may be closed for lack of descriptors, and the lack.
@@ -89,7 +89,7 @@ impl ServerMachine {
         Err(CloseReason::OutOfDescriptors)
     }
 
-    /// Closes at most `most` connections without a request and returns their number.
+    /// Closes at most `most` connections without a request; returns the number.
     fn make_room_for_connections(&mut self, most: usize) -> usize {
         let mut closed = 0;
         while closed < most

@@ -37,7 +37,7 @@ impl ServerMachine {
         result
     }
 
-    /// Checks that a restricted connection does not use what is reserved for agents.
+    /// Checks that a restricted connection uses nothing reserved for agents.
     #[cold]
     fn check_restriction(&self, id: ConnId, request: &Request<'_>) -> Result<(), CloseReason> {
         let connection = self.known(id).filter(|connection| connection.restricted);
@@ -72,7 +72,7 @@ impl ServerMachine {
         }
     }
 
-    /// Executes a request like [`ServerMachine::perform`] and shows it to the extension.
+    /// Performs a request and shows it to the extension.
     ///
     /// The extension is shown the key of the request before, and again if the request may have
     /// changed something. A request about several keys is shown key by key in its steps.
@@ -310,7 +310,7 @@ impl ServerMachine {
         !self.purging && self.outgoing(id).unsent() > limit
     }
 
-    /// Checks that a request of `size` bytes which may create `key` may be executed.
+    /// Admits a request of `size` bytes that may create `key`.
     #[inline]
     pub(super) fn admit(&self, id: ConnId, key: &[u8], size: usize) -> Result<(), CloseReason> {
         // A new key matters only to a peer that may not store one more.

@@ -49,10 +49,10 @@ pub trait Extension: fmt::Debug + Send {
         reach: &mut Reach<'_>,
     );
 
-    /// A connection is about to be closed because the peer's machine does not answer.
+    /// A connection is about to close: the peer's machine does not answer.
     fn silent(&mut self, _now: Now, _id: ConnId, _reach: &mut Reach<'_>) {}
 
-    /// A connection is about to be closed because the peer ended its stream in order.
+    /// A connection is about to close: the peer ended its stream in order.
     ///
     /// `peer` is the address of the peer, if it is known.
     fn end_of_stream(
@@ -142,7 +142,7 @@ impl Reach<'_> {
         }
     }
 
-    /// Marks the connection as that of an agent of the job, which has no share limit.
+    /// Marks the connection as that of an agent, which has no share limit.
     ///
     /// It is to be ended if the peer's kernel acknowledges nothing for `silence` of what was sent
     /// to it. `None`: the default of the server for agents.
