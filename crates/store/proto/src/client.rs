@@ -34,7 +34,9 @@ use rdzv_core::time::{Mono, Now};
 /// One call of the store's API, as bytes and what must come back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
-    /// The first request. The last value in it may be left for the driver to send behind it.
+    /// The first request.
+    ///
+    /// The driver may send the last value behind it.
     pub request: Vec<u8>,
     /// The answer of the server.
     pub expects: Expects,
@@ -45,9 +47,9 @@ pub struct Operation {
 pub enum Expects {
     /// Nothing.
     Nothing,
-    /// A reply, at once.
+    /// A reply that the server sends immediately.
     Reply(Shape),
-    /// One byte when the wait or barrier is over, which may take as long as `limit`.
+    /// One byte when the wait or the barrier is over, after `limit` at the latest.
     Release {
         /// `Duration::ZERO` checks once.
         limit: Duration,
@@ -61,25 +63,31 @@ pub enum Expects {
 pub struct Then {
     /// The request.
     pub request: Vec<u8>,
-    /// Its reply.
+    /// The reply to the request.
     pub shape: Shape,
-    /// The server may send the reply in place of the release, without that request.
+    /// `true` if the server may send the reply in place of the release.
+    ///
+    /// The client then sends no request.
     pub at_once: bool,
 }
 
-/// Why an operation failed.
+/// The cause of the failure of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// The wait was not over in time, and was cancelled. The connection is still usable.
+    /// The wait was not over in time, and was cancelled.
+    ///
+    /// The connection is still usable.
     #[error("the wait timed out")]
     TimedOut,
-    /// A reply that should have come at once did not.
+    /// A reply that is due immediately did not come.
     #[error("no answer")]
     NoAnswer,
     /// The connection was closed or broke.
     #[error("the connection was closed")]
     Closed,
-    /// The caller gave up. The connection is still usable if it did so in a wait.
+    /// The caller stopped the operation.
+    ///
+    /// The connection is still usable if this happened during a wait.
     #[error("the caller gave up")]
     GivenUp,
     /// The bytes received are no answer to the request.
@@ -94,7 +102,7 @@ pub enum Input<'a> {
     Start {
         /// The operation.
         operation: Operation,
-        /// Time limit of a reply that is due at once.
+        /// Time limit of a reply that is due immediately.
         reply_timeout: Duration,
     },
     /// Bytes came.
@@ -103,7 +111,9 @@ pub enum Input<'a> {
     Filled,
     /// The connection was closed by the peer, or broke.
     Closed,
-    /// The caller gives up: a wait is cancelled; a reply that is due is not waited for any more.
+    /// The caller stops the operation.
+    ///
+    /// A wait is cancelled. If a reply is due, the connection fails.
     GiveUp,
     /// Time passed.
     Tick,
@@ -126,18 +136,20 @@ enum State {
         then: Option<Then>,
     },
     Cancelling {
-        /// The release came although we had cancelled: it was in flight.
+        /// `true` if the release came after the client had cancelled: it was in flight.
         released: bool,
-        /// The caller gave up, so nothing follows a release.
+        /// `true` if the caller stopped the operation: nothing follows a release.
         given_up: bool,
         then: Option<Then>,
     },
     Answering {
         reader: ReplyReader,
-        /// We had cancelled, which is answered behind the reply; and whether the caller gave up.
+        /// `Some` if the client had cancelled: the answer to that follows the reply.
+        ///
+        /// The value is `true` if the caller stopped the operation.
         cancelled: Option<bool>,
     },
-    /// The answer to the cancelling is due, and this is the result then.
+    /// Result of the operation once the server has answered the cancellation.
     Cancelled(Result<Option<Reply>, Failure>),
     Dead(Failure),
 }
@@ -148,9 +160,9 @@ pub struct ClientMachine {
     state: State,
     outbox: Outbox<Output>,
     reply_timeout: Duration,
-    /// Most memory for one reply.
+    /// Maximum memory for one reply.
     max_reply_bytes: usize,
-    /// When the reply in progress must be complete; not used while waiting.
+    /// Deadline of the reply in progress; not used while waiting.
     answer_by: Mono,
 }
 
@@ -208,7 +220,7 @@ impl Machine for ClientMachine {
 }
 
 impl ClientMachine {
-    /// Why the connection cannot be used any more, if it cannot.
+    /// Cause for which the connection cannot be used any more; `None` if it can.
     pub fn death(&self) -> Option<&Failure> {
         match &self.state {
             State::Dead(failure) => Some(failure),
@@ -216,15 +228,18 @@ impl ClientMachine {
         }
     }
 
-    /// Where the driver may read the rest of a large value straight into (not more than its spare
-    /// capacity), followed by [`Input::Filled`]. `None`: read elsewhere, and [`Input::Received`].
+    /// Returns the buffer into which the driver may read the rest of a large value.
+    ///
+    /// The driver reads at most the spare capacity of the buffer and then sends [`Input::Filled`].
+    /// `None`: the driver reads elsewhere and sends [`Input::Received`].
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         let State::Answering { reader, .. } = &mut self.state else {
             return None;
         };
         let missing = reader.missing();
         let space = reader.space()?;
-        // An allocator may give more than was asked for; bytes of the next value must not get in.
+        // An allocator may return more than the requested capacity; bytes of the next value must
+        // not get in.
         (space.capacity() - space.len() <= missing).then_some(space)
     }
 
@@ -354,7 +369,7 @@ impl ClientMachine {
         }
     }
 
-    /// The wait is over: what the user asked for comes next.
+    /// Continues after the end of a wait with the request that follows it, if any.
     fn go_on(&mut self, now: Mono, then: Option<Then>) {
         match then {
             Some(then) => self.ask(now, then.request, then.shape),
@@ -389,7 +404,7 @@ impl ClientMachine {
         }
     }
 
-    /// Cancels the wait. `bytes` are sent in front of the request to cancel it.
+    /// Cancels the wait, with `bytes` sent in front of the request to cancel it.
     fn cancel(&mut self, now: Mono, mut bytes: Vec<u8>, given_up: bool, then: Option<Then>) {
         request::cancel_wait(&mut bytes);
         self.outbox.push(Output::Send(bytes));
@@ -409,7 +424,7 @@ impl ClientMachine {
     fn fail(&mut self, failure: Failure) {
         let before = std::mem::replace(&mut self.state, State::Dead(failure.clone()));
         match before {
-            // Nobody waits for an answer; the next operation fails with this.
+            // No operation is in progress; the next operation fails with this cause.
             State::Idle => {}
             State::Dead(first) => self.state = State::Dead(first),
             _ => self.outbox.push(Output::Done(Err(failure))),

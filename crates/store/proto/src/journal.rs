@@ -29,8 +29,10 @@ pub const OPEN_COUNT: &[u8] = b"refcount/";
 /// Number of store objects that have been closed.
 pub const CLOSED_COUNT: &[u8] = b"cleanup/";
 
-/// Longest key that a record may have. No store has such keys; text or a program read as a record
-/// would declare longer ones, which tells a torn record from a file that is something else.
+/// Maximum length of a key in a record.
+///
+/// No store has keys of this length. Text or a program that is read as a record would declare
+/// longer ones, which distinguishes a torn record from a foreign file.
 pub const LONGEST_KEY: usize = 16 << 20;
 
 /// Bytes of each of the two length fields.
@@ -42,9 +44,9 @@ const LENGTH: usize = 4;
 pub struct TooLong {
     /// `key` or `value`.
     pub what: &'static str,
-    /// Its length in bytes.
+    /// Length of the key or value in bytes.
     pub length: usize,
-    /// The most that is allowed.
+    /// Maximum length.
     pub most: usize,
 }
 
@@ -100,13 +102,14 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Where the next record begins: the end of the last whole record that was applied.
+    /// Offset of the next record: the end of the last record that was applied.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Applies the whole records at the beginning of `bytes`, which were read at
-    /// [`Journal::offset`].
+    /// Applies the whole records at the beginning of `bytes`.
+    ///
+    /// The caller has read `bytes` at [`Journal::offset`].
     pub fn replay(&mut self, bytes: &[u8]) -> Replayed {
         let mut consumed = 0;
         let tail = loop {
@@ -146,7 +149,7 @@ impl Journal {
         self.entries.len()
     }
 
-    /// Whether there are no keys.
+    /// `true` if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -157,8 +160,9 @@ impl Journal {
     }
 }
 
-/// Reads the record at the beginning of `bytes`: its key, its value and its length. The error is
-/// the kind of the bytes if they are no whole record.
+/// Reads the first record of `bytes`: its key, its value and its length.
+///
+/// The error is the kind of the bytes if they are no whole record.
 fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
         return Err(Tail::Clean);
@@ -177,14 +181,18 @@ fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Whether bytes too few to show a key can be all there is of a store's file: the first record of
-/// one counts its first user.
+/// `true` if `bytes` can be the beginning of the file of a store.
+///
+/// The first record of such a file counts its first user, so bytes that are too few to show a key
+/// must begin with the length of that key.
 fn may_begin_a_file(bytes: &[u8]) -> bool {
     let length = (OPEN_COUNT.len() as u32).to_le_bytes();
     bytes.len() > LENGTH || length.starts_with(bytes)
 }
 
-/// Whether the bytes can be the beginning of a record, as far as its key can be seen.
+/// Returns `Torn` if the bytes can begin a record, otherwise `Foreign`.
+///
+/// Only the visible part of the key is checked.
 fn kind_of_tail(bytes: &[u8]) -> Tail {
     let Some((length, key)) = bytes.split_first_chunk::<LENGTH>() else {
         return Tail::Torn;

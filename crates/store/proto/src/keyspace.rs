@@ -1,8 +1,8 @@
-//! Keys and queues: what a store holds, and how much memory that takes.
+//! Keys and queues: the data of a store, and the memory that they take.
 //!
-//! Keys and queues are two name spaces; the same name may stand in both. Small values lie in the
-//! map and are copied in and out; large ones are shared, so that neither storing nor answering
-//! copies them. Each key counts for the owner that stored its value last (see
+//! Keys and queues are two name spaces, so a key and a queue may have the same name. Small values
+//! are kept in the map and are copied in and out. Large values are shared, so that neither storing
+//! nor answering copies them. Each key counts for the owner that stored its value last (see
 //! [`meter`](super::meter)).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,9 @@ use super::number;
 use super::wire::LARGE_BODY;
 use super::wire::fields::Body;
 
-/// Memory of one key or queue entry besides its bytes: map node, allocation headers.
+/// Memory of one key or queue entry besides its bytes.
+///
+/// It covers the map node and the allocation headers.
 pub const ENTRY_OVERHEAD: usize = 96;
 
 /// The data of one store.
@@ -46,7 +48,7 @@ struct Queue {
 pub enum Value {
     /// Small, or growing by appends.
     Plain(Vec<u8>),
-    /// Large; counted as long as anybody holds it.
+    /// Large; counted until its last holder drops it.
     Shared(Shared),
 }
 
@@ -64,7 +66,7 @@ impl AsRef<[u8]> for Value {
 pub struct NotANumber;
 
 impl Keyspace {
-    /// An empty one that counts everything with `meter`.
+    /// Creates an empty keyspace that counts everything with `meter`.
     pub fn new(meter: Meter) -> Self {
         Self {
             owner: meter.clone(),
@@ -73,7 +75,9 @@ impl Keyspace {
         }
     }
 
-    /// Sets the owner of what is stored from now on. Its meter is part of the store's.
+    /// Sets the owner of everything that is stored from now on.
+    ///
+    /// The meter of the owner is part of the store's meter.
     #[inline]
     pub fn store_for(&mut self, owner: &Meter) {
         if !self.owner.is(owner) {
@@ -86,7 +90,7 @@ impl Keyspace {
         &self.owner
     }
 
-    /// Memory of the store: keys, queues and values, and whatever else its meter counts.
+    /// Returns the memory of the keys, queues, values and the rest of the meter.
     #[inline]
     pub fn memory(&self) -> usize {
         self.meter.bytes()
@@ -97,7 +101,7 @@ impl Keyspace {
         self.map.len()
     }
 
-    /// Whether there is no key.
+    /// `true` if there is no key.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -107,19 +111,19 @@ impl Keyspace {
         self.queues.len()
     }
 
-    /// The keys after this one, in byte order; all keys without one.
+    /// Returns the keys after `key` in byte order, or all keys for `None`.
     pub fn keys_after(&self, key: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
         let first = key.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.map.range::<[u8], _>((first, Bound::Unbounded));
         range.map(|(key, _)| &**key)
     }
 
-    /// Whether the key is there; queues do not count.
+    /// `true` if the key exists; queues do not count.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.map.contains_key(key)
     }
 
-    /// Whether a key or a queue that is not empty has this name.
+    /// `true` if a key or a queue that is not empty has this name.
     pub fn is_present(&self, name: &[u8]) -> bool {
         self.map.contains_key(name) || self.queues.contains_key(name)
     }
@@ -170,8 +174,9 @@ impl Keyspace {
         entry.owner.resize(before, entry.value.memory());
     }
 
-    /// Appends to a value or creates it. A large value is copied if somebody is being sent it; returns
-    /// the number of bytes copied.
+    /// Appends to a value or creates it, and returns the number of bytes copied.
+    ///
+    /// A large value is copied if another holder shares it, for example an unsent reply.
     pub fn append(&mut self, key: &[u8], body: Body<'_>) -> usize {
         let Some(entry) = self.map.get_mut(key) else {
             self.insert(key, body);
@@ -199,8 +204,10 @@ impl Keyspace {
         copied
     }
 
-    /// Adds to the number under a key (absent counts as 0), keeps the sum as decimal text and
-    /// returns it. Wraps around, as PyTorch does. On an error nothing is changed.
+    /// Adds to the number under a key; stores the sum as text and returns it.
+    ///
+    /// An absent key counts as 0. The sum wraps around, as in PyTorch. On an error nothing is
+    /// changed.
     pub fn add(&mut self, key: &[u8], delta: i64) -> Result<i64, NotANumber> {
         let Some(entry) = self.map.get_mut(key) else {
             self.insert(key, Body::Inline(delta.to_string().as_bytes()));
@@ -238,7 +245,9 @@ impl Keyspace {
         self.queues.insert(name.into(), Queue { entries, owner });
     }
 
-    /// Takes the first of a queue, as bytes of its own. An emptied queue is forgotten.
+    /// Removes the first entry of a queue and returns it.
+    ///
+    /// An emptied queue is forgotten.
     pub fn pop(&mut self, name: &[u8]) -> Option<Value> {
         let queue = self.queues.get_mut(name)?;
         let Entry { value, owner } = queue.entries.pop_front()?;
@@ -256,7 +265,7 @@ impl Keyspace {
         self.queues.get(name).map_or(0, |queue| queue.entries.len())
     }
 
-    /// Removes every key and queue whose name does not start with one of `prefixes`.
+    /// Removes every key and queue whose name starts with none of `prefixes`.
     pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
         let kept = |name: &[u8]| prefixes.iter().any(|prefix| name.starts_with(prefix));
         self.map.retain(|key, entry| {

@@ -1,37 +1,54 @@
-//! The bounds of a server, which closes a connection that exceeds them, and the bound of a client.
+//! The bounds of a server and of a client.
+//!
+//! A server closes a connection that exceeds its bounds.
 
 use std::time::Duration;
 
-/// Most memory that a client gives to one reply, unless it is told otherwise: eight values of the
-/// greatest size that a server takes by default.
+/// Default maximum memory of a client for one reply.
+///
+/// It is eight values of the greatest size that a server accepts by default.
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
 
-/// Bounds of one server. A client that exceeds one of them loses its connection and nothing else.
+/// Bounds of one server.
+///
+/// A client that exceeds one of them loses its connection and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest key on the wire, its leading `/` included. Default 8192 B, as in PyTorch.
+    /// Maximum length of a key on the wire, its leading `/` included.
+    ///
+    /// Default 8192 B, as in PyTorch.
     pub max_key_bytes: usize,
-    /// Longest value of one request. Default 8 MiB, as in PyTorch.
+    /// Maximum length of a value in one request. Default 8 MiB, as in PyTorch.
     pub max_value_bytes: usize,
-    /// Most keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`. Default 131072, as in the
-    /// reference.
+    /// Maximum number of keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`.
+    ///
+    /// Default 131072, as in the reference.
     pub max_keys_per_request: usize,
-    /// Most keys and non-empty queues in the store. Default 10 million. One connection may hold an
-    /// eighth of them, and an address without an agent a quarter; agents have no share.
+    /// Maximum number of keys and non-empty queues. Default 10 million.
+    ///
+    /// One connection may hold an eighth of them, and an address without an agent a quarter. Agents
+    /// have no share.
     pub max_keys: usize,
-    /// Most connections at a time. Default 200 000; the open-files limit of the process usually
-    /// comes first.
+    /// Maximum number of connections at a time. Default 200 000.
+    ///
+    /// The open-files limit of the process usually comes first.
     pub max_connections: usize,
-    /// Most memory for keys, values, waiters and the buffers of all connections. Default 4 GiB. It
-    /// has the same shares as the keys.
+    /// Maximum memory for keys, values, waiters and the buffers of all connections.
+    ///
+    /// Default 4 GiB. It has the same shares as the keys.
     pub max_memory_bytes: usize,
-    /// Unsent replies of one connection above which it is not read from; reading resumes below
-    /// half of it. Default 1 MiB.
+    /// Maximum size of the unsent replies of one connection. Default 1 MiB.
+    ///
+    /// The server stops reading from a connection above this size, and resumes below half of it.
     pub max_unsent_bytes: usize,
-    /// Most waits of one connection that are pending at a time; PyTorch's clients have one. Default 64.
+    /// Maximum number of pending waits of one connection. Default 64.
+    ///
+    /// PyTorch's clients have one.
     pub max_waits: usize,
-    /// Longest request of an extension; 0, the default, makes its opcodes unknown ones. A server
-    /// with an extension accepts at least 8 KiB.
+    /// Maximum length of a request of an extension.
+    ///
+    /// 0, the default, makes its opcodes unknown ones. A server with an extension accepts at least
+    /// 8 KiB.
     pub max_extension_bytes: usize,
     /// Time limit of a new connection to send `VALIDATE`. Default 30 s.
     pub validation_timeout: Duration,
@@ -54,7 +71,7 @@ impl Default for Limits {
     }
 }
 
-/// Bytes, or a number with KiB, MiB or GiB behind it.
+/// Parses a number of bytes, or a number followed by KiB, MiB or GiB.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {

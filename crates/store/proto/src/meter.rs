@@ -1,4 +1,4 @@
-//! Counting memory and keys, and whose they are.
+//! Counting memory and keys, and who owns them.
 //!
 //! Meters form a tree, and what counts in one counts in all above it:
 //!
@@ -8,13 +8,13 @@
 //!          └─ address ─── connection
 //! ```
 //!
-//! A value counts for the connection that wrote it until its last holder is gone, also when that
-//! connection has long been closed.
+//! A value counts for the connection that wrote it until its last holder drops it, even after that
+//! connection was closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Number of bytes and keys that somebody holds.
+/// Number of bytes and keys of one owner.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Arc<Count>);
 
@@ -35,7 +35,7 @@ impl Meter {
         }))
     }
 
-    /// Makes a value shareable and counts it until its last holder is gone.
+    /// Makes a value shareable and counts it until its last holder drops it.
     pub fn share(&self, body: Vec<u8>) -> Shared {
         self.grow(body.capacity());
         Shared(Arc::new(Metered {
@@ -100,13 +100,13 @@ impl Meter {
         });
     }
 
-    /// Whether both are the same meter.
+    /// `true` if both are the same meter.
     #[inline]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether somebody else has this meter too: a connection, a key, a value, a part of it.
+    /// `true` if a connection, a key, a value or a part holds this meter, too.
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -132,7 +132,7 @@ struct Metered {
 }
 
 impl Shared {
-    /// The bytes themselves if nobody else holds them. They do not count any more then.
+    /// Returns the bytes, which do not count any more, if they have one holder.
     pub fn into_sole(self) -> Result<Vec<u8>, Self> {
         let mut metered = Arc::try_unwrap(self.0).map_err(Self)?;
         metered.meter.shrink(metered.body.capacity());

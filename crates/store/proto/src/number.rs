@@ -9,8 +9,9 @@
 /// Longest text of a number, with everything around its digits.
 pub const MAX_BYTES: usize = 64;
 
-/// The number at the beginning of `text`; `None` if there is none, it does not fit or the text is
-/// longer than [`MAX_BYTES`].
+/// Parses the number at the beginning of `text`.
+///
+/// `None` if there is none, it does not fit or the text is longer than [`MAX_BYTES`].
 pub fn parse(text: &[u8]) -> Option<i64> {
     if text.len() > MAX_BYTES {
         return None;

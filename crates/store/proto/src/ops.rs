@@ -25,7 +25,7 @@ pub struct Operations {
     keyspace: Keyspace,
     waiters: Waiters,
     woken: Vec<ConnId>,
-    /// The queue of which a connection was promised an entry that it has not popped yet.
+    /// The queue of an entry that a connection was promised and has not popped yet.
     promised: BTreeMap<ConnId, Promise>,
     /// Number of promises per queue.
     promises: BTreeMap<Box<[u8]>, usize>,
@@ -66,7 +66,7 @@ impl Operations {
         self.woken.drain(..)
     }
 
-    /// Whether anybody is to be woken.
+    /// `true` if there are connections to wake.
     #[inline]
     pub fn has_woken(&self) -> bool {
         !self.woken.is_empty()
@@ -78,9 +78,10 @@ impl Operations {
         self.written(key);
     }
 
-    /// Stores `desired` if the key holds `expected`, or is absent and `expected` is empty. Returns
-    /// the value of the key now; `None` if the key is absent and something was expected. PyTorch
-    /// answers with what was expected then.
+    /// Stores `desired` if the key holds `expected` (if empty: or is absent).
+    ///
+    /// Returns the value of the key after that; `None` if the key is absent and `expected` is not
+    /// empty. PyTorch answers with `expected` in that case.
     pub fn compare_set(
         &mut self,
         key: &[u8],
@@ -110,12 +111,14 @@ impl Operations {
         Ok(sum)
     }
 
-    /// Whether each name is a key or a non-empty queue.
+    /// `true` if each name is a key or a non-empty queue.
     pub fn check(&self, mut names: Keys<'_>) -> bool {
         names.all(|name| self.keyspace.is_present(name))
     }
 
-    /// Whether all are there; if not, registers the connection on those that are not.
+    /// `true` if all names exist.
+    ///
+    /// If not, registers the connection on those that do not exist.
     pub fn wait<'a>(
         &mut self,
         connection: ConnId,
@@ -132,7 +135,7 @@ impl Operations {
                 .register(connection, WaitKind::Presence, absent, owner);
             return false;
         }
-        // Whoever waits for a queue alone comes for one of its entries next.
+        // A connection that waits for a queue alone takes one of its entries next.
         let mut names = names;
         if self.keyspace.queue_count() > 0
             && names.len() == 1
@@ -159,12 +162,12 @@ impl Operations {
         }
     }
 
-    /// All names of a wait have been added; tells whether it is over already.
+    /// Ends the list of names of a wait; `true` if the wait is already over.
     pub fn finish_wait(&mut self, wait: Serial) -> bool {
         self.waiters.finish(wait)
     }
 
-    /// Takes out some of what cancelled waits have left. Tells whether there is more.
+    /// Removes some remains of cancelled waits; `true` if there is more.
     #[inline]
     pub fn sweep(&mut self) -> bool {
         self.waiters.sweep()
@@ -180,14 +183,14 @@ impl Operations {
         self.keyspace.remove(key)
     }
 
-    /// Appends to a value or creates it. Returns the number of bytes that had to be copied.
+    /// Appends to a value or creates it, and returns the number of bytes copied.
     pub fn append(&mut self, key: &[u8], value: Body<'_>) -> usize {
         let copied = self.keyspace.append(key, value);
         self.written(key);
         copied
     }
 
-    /// Stores several values; nobody sees some of them without the others.
+    /// Stores several values; no other request sees only some of them.
     pub fn multi_set(&mut self, pairs: Pairs<'_>) {
         for (key, value) in pairs.clone() {
             self.keyspace.set(key, value);
@@ -210,7 +213,9 @@ impl Operations {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }
 
-    /// Counts a member of a barrier. True: it is complete. False: the connection waits.
+    /// Counts a member of a barrier.
+    ///
+    /// `true`: the barrier is complete. `false`: the connection waits.
     pub fn barrier(
         &mut self,
         connection: ConnId,
@@ -234,7 +239,7 @@ impl Operations {
         number::parse(self.keyspace.peek(key)?)
     }
 
-    /// Takes back what a connection was promised, before its next request is executed.
+    /// Withdraws the promise to a connection before its next request is executed.
     #[inline]
     pub fn take_promise(&mut self, connection: ConnId) -> Option<Promise> {
         if self.promised.is_empty() {
@@ -243,11 +248,10 @@ impl Operations {
         self.promised.remove(&connection)
     }
 
-    /// The holder of a promise has come, for the entry or for something else, or is gone. If the
-    /// entry is still there, the next waiter is woken for it.
+    /// Ends a promise whose holder has sent a request or has disconnected.
     ///
-    /// Thus each entry of a queue wakes one waiter, and none is lost with a waiter that dies
-    /// between being woken and popping.
+    /// If the entry is still there, the next waiter is woken for it. Each entry of a queue wakes
+    /// one waiter, and none is lost with a waiter that dies between being woken and popping.
     pub fn release(&mut self, promise: Promise) {
         if let Some(count) = self.promises.get_mut(&promise.0) {
             *count -= 1;
@@ -258,7 +262,7 @@ impl Operations {
         self.offer(&promise.0);
     }
 
-    /// Forgets a connection that is gone.
+    /// Forgets a connection that was closed.
     pub fn disconnect(&mut self, connection: ConnId) {
         self.waiters.cancel(connection);
         if let Some(promise) = self.take_promise(connection) {
@@ -266,7 +270,7 @@ impl Operations {
         }
     }
 
-    /// Removes every key and queue whose name does not start with one of `prefixes`.
+    /// Removes every key and queue whose name starts with none of `prefixes`.
     pub fn keep_prefixes(&mut self, prefixes: &[&[u8]]) {
         self.keyspace.keep_prefixes(prefixes);
     }

@@ -8,9 +8,10 @@ pub fn join(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }
 
-/// The key that the wrapped store's `name` stands for; `None` if it is not below the prefix.
+/// Returns the key whose name in the wrapped store is `name`.
 ///
-/// Only names that begin with the prefix *and* the slash are below it: `ab/y` is not below `a`.
+/// `None` if `name` is not below the prefix. Only names that begin with the prefix *and* the slash
+/// are below it: `ab/y` is not below `a`.
 pub fn strip<'a>(prefix: &str, name: &'a str) -> Option<&'a str> {
     name.strip_prefix(prefix)?.strip_prefix('/')
 }

@@ -1,4 +1,6 @@
-//! Why a server closes a connection. The wire has no error reply, so this is for its log.
+//! The reasons for which a server closes a connection.
+//!
+//! The wire has no error reply, so these are for the log of the server.
 
 use std::time::Duration;
 
@@ -6,7 +8,9 @@ use thiserror::Error;
 
 use crate::wire::WireError;
 
-/// The reason why a connection is closed: the peer's act and, where its first bytes show it, its kind.
+/// Reason for which a connection is closed.
+///
+/// It names the act of the peer and, if the first bytes show it, the kind of the peer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CloseReason {
     /// The first bytes are not those of a store client.
@@ -22,7 +26,7 @@ pub enum CloseReason {
     /// A second `VALIDATE`.
     #[error("it sent VALIDATE a second time")]
     ValidatedTwice,
-    /// It never said `VALIDATE`.
+    /// The peer never sent `VALIDATE`.
     #[error(
         "it did not identify itself within {} s of connecting; \
          a port scanner, a health check or a stuck client does that", .0.as_secs_f64()
@@ -41,19 +45,21 @@ pub enum CloseReason {
         /// The beginning of the value.
         value: String,
     },
-    /// The driver refuses the peer; the text says why.
+    /// The driver refuses the peer for the reason in the text.
     #[error("{0}")]
     Refused(String),
-    /// A request about what is for agents.
+    /// The request is reserved for agents.
     #[error(
         "it has not proven the job token, and its request is about {0}, which agents of the job use; \
          workers have no business there"
     )]
     ForAgents(String),
-    /// The extension ends it; the text says why.
+    /// The extension closes the connection for the reason in the text.
     #[error("{0}")]
     Extension(String),
-    /// The extension has no use for it any more, and nothing is wrong with the peer; the text says why.
+    /// The extension needs the connection no more; the text has the reason.
+    ///
+    /// The peer did nothing wrong.
     #[error("{0}")]
     NotNeeded(String),
     /// The store is full of keys.
@@ -70,7 +76,7 @@ pub enum CloseReason {
     TooManyKeysOf {
         /// Connection or address.
         holder: &'static str,
-        /// Its share.
+        /// The share of the holder.
         limit: usize,
     },
     /// The peer holds too much memory.
@@ -85,7 +91,7 @@ pub enum CloseReason {
         wanted: usize,
         /// Bytes held.
         held: usize,
-        /// Its share.
+        /// The share of the holder.
         limit: usize,
     },
     /// The peer's address has too many connections.
@@ -103,7 +109,7 @@ pub enum CloseReason {
          limit of open files (ulimit -n)"
     )]
     OutOfDescriptors,
-    /// The connection waits for too much at once.
+    /// The connection has too many pending waits.
     #[error("{limit} of its waits are pending, the limit; use one connection for each wait")]
     TooManyWaits {
         /// The limit.

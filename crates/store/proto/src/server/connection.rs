@@ -1,4 +1,6 @@
-//! The state of one connection: its validation, its unfinished request, its unsent replies.
+//! The state of one connection.
+//!
+//! It includes the validation, the unfinished request and the unsent replies.
 
 use std::collections::VecDeque;
 
@@ -25,24 +27,26 @@ pub(super) struct Connection {
     /// Tells this connection from an earlier one with the same id.
     pub(super) serial: u64,
     pub(super) stage: Stage,
-    /// It has made a request that is no ping.
+    /// `true` if the connection has made a request that is not a ping.
     pub(super) used: bool,
-    /// Its peer has not proven that it belongs to the job.
+    /// `true` if the peer has not proven that it belongs to the job.
     pub(super) restricted: bool,
-    /// The request that has not come in whole yet.
+    /// The request that has not been received completely.
     pub(super) assembler: Assembler,
-    /// The request that is carried out in steps.
+    /// The request that is executed in steps.
     pub(super) unfinished: Option<Unfinished>,
-    /// Input that came while the connection was paused, or was more than a turn takes.
+    /// Input received while the connection was paused, or beyond one turn.
     pub(super) held: Vec<u8>,
-    /// Not read from, because too many replies are unsent or because of what is held.
+    /// `true` if the connection is not read from.
+    ///
+    /// The reason is the size of its unsent replies or of its held input.
     pub(super) paused: bool,
-    /// It is among the connections that have their turn next.
+    /// `true` if the connection is queued for its next turn.
     pub(super) queued: bool,
     pub(super) outgoing: Outgoing,
-    /// A `Flush` is among the outputs already.
+    /// `true` if a `Flush` is among the outputs already.
     pub(super) flushing: bool,
-    /// Its share of memory, keys and waits.
+    /// Share of the connection in memory, keys and waits.
     pub(super) account: Account,
     /// Memory of its buffers that the account includes.
     pub(super) counted: usize,
@@ -51,11 +55,11 @@ pub(super) struct Connection {
 /// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// This many bytes of `VALIDATE` have come, all of them right.
+    /// Number of bytes of `VALIDATE` received, all of them right.
     Validating(usize),
     /// Requests are executed.
     Serving,
-    /// It is being closed: what still comes is ignored.
+    /// The connection is being closed; further input is ignored.
     Closing,
 }
 
@@ -85,7 +89,7 @@ impl Connection {
         self.assembler.buffered() + self.held.capacity() + unfinished + self.outgoing.memory()
     }
 
-    /// Brings the account up to date; tells whether it has grown beyond what any connection needs.
+    /// Updates the account; `true` if it has grown beyond a usual connection's.
     #[inline]
     pub(super) fn account(&mut self) -> bool {
         let memory = self.memory();
@@ -96,8 +100,9 @@ impl Connection {
     }
 }
 
-/// Compares input with what is left of `VALIDATE`. Returns how much of it was used and how far
-/// the connection has come, or the first bytes if they are wrong.
+/// Compares input with the rest of `VALIDATE`.
+///
+/// Returns the number of bytes used and the new stage, or the first bytes if they are wrong.
 pub(super) fn validate(matched: usize, input: &[u8]) -> Result<(usize, Stage), Vec<u8>> {
     let expected = &PREAMBLE[matched..];
     let used = input.len().min(expected.len());
@@ -110,13 +115,13 @@ pub(super) fn validate(matched: usize, input: &[u8]) -> Result<(usize, Stage), V
     })
 }
 
-/// A buffer that has become larger than this is given back once it is empty.
+/// Capacity above which a buffer is released once it is empty.
 const KEPT_CAPACITY: usize = 4 << 10;
 
 /// Replies that the peer has not taken yet.
 ///
-/// Small parts are copied into one buffer; large values are only referred to, and stand in the
-/// stream at the place where they were put:
+/// Small parts are copied into one buffer. Large values are only referred to, each with its
+/// position in the stream:
 ///
 /// ```text
 ///   small   aaaaaaaaaabbbbbbbbcc
@@ -154,7 +159,7 @@ impl Outgoing {
         }
     }
 
-    /// Adds a value that nobody else holds, with its length in front.
+    /// Adds a value that has no other holder, with its length in front.
     pub(super) fn push_popped(&mut self, value: Value) {
         match value {
             Value::Plain(value) => self.push_value(Body::Inline(&value)),
@@ -162,7 +167,7 @@ impl Outgoing {
         }
     }
 
-    /// Adds bytes as they are.
+    /// Adds bytes unchanged.
     pub(super) fn push_shared(&mut self, bytes: Shared) {
         if bytes.len() < LARGE_BODY {
             self.small.extend_from_slice(&bytes);
@@ -172,7 +177,9 @@ impl Outgoing {
         }
     }
 
-    /// Memory of the replies not sent yet, large values aside, which are held anyway.
+    /// Returns the memory of the unsent replies without large values.
+    ///
+    /// Large values are held anyway.
     pub(super) fn copied(&self) -> usize {
         let places = self.large.len() * size_of::<(usize, Shared)>();
         self.small.len() - self.small_sent + places
@@ -225,7 +232,7 @@ impl Outgoing {
         })
     }
 
-    /// This many of the unsent bytes have been sent.
+    /// Marks the next `sent` of the unsent bytes as sent.
     #[inline]
     pub(super) fn advance(&mut self, mut sent: usize) {
         while let Some((position, bytes)) = self.large.front() {

@@ -1,10 +1,10 @@
-//! Descriptors that are short: peers that have asked for nothing make room.
+//! Shortage of descriptors: peers that have requested nothing make room.
 //!
-//! The driver says how many descriptors are in use beyond those that everybody may use. Then
-//! connections are closed that have made no request yet, the oldest first; those that have not even
-//! been validated go before the others. If there is none, a peer that is no agent is refused with
-//! its first request. A peer that has made a request is never closed for this, since a client of
-//! PyTorch never connects again.
+//! The driver reports how many descriptors are in use beyond those that every peer may use. The
+//! server then closes connections that have made no request yet, the oldest first; those that have
+//! not been validated come before the others. If there is none, a peer that is no agent is refused
+//! with its first request. A peer that has made a request is never closed for this, since a client
+//! of PyTorch never connects again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,41 +16,42 @@ use super::connection::Stage;
 use super::shares::Standing;
 use super::{CloseReason, ServerMachine};
 
-/// The time that a new connection has at least for its first request.
+/// Minimum time that a new connection has for its first request.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// The queue is looked through for outdated entries whenever there are this many more.
+/// Number of new entries after which the queue drops outdated entries.
 const QUEUE_STEP: usize = 1024;
 
 /// Connections that may be closed for lack of descriptors, and the lack.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
-    /// In use beyond those that everybody may use.
+    /// Descriptors in use beyond those that every peer may use.
     beyond: usize,
-    /// Validated connections in order of their validation, with its time. An entry is outdated when
-    /// the connection has made a request or is gone.
+    /// Validated connections with the time of their validation, in order.
+    ///
+    /// An entry is outdated when the connection has made a request or was closed.
     unused: VecDeque<(Mono, ConnId, u64)>,
-    /// When to look for outdated entries.
+    /// Length of the queue at which outdated entries are removed.
     look_at: usize,
-    /// Connections that were closed for it.
+    /// Number of connections closed for lack of descriptors.
     pub(super) closed: u64,
 }
 
 impl Descriptors {
-    /// A connection is gone, and its descriptor is free.
+    /// Counts the descriptor of a closed connection as free.
     pub(super) fn freed(&mut self) {
         self.beyond = self.beyond.saturating_sub(1);
     }
 }
 
 impl ServerMachine {
-    /// This many descriptors are in use beyond those that everybody may use.
+    /// Sets the number of descriptors in use beyond those that every peer may use.
     pub(super) fn descriptors_short(&mut self, beyond: usize) {
         self.descriptors.beyond = beyond;
         self.make_room_for_connections(beyond);
     }
 
-    /// A connection has been validated.
+    /// Adds a validated connection to the queue.
     pub(super) fn validated(&mut self, id: ConnId) {
         let Some(serial) = self.connection(id).map(|connection| connection.serial) else {
             return;
@@ -65,7 +66,7 @@ impl ServerMachine {
         self.descriptors.unused.push_back((now, id, serial));
     }
 
-    /// A connection makes a request that is no ping. An error: it is to be closed.
+    /// Admits a request that is not a ping; an error closes the connection.
     #[inline]
     pub(super) fn admit_use(&mut self, id: ConnId) -> Result<(), CloseReason> {
         match self.connection(id) {
@@ -88,7 +89,7 @@ impl ServerMachine {
         Err(CloseReason::OutOfDescriptors)
     }
 
-    /// Closes up to so many connections that have made no request; tells how many there were.
+    /// Closes at most `most` connections without a request; returns the number.
     fn make_room_for_connections(&mut self, most: usize) -> usize {
         let mut closed = 0;
         while closed < most

@@ -37,7 +37,7 @@ impl ServerMachine {
         result
     }
 
-    /// Checks that a connection which is restricted leaves alone what is for agents.
+    /// Checks that a restricted connection uses nothing reserved for agents.
     #[cold]
     fn check_restriction(&self, id: ConnId, request: &Request<'_>) -> Result<(), CloseReason> {
         let connection = self.known(id).filter(|connection| connection.restricted);
@@ -72,9 +72,10 @@ impl ServerMachine {
         }
     }
 
-    /// Like [`ServerMachine::perform`], with the extension looking on: it is shown the key of the
-    /// request before, and again if the request may have changed something. A request about several
-    /// keys is shown key by key in its steps.
+    /// Performs a request and shows it to the extension.
+    ///
+    /// The extension is shown the key of the request before, and again if the request may have
+    /// changed something. A request about several keys is shown key by key in its steps.
     #[cold]
     fn perform_shown(
         &mut self,
@@ -99,7 +100,7 @@ impl ServerMachine {
         request: Request<'_>,
         size: usize,
     ) -> Result<(), CloseReason> {
-        // Whether a request of the extension is that of an agent is known afterwards.
+        // The extension finds out only during its request whether the peer is an agent.
         if !matches!(
             request,
             Request::Validate { .. } | Request::Ping { .. } | Request::Extension { .. }
@@ -186,7 +187,7 @@ impl ServerMachine {
                 self.reply_count(id, usize::from(deleted));
             }
             Request::Append { key, value } => {
-                // A growing value may be moved to a place of twice its size.
+                // A growing value may be moved to a buffer of twice its size.
                 let held = self.operations.keyspace().length(key);
                 self.admit(id, key, size + held)?;
                 self.spent += self.operations.append(key, value);
@@ -253,7 +254,7 @@ impl ServerMachine {
         Ok(())
     }
 
-    /// Answers everyone whose wait is over.
+    /// Answers every connection whose wait is over.
     #[inline]
     pub(super) fn wake(&mut self) {
         if !self.operations.has_woken() {
@@ -287,8 +288,9 @@ impl ServerMachine {
         connection.outgoing.push_value(value);
     }
 
-    /// Whether a request about this many keys is carried out in steps. An extension that watches its
-    /// keys is shown them one after another.
+    /// `true` if a request about this many keys is executed in steps.
+    ///
+    /// An extension that watches its keys is shown each key in order.
     fn in_steps(&self, keys: usize) -> bool {
         keys > WHOLE || self.watching
     }
@@ -302,16 +304,16 @@ impl ServerMachine {
         }
     }
 
-    /// Whether no more replies are made for a connection before it has taken some.
+    /// `true` if a connection must take replies before more are made for it.
     pub(super) fn is_unsent_full(&mut self, id: ConnId) -> bool {
         let limit = self.limits.max_unsent_bytes;
         !self.purging && self.outgoing(id).unsent() > limit
     }
 
-    /// Checks that a request which may create `key` and takes `size` bytes may be executed.
+    /// Admits a request of `size` bytes that may create `key`.
     #[inline]
     pub(super) fn admit(&self, id: ConnId, key: &[u8], size: usize) -> Result<(), CloseReason> {
-        // Whether the key is new matters only to a peer that may not store one more.
+        // A new key matters only to a peer that may not store one more.
         let new = self.admit_more(id, 0, 1).is_err() && !self.operations.keyspace().contains(key);
         self.admit_more(id, size + ENTRY_OVERHEAD, usize::from(new))
     }

@@ -1,4 +1,4 @@
-//! The seam for requests of our own, so that the store need not know what they are about.
+//! The seam for requests of rdzv, which keeps the store independent of them.
 //!
 //! ```text
 //!   0x13..=0x7f ──► Extension::request ─┐
@@ -7,8 +7,8 @@
 //!         before: it may bring the value up to date      after: it sees the stored value
 //! ```
 //!
-//! An extension owns the keys under one prefix. As long as it watches none of them, a request costs
-//! one comparison more than without an extension.
+//! An extension owns the keys under one prefix. While it watches none of them, a request costs one
+//! comparison more than without an extension.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,19 +22,24 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Requests that a server answers besides those of the store. All calls are made by the server's owner, one at a time.
+/// Requests that a server answers besides those of the store.
+///
+/// All calls are made by the owner of the server, one at a time.
 pub trait Extension: fmt::Debug + Send {
-    /// The prefix of the wire names of its keys.
+    /// The prefix of the wire names of the extension's keys.
     fn prefix(&self) -> &[u8];
 
-    /// The nonce by which a client finds out whether the extension is there, and the answer to it.
+    /// The nonce by which a client detects the extension, and the answer to it.
+    ///
     /// Any other nonce, and this one without the extension, is answered with itself.
     fn probe(&self) -> (u32, u32);
 
-    /// Whether requests for its keys are to be shown to it now. Asked after each other call.
+    /// `true` if requests for its keys are to be shown to the extension now.
+    ///
+    /// The server calls this after each other call.
     fn watches(&self) -> bool;
 
-    /// A request of its own has come.
+    /// A request of the extension was received.
     fn request(
         &mut self,
         now: Now,
@@ -44,10 +49,12 @@ pub trait Extension: fmt::Debug + Send {
         reach: &mut Reach<'_>,
     );
 
-    /// A connection is about to be gone because the peer's machine does not answer any more.
+    /// A connection is about to close: the peer's machine does not answer.
     fn silent(&mut self, _now: Now, _id: ConnId, _reach: &mut Reach<'_>) {}
 
-    /// A connection is about to be gone because the peer, at this address if it is known, has ended its stream in order.
+    /// A connection is about to close: the peer ended its stream in order.
+    ///
+    /// `peer` is the address of the peer, if it is known.
     fn end_of_stream(
         &mut self,
         _now: Now,
@@ -57,32 +64,37 @@ pub trait Extension: fmt::Debug + Send {
     ) {
     }
 
-    /// A connection is gone.
+    /// A connection was closed.
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>);
 
-    /// A request is about to read one of its keys (`writes` is false), or to change it, perhaps
-    /// after a comparison.
+    /// A request is about to read one of the extension's keys, or to change it.
+    ///
+    /// `writes` is `false` for a read. A change may depend on a comparison.
     fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>);
 
-    /// A request that may have changed one of its keys has been executed.
+    /// A request that may have changed one of the extension's keys was executed.
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
-    /// The server ends in order: it accepts nobody any more, and those that are connected have a moment left.
+    /// The server ends in order: it accepts no more peers.
+    ///
+    /// Connected peers have a short time left.
     fn ending(&mut self, _now: Now, _reach: &mut Reach<'_>) {}
 
-    /// Whether the server may end, after [`Extension::ending`]. It waits for that, however short the moment is that clients
-    /// have; an extension that says no has a [deadline](Extension::deadline) from which on it says yes.
+    /// `true` if the server may end, after [`Extension::ending`].
+    ///
+    /// The server waits for `true`, even beyond the time that clients have. An extension that
+    /// returns `false` has a [deadline](Extension::deadline) after which it returns `true`.
     fn has_ended(&self) -> bool {
         true
     }
 
-    /// Somebody outside of the server asks how things stand.
+    /// A caller outside of the server requests a report of the state.
     fn asked(&mut self, _now: Now) {}
 
-    /// When it wants [`Extension::tick`] to be called.
+    /// Time at which the extension needs a call of [`Extension::tick`].
     fn deadline(&self) -> Option<Mono>;
 
-    /// Its deadline has come.
+    /// The deadline of the extension has come.
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>);
 }
 
@@ -112,8 +124,9 @@ impl Reach<'_> {
         self.operations.delete_key(key);
     }
 
-    /// Sends bytes to a connection, after everything that it has been sent before. A connection
-    /// that is gone or ends is sent nothing.
+    /// Sends bytes to a connection, after everything sent to it before.
+    ///
+    /// Nothing is sent to a connection that was closed or is being closed.
     pub fn send(&mut self, to: ConnId, bytes: &[u8]) {
         let Some(Some(connection)) = self.connections.get_mut(to.0 as usize) else {
             return;
@@ -129,18 +142,20 @@ impl Reach<'_> {
         }
     }
 
-    /// The connection is that of an agent of the job, which has no share of the store but all of it. It is to be ended if the
-    /// peer's kernel acknowledges nothing for `silence` of what it was sent; `None`: as the server does with agents.
+    /// Marks the connection as that of an agent, which has no share limit.
+    ///
+    /// It is to be ended if the peer's kernel acknowledges nothing for `silence` of what was sent
+    /// to it. `None`: the default of the server for agents.
     pub fn join(&mut self, id: ConnId, silence: Option<Duration>) {
         self.joined.push((id, silence));
     }
 
-    /// Ends a connection, once what it has been sent is gone or cannot be sent at once.
+    /// Ends a connection once its output was sent or cannot be sent immediately.
     pub fn close(&mut self, id: ConnId, why: impl Into<String>) {
         self.closing.push((id, CloseReason::Extension(why.into())));
     }
 
-    /// The same for a connection of a peer with which nothing is wrong.
+    /// Ends a connection like [`Reach::close`], for a peer that did nothing wrong.
     pub fn dismiss(&mut self, id: ConnId, why: impl Into<String>) {
         self.closing.push((id, CloseReason::NotNeeded(why.into())));
     }
@@ -171,7 +186,7 @@ impl ServerMachine {
         }
     }
 
-    /// The connection is that of an agent.
+    /// Marks the connection as that of an agent.
     fn joined(&mut self, id: ConnId, silence: Option<Duration>) {
         if let Some(connection) = self.connection(id)
             && connection.account.standing() != Standing::Agent
@@ -181,14 +196,14 @@ impl ServerMachine {
         }
     }
 
-    /// Shows the extension a key that is about to be read or changed, if it is one of its own.
+    /// Shows the extension one of its keys before it is read or changed.
     pub(super) fn show_key(&mut self, key: &[u8], writes: bool) {
         if self.is_watched(key) {
             self.extend(|extension, now, reach| extension.before(now, key, writes, reach));
         }
     }
 
-    /// Shows the extension a key that has been changed, if it is one of its own.
+    /// Shows the extension one of its keys after it was changed.
     pub(super) fn show_stored(&mut self, key: &[u8]) {
         if self.is_watched(key) {
             self.spent += self.operations.keyspace().length(key);

@@ -1,10 +1,11 @@
-//! Requests about many keys, which are carried out in steps.
+//! Requests about many keys, which are executed in steps.
 //!
-//! A request may name 131 072 keys, and `LIST_KEYS` is about all there are. Such a request is
-//! carried out a step at a time, and its connection waits for its next turn between two steps. The
-//! replies of `MULTI_GET` are made as the peer takes them.
+//! A request may name 131 072 keys, and `LIST_KEYS` is about every key. Such a request is executed
+//! a step at a time, and its connection waits for its next turn between two steps. The replies of
+//! `MULTI_GET` are made as the peer takes them.
 //!
-//! A request of at most [`WHOLE`] keys is executed as a whole, so nobody sees it half done.
+//! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees it half
+//! done.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;
@@ -13,13 +14,13 @@ use crate::wire::fields::{KeyList, PairList};
 use crate::wire::reply::{self, CheckReply, STOP_WAITING};
 use rdzv_core::ident::ConnId;
 
-/// Most keys of a request that is not cut in steps.
+/// Maximum number of keys of a request that is not cut in steps.
 pub(super) const WHOLE: usize = 512;
 
 /// Work for one key: finding it in the map.
 pub(super) const KEY_WORK: usize = 128;
 
-/// A request that is carried out in steps: what is left of it.
+/// The rest of a request that is executed in steps.
 #[derive(Debug)]
 pub(super) enum Unfinished {
     Check(KeyList),
@@ -29,13 +30,13 @@ pub(super) enum Unfinished {
     ListKeys(Listed),
 }
 
-/// The keys listed so far.
+/// The keys that were listed until now.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     /// The reply without the number in front of it.
     reply: Vec<u8>,
     count: usize,
-    /// Where the last key stands in the reply.
+    /// Position of the last key in the reply.
     last: Option<usize>,
 }
 
@@ -51,7 +52,7 @@ impl Unfinished {
 }
 
 impl ServerMachine {
-    /// Carries out one step of a request, and keeps what is left of it.
+    /// Executes one step of a request, and keeps the rest.
     pub(super) fn step(&mut self, id: ConnId, unfinished: Unfinished) -> Result<(), CloseReason> {
         let left = match unfinished {
             Unfinished::Check(keys) => self.step_check(id, keys),
