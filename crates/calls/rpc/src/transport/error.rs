@@ -1,34 +1,34 @@
-//! Why there is no connection.
+//! Reasons for a failed connection.
 
 use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why there is no connection.
+/// Reason for a failed connection.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// This worker will have nothing to do with the peer. The peer was told.
+    /// This worker refuses the peer, and has sent it the reason.
     #[error("{peer} is refused: {reason}")]
     Refused {
-        /// Who was refused.
+        /// Refused peer.
         peer: String,
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
     },
-    /// The peer will have nothing to do with this worker.
+    /// The peer refuses this worker.
     #[error("{peer} refuses this worker: {reason}")]
     RefusedBy {
-        /// Who refused.
+        /// Peer that refuses.
         peer: String,
-        /// Why, in its words.
+        /// Reason, in the words of the peer.
         reason: String,
     },
-    /// The peer cannot be reached. Trying again may help.
+    /// The peer cannot be reached. A retry may help.
     #[error("{peer} cannot be reached: {source}")]
     Unreachable {
-        /// Who should have been reached.
+        /// Peer that cannot be reached.
         peer: String,
         /// What the system says.
         #[source]
