@@ -10,7 +10,6 @@
 //! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that
 //! stream (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord`
 //! and its `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and
-//! copies into pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's
 //! copies into pinned memory, which `Bytes::from_owner` wraps. Give the backend to
 //! [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend). No other file
 //! distinguishes between backends; `testing` (feature of the same name) has a small complete
