@@ -30,33 +30,33 @@ pub enum TransportError {
     Unreachable {
         /// Peer that cannot be reached.
         peer: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// The peer was silent for too long. Trying again may help.
+    /// The peer was silent for too long. A retry may help.
     #[error("{peer}: nothing {what} within {waited:?}")]
     Late {
-        /// Who was silent.
+        /// Silent peer.
         peer: String,
-        /// What should have happened.
+        /// Expected event.
         what: &'static str,
-        /// How long was waited.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// Something on this side does not work.
+    /// An operation on this side failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
 }
 
 impl TransportError {
-    /// For `map_err` of a call of the system.
+    /// Converts the error of a system call, for `map_err`.
     pub(super) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::System {
             what: what.into(),
