@@ -136,12 +136,12 @@ impl GroupQueue {
         thread.send(|held| {
             let Some(group) = held else { return };
             let outcome = operation(group);
-            // A caller that learns of the end may find the queue empty.
+            // First, so that a caller that waits for the end finds the queue empty.
             drop(place);
             completer.complete(outcome);
         })?;
-        // The caller may have been woken on this processor, and would wait for the whole time slice
-        // of this thread.
+        // The queue thread may have been woken on this processor, and would wait for the whole time
+        // slice of this thread.
         thread::yield_now();
         Ok(work)
     }
