@@ -18,8 +18,7 @@ pub const AHEAD: usize = 256 << 10;
 
 /// Returns the bytes to reserve for a body or part, `received` of them included.
 ///
-/// This is at least one more byte than `received`, unless that is the whole `length`, and at most
-/// twice as many plus [`AHEAD`].
+/// This is `length`, but at most twice `received` or [`AHEAD`], whichever is larger.
 pub fn to_reserve(received: usize, length: usize) -> usize {
     length.min(received.saturating_mul(2).max(AHEAD))
 }

@@ -66,7 +66,7 @@ pub(super) fn join(
 
 /// `true` if a member counts up within a lease.
 ///
-/// Otherwise the member is removed from the group, by this worker or by another one.
+/// `false` after its removal from the group by this worker, or if the list has changed.
 fn is_alive(
     store: &dyn Store,
     keys: Keys,
