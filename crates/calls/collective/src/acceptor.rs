@@ -67,8 +67,8 @@ impl Acceptor {
         listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))
     }
 
-    /// Accepts connections and reads their first frames. Returns the peers among them; `present` says
-    /// which ones were there before. The other connections are refused with the reason.
+    /// Accepts connections and reads their first frames. Returns the peers among them; `present`
+    /// says which ones were there before. The other connections are refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,

@@ -310,8 +310,8 @@ impl CollectiveError {
         Self::Broken { first }
     }
 
-    /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
-    /// `own_rank`.
+    /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank
+    /// itself that is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),

@@ -64,7 +64,8 @@ impl Handshake {
         (self.read >= HELLO).then(|| Hello::decode(hello))?
     }
 
-    /// Lets it in: it is the peer's data connection. If `share`, the memory that it offers is taken.
+    /// Lets it in: it is the peer's data connection. If `share`, the memory that it offers is
+    /// taken.
     pub(crate) fn accept(self, share: bool) -> Inbound {
         let offer = self.hello().filter(|hello| share && hello.offers_memory);
         let shared = offer.and_then(|hello| {
@@ -96,8 +97,8 @@ impl Handshake {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) socket: Socket,
-    /// Shared memory that brings the data instead of the socket. The socket says then that the peer has given up, or
-    /// has ended.
+    /// Shared memory that brings the data instead of the socket. The socket says then that the peer
+    /// has given up, or has ended.
     shared: Option<Shared>,
     control: Control,
 }
@@ -205,8 +206,8 @@ impl Inbound {
         Ok(read)
     }
 
-    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended. The contents of
-    /// the ring were said before.
+    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended.
+    /// The contents of the ring were said before.
     pub(crate) fn read_control(&mut self) -> io::Result<Option<Sent>> {
         if self.shared.is_none() {
             return Ok(None);

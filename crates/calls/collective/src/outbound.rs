@@ -39,8 +39,8 @@ enum Transport {
 }
 
 impl Outbound {
-    /// Begins to connect for a call, with the hello as the first thing. If there is a shared buffer, a rank of this
-    /// host is offered that and a ring.
+    /// Begins to connect for a call, with the hello as the first thing. If there is a shared
+    /// buffer, a rank of this host is offered that and a ring.
     pub(crate) fn dial(
         member: &Member,
         peer: u32,
@@ -95,9 +95,9 @@ impl Outbound {
         self.queue.extend_from_slice(&hello.encode());
     }
 
-    /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer has
-    /// yet to say that it was right to send them: closing a connection with an unread answer would
-    /// take data back that are still on their way.
+    /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer
+    /// has yet to say that it was right to send them: closing a connection with an unread answer
+    /// would take data back that are still on their way.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }

@@ -73,7 +73,8 @@ pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
 ///
 /// # Errors
 ///
-/// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut down.
+/// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut
+/// down.
 pub fn current() -> Result<RpcAgent, RpcError> {
     match &*PLACE.lock() {
         Place::Of(agent) if !agent.core().is_stopped() => Ok(agent.clone()),

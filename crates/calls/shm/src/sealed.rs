@@ -45,7 +45,8 @@ pub(crate) enum Pages {
     OnDemandWrittenHere,
 }
 
-/// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to peers.
+/// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to
+/// peers.
 pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd, Memory)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(ShmError::system("create a file in memory"))?;

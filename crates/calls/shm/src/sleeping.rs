@@ -44,8 +44,8 @@ impl Flag for AtomicU32 {
     }
 }
 
-/// Says that this side sleeps, and asks then whether there is nothing to do. True: the signals will ring.
-/// False: [`rise`] again.
+/// Says that this side sleeps, and asks then whether there is nothing to do. True: the signals will
+/// ring. False: [`rise`] again.
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
     F::fence();

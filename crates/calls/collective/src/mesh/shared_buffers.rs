@@ -8,8 +8,8 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 
 impl Mesh {
-    /// Waits until every other rank and this one have connected to one another, and know how what they
-    /// send one another is carried. Only the first time takes any.
+    /// Waits until every other rank and this one have connected to one another, and know how what
+    /// they send one another is carried. Only the first time takes any.
     pub(crate) fn connect_all(&mut self) -> Result<()> {
         if self.all_connected {
             return Ok(());
@@ -37,7 +37,8 @@ impl Mesh {
         Ok(())
     }
 
-    /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
+    /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many
+    /// halves_used.
     pub(crate) fn next_half(&mut self) -> Result<usize> {
         let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {

@@ -64,8 +64,8 @@ impl Arriving {
         }
     }
 
-    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those of an announced
-    /// message.
+    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those
+    /// of an announced message.
     pub(super) fn read(&mut self, buffer: Option<&mut [u8]>) -> io::Result<Reading> {
         let target = match &mut self.body {
             Body::Frame => &mut self.head[self.read..],

@@ -145,8 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the functions
-        /// of what is given up end.
+        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the
+        /// functions of what is given up end.
         #[test]
         fn whoever_keeps_to_its_credit_is_let_in(
             steps in prop::collection::vec((0..3_u8, 0..80_u64), 0..200),

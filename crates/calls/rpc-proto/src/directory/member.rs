@@ -10,7 +10,8 @@ use thiserror::Error;
 use crate::device::{DeviceData, Node};
 use crate::worker::WorkerInfo;
 
-/// A worker as the others have to know it. Written as JSON, so that people can read it in the store.
+/// A worker as the others have to know it. Written as JSON, so that people can read it in the
+/// store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its name and id.

@@ -20,11 +20,11 @@ pub struct Settings {
     pub linger: Duration,
     /// How long an acknowledgement waits for a message to go with. Default: 100 ms.
     pub acknowledge_within: Duration,
-    /// How long a fork may be silent before its receiver is asked about it. It has to be longer than
-    /// a call or result may be in flight. Default: 30 s.
+    /// How long a fork may be silent before its receiver is asked about it. It has to be longer
+    /// than a call or result may be in flight. Default: 30 s.
     pub ask_after: Duration,
-    /// How long a member that has forks or values of ours may be silent before it is asked whether it
-    /// is there; between half of this and one and a half. If it is not, nobody else need notice.
+    /// How long a member that has forks or values of ours may be silent before it is asked whether
+    /// it is there; between half of this and one and a half. If it is not, nobody else need notice.
     /// Default: 30 s.
     pub renew_after: Duration,
     /// How long a fork that was given up is refused, should it still come. Default: 10 min.
@@ -82,11 +82,12 @@ pub enum Input<'a> {
     /// This member has left the group, or is certainly dead.
     Left(Member),
     /// Release everything that the driver holds, and say when all have heard of it:
-    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when all
-    /// members have drained, nothing is left anywhere.
+    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when
+    /// all members have drained, nothing is left anywhere.
     Shutdown,
-    /// The driver makes no more calls, and goes on to serve others who may use what is held here. Say when
-    /// nothing is in flight: [`Output::Drained`] follows. What is held stays held until the end.
+    /// The driver makes no more calls, and goes on to serve others who may use what is held here.
+    /// Say when nothing is in flight: [`Output::Drained`] follows. What is held stays held until
+    /// the end.
     Quiesce,
     /// The end, drained or not. [`Output::Ended`] follows.
     End,

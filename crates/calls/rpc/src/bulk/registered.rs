@@ -52,8 +52,8 @@ impl Arenas {
         })
     }
 
-    /// Borrows the parts of a frame that are in arenas of the peer. It does so for all of them, so that
-    /// they are given back also if one of them is not what it should be.
+    /// Borrows the parts of a frame that are in arenas of the peer. It does so for all of them, so
+    /// that they are given back also if one of them is not what it should be.
     ///
     /// # Errors
     ///

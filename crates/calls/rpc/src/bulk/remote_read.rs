@@ -31,11 +31,12 @@ const WORTH_LENDING: usize = 64 * 1024;
 /// The driver reads no more than this by itself, in bytes; it has other connections to look after.
 const QUICK: u64 = 256 * 1024;
 
-/// The memory that is reserved at first, in bytes, for a part that is to be read: what is announced need not be there.
+/// The memory that is reserved at first, in bytes, for a part that is to be read: what is announced
+/// need not be there.
 const AT_FIRST: usize = 256 << 10;
 
-/// The memory that is reserved, in bytes, once the beginning was there. Large reads are shared between threads, so it is
-/// no less.
+/// The memory that is reserved, in bytes, once the beginning was there. Large reads are shared
+/// between threads, so it is no less.
 const NEXT: usize = 16 << 20;
 
 /// The processes at both ends, and what each can read of the other.

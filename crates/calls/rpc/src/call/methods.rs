@@ -49,7 +49,8 @@ impl Methods {
         Self::default()
     }
 
-    /// Offers a function as a [`Method`](crate::Method) or as a [`ValueMethod`](crate::ValueMethod).
+    /// Offers a function as a [`Method`](crate::Method) or as a
+    /// [`ValueMethod`](crate::ValueMethod).
     ///
     /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
     /// it shares with the connections: it must neither block nor compute for long. Use

@@ -48,7 +48,8 @@ pub(crate) struct Client {
     order: Mutex<()>,
     /// Of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,
-    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its slot.
+    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its
+    /// slot.
     pub(crate) waker: Arc<Waker>,
 }
 

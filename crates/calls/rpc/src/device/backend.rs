@@ -48,8 +48,8 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
 
     /// Starts to copy from the host to the beginning of some memory.
     ///
-    /// The memory is at least as long as the bytes. The backend may keep the bytes until the copy is
-    /// done.
+    /// The memory is at least as long as the bytes. The backend may keep the bytes until the copy
+    /// is done.
     ///
     /// # Errors
     ///

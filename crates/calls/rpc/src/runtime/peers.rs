@@ -1,4 +1,5 @@
-//! The workers that this one calls, and the connections to them, which are made when they are needed.
+//! The workers that this one calls, and the connections to them, which are made when they are
+//! needed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

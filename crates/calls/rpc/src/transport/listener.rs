@@ -113,8 +113,8 @@ impl Listener {
         })
     }
 
-    /// Where this worker can be reached. For a worker that listens at all addresses, the caller puts
-    /// in one that others can use.
+    /// Where this worker can be reached. For a worker that listens at all addresses, the caller
+    /// puts in one that others can use.
     ///
     /// # Errors
     ///

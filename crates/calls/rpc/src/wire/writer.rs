@@ -29,8 +29,8 @@ pub(crate) struct Writer {
     /// Heads and bodies of frames that are held back; they come after `queue`.
     held: Vec<u8>,
     holding: bool,
-    /// Whether the driver waits for room. Until it is back nothing is written: whoever writes counts
-    /// as awake, and would not be told of room again.
+    /// Whether the driver waits for room. Until it is back nothing is written: whoever writes
+    /// counts as awake, and would not be told of room again.
     asleep: bool,
 }
 

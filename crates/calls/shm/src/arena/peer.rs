@@ -42,8 +42,8 @@ impl PeerArena {
         (start, start + self.memory.length())
     }
 
-    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket that tells it
-    /// when it is used no more.
+    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket
+    /// that tells it when it is used no more.
     ///
     /// # Errors
     ///
@@ -64,8 +64,8 @@ impl PeerArena {
         Ok(Arc::new(arena))
     }
 
-    /// The bytes at this place, without a copy. `on_release` runs when the last clone is dropped, on
-    /// whichever thread that is: it must not wait. It runs also if this fails.
+    /// The bytes at this place, without a copy. `on_release` runs when the last clone is dropped,
+    /// on whichever thread that is: it must not wait. It runs also if this fails.
     ///
     /// # Errors
     ///

@@ -35,8 +35,8 @@ impl Child {
 }
 
 impl References {
-    /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message; what
-    /// becomes of the message is told with [`Input::NotSent`](crate::rref::Input::NotSent) or
+    /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message;
+    /// what becomes of the message is told with [`Input::NotSent`](crate::rref::Input::NotSent) or
     /// [`Input::Strayed`](crate::rref::Input::Strayed), which save waiting.
     ///
     /// # Errors

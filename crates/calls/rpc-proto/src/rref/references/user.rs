@@ -53,10 +53,10 @@ impl User {
 }
 
 impl References {
-    /// F1, F2: ids for a value that `owner` is to make. The driver holds the fork, or the value, once.
-    /// It sends the call, and tells [`Input::Accepted`](crate::rref::Input::Accepted) or
-    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs the
-    /// function, and tells [`Input::Made`](crate::rref::Input::Made).
+    /// F1, F2: ids for a value that `owner` is to make. The driver holds the fork, or the value,
+    /// once. It sends the call, and tells [`Input::Accepted`](crate::rref::Input::Accepted) or
+    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs
+    /// the function, and tells [`Input::Made`](crate::rref::Input::Made).
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! A request whose turn it is: its function is started, told if nobody waits any more, and answered.
+//! A request whose turn it is: its function is started, told if nobody waits any more, and
+//! answered.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -180,8 +181,8 @@ impl Server {
         }
     }
 
-    /// A function runs, which is to be told if nobody waits for it any more. The argument of one that waits
-    /// for a thread is kept here, so that it goes away with the caller.
+    /// A function runs, which is to be told if nobody waits for it any more. The argument of one
+    /// that waits for a thread is kept here, so that it goes away with the caller.
     fn runs(
         &self,
         core: &Core,
