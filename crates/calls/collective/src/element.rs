@@ -85,7 +85,9 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A value that a group can send and combine. Sealed, because the wire names the types.
+/// A value that a group can send and combine.
+///
+/// Sealed, because the wire names the types.
 pub trait Element:
     Copy
     + Default
@@ -112,7 +114,9 @@ pub trait Element:
         self
     }
 
-    /// Returns the product with a factor, for [`ReduceOp::PremulSum`]. Only floats change.
+    /// Returns the product with a factor, for [`ReduceOp::PremulSum`].
+    ///
+    /// Only floats change.
     fn scale(self, _by: f64) -> Self {
         self
     }

@@ -1,4 +1,6 @@
-//! Errors of a group. Each names the rank at fault, its address and the operation.
+//! Errors of a group.
+//!
+//! Each names the rank at fault, its address and the operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -259,7 +261,9 @@ pub enum CollectiveError {
         /// Their type.
         element: ElementType,
     },
-    /// The bytes of a rank are no object of the expected type. The group is still good.
+    /// The bytes of a rank are no object of the expected type.
+    ///
+    /// The group is still good.
     #[error(
         "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
          ranks from the same types"
@@ -310,8 +314,9 @@ impl CollectiveError {
         Self::Broken { first }
     }
 
-    /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank
-    /// itself that is `own_rank`.
+    /// The rank at fault, as far as this one knows, and what it did.
+    ///
+    /// For a failure of this rank itself that is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),

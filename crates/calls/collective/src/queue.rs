@@ -81,7 +81,9 @@ struct QueueThread {
 }
 
 impl GroupQueue {
-    /// Makes a queue for a group. Its thread starts with the first asynchronous operation.
+    /// Makes a queue for a group.
+    ///
+    /// Its thread starts with the first asynchronous operation.
     pub fn new(group: ProcessGroup) -> Self {
         Self {
             breaker: group.breaker(),
@@ -146,7 +148,9 @@ impl GroupQueue {
         Ok(work)
     }
 
-    /// Queues [`ProcessGroup::all_reduce`]. The result of the work is the reduced values.
+    /// Queues [`ProcessGroup::all_reduce`].
+    ///
+    /// The result of the work is the reduced values.
     ///
     /// # Errors
     ///

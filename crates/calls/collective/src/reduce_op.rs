@@ -23,7 +23,9 @@ use std::fmt;
 pub enum ReduceOp {
     /// Sum of both values. Integers wrap around.
     Sum,
-    /// Sum of all values, divided by the world size. Integers are rounded towards zero.
+    /// Sum of all values, divided by the world size.
+    ///
+    /// Integers are rounded towards zero.
     Average,
     /// Product of both values. Integers wrap around.
     Product,

@@ -17,7 +17,9 @@ use crate::socket::Socket;
 /// reads the last; and so little that it stays in a processor's cache.
 pub(crate) const CAPACITY: usize = 256 * 1024;
 
-/// Length of a shared buffer in bytes. It is used in two halves; each stays in a processor's cache.
+/// Length of a shared buffer in bytes.
+///
+/// It is used in two halves; each stays in a processor's cache.
 pub(crate) const BUFFER: usize = 2 * HALF;
 
 /// One of the two halves.

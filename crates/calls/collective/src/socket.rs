@@ -43,8 +43,9 @@ pub(crate) fn host_name() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.to_str()?))
 }
 
-/// The name of the Unix socket that a rank listens at. Every user of the host can read it, so it
-/// tells nothing of the group.
+/// The name of the Unix socket that a rank listens at.
+///
+/// Every user of the host can read it, so it tells nothing of the group.
 pub(crate) fn local_name(number: uuid::Uuid) -> String {
     format!("rdzv-{}", number.simple())
 }
@@ -101,7 +102,7 @@ impl Socket {
         Ok(Self::new(socket, true))
     }
 
-    /// Whether it is a Unix socket.
+    /// `true` if it is a Unix socket.
     pub(crate) fn is_local(&self) -> bool {
         self.local
     }
@@ -132,8 +133,10 @@ impl Socket {
         Ok(sent?.unwrap_or(0))
     }
 
-    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
-    /// is gone there is nobody to tell.
+    /// Sends a control frame.
+    ///
+    /// A peer gets two of them at most, which any socket has room for; if it is gone there is
+    /// nobody to tell.
     pub(crate) fn send_control(&self, frame: &Frame) {
         let _ = self.write(&[IoSlice::new(&frame.encode())]);
     }

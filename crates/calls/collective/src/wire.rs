@@ -166,7 +166,9 @@ pub enum Refusal {
 /// Frames after the hello.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Frame {
-    /// The hello was right. Data are expected in the offered memory, or on the socket.
+    /// The hello was right.
+    ///
+    /// Data are expected in the offered memory, or on the socket.
     Accept {
         /// `true` for the memory.
         memory: bool,

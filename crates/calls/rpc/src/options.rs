@@ -241,7 +241,9 @@ pub enum TransportName {
     /// TCP, `uv` in PyTorch.
     #[serde(alias = "uv")]
     Tcp,
-    /// InfiniBand, in PyTorch; not supported. The next transport in the list is used.
+    /// InfiniBand, in PyTorch; not supported.
+    ///
+    /// The next transport in the list is used.
     Ibv,
 }
 

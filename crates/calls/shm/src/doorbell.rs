@@ -20,8 +20,9 @@ impl Doorbell {
             .map_err(ShmError::system("create a doorbell (eventfd)"))
     }
 
-    /// One that a peer passed. Any other kind of descriptor is refused: writing to it could block,
-    /// or be heard by somebody.
+    /// One that a peer passed.
+    ///
+    /// Any other kind of descriptor is refused: writing to it could block, or be heard by somebody.
     pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self> {
         const WHAT: &str = "a doorbell";
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());

@@ -17,7 +17,9 @@ pub enum ShmError {
         #[source]
         source: io::Error,
     },
-    /// The peer passed something unexpected, which was not touched. Use a socket instead.
+    /// The peer passed something unexpected, which was not touched.
+    ///
+    /// Use a socket instead.
     #[error("what the peer passed as {what} is refused: {found}")]
     Refused {
         /// Expected content.

@@ -59,7 +59,9 @@ impl RingLayout {
         BYTES + capacity
     }
 
-    /// The ring of this capacity that begins there. All of it must be in the memory.
+    /// The ring of this capacity that begins there.
+    ///
+    /// All of it must be in the memory.
     pub(crate) fn new(memory: Arc<Memory>, offset: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(&capacity));
         assert!(offset.is_multiple_of(BYTES));
@@ -201,8 +203,9 @@ impl Producer {
         sleeps
     }
 
-    /// Says that this side is awake, and makes its doorbell quiet. For whoever was told to sleep,
-    /// whether the doorbell has rung or something else came first.
+    /// Says that this side is awake, and makes its doorbell quiet.
+    ///
+    /// For whoever was told to sleep, whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(PRODUCER_SLEEPS));
@@ -270,8 +273,9 @@ pub struct Consumer {
     space: Doorbell,
     /// It has said that it sleeps.
     announced: bool,
-    /// Whether the doorbell may have rung since it was last made quiet. That can wait until the
-    /// next sleep: what rang it is here, and comes first.
+    /// `true` if the doorbell may have rung since it was last made quiet.
+    ///
+    /// That can wait until the next sleep: what rang it is here, and comes first.
     rung: bool,
 }
 
@@ -327,8 +331,9 @@ impl Consumer {
         Ok(used)
     }
 
-    /// Says that this side is going to sleep until there is something to read. False: there is
-    /// already, or the peer broke the ring and the next read says so.
+    /// Says that this side is going to sleep until there is something to read.
+    ///
+    /// False: there is already, or the peer broke the ring and the next read says so.
     ///
     /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`]
     /// then.

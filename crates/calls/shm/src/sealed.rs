@@ -18,14 +18,18 @@ const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// A mapping that other processes share. It stays when the descriptor is closed.
+/// A mapping that other processes share.
+///
+/// It stays when the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapRaw,
 }
 
 impl Memory {
-    /// Where it begins. The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
+    /// Where it begins.
+    ///
+    /// The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
     pub(crate) fn start(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }

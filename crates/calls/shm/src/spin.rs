@@ -86,7 +86,9 @@ impl SpinBudget {
         }
     }
 
-    /// Begins a wait. Count its end with [`learn`](Self::learn), also after a sleep.
+    /// Begins a wait.
+    ///
+    /// Count its end with [`learn`](Self::learn), also after a sleep.
     pub fn begin(&self) -> SpinWait {
         SpinWait {
             begun: Instant::now(),

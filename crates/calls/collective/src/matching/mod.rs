@@ -197,7 +197,7 @@ impl Matching {
         Ok((incoming.operation, incoming.received))
     }
 
-    /// Whether messages to a rank went that it has not matched yet: an answer of it is on its way
+    /// `true` if messages to a rank went that it has not matched yet: an answer of it is on its way
     /// some time.
     pub(crate) fn awaits_answer(&self, peer: u32) -> bool {
         let peer = self.peers.get(&peer);

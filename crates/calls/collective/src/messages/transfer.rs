@@ -25,8 +25,9 @@ pub trait ReceiveBuffer: Send + 'static {
     /// The type of the values.
     fn element(&self) -> ElementType;
 
-    /// The room, a multiple of [`ElementType::size`] of bytes; always the same. A receive that
-    /// fails may have changed a part.
+    /// The room, a multiple of [`ElementType::size`] of bytes; always the same.
+    ///
+    /// A receive that fails may have changed a part.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 

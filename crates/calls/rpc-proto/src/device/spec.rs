@@ -55,7 +55,9 @@ pub enum BadDevice {
     Index(String),
 }
 
-/// One device of a worker. The CPU has no index; an accelerator without one is none in particular.
+/// One device of a worker.
+///
+/// The CPU has no index; an accelerator without one is none in particular.
 ///
 /// Printed and parsed as `cpu`, `cuda`, `cuda:1`; a bare number is an accelerator's index.
 #[derive(

@@ -19,7 +19,9 @@ use thiserror::Error;
 
 use crate::worker::WorkerInfo;
 
-/// Version of the protocol. In every version it is the first two bytes of a hello.
+/// Version of the protocol.
+///
+/// In every version it is the first two bytes of a hello.
 pub const PROTOCOL: u16 = 1;
 
 /// Number of random bytes from each side.

@@ -31,7 +31,9 @@ const fn step(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(PRIME)
 }
 
-/// Mixes every bit with every other bit. It is reversible, so it adds no collisions.
+/// Mixes every bit with every other bit.
+///
+/// It is reversible, so it adds no collisions.
 const fn stir(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);

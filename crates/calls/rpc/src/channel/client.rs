@@ -44,7 +44,9 @@ pub(crate) struct Client {
     arenas: Arenas,
     pub(crate) lending: Arc<Lending>,
     calls: Mutex<Calls>,
-    /// Held from the decision to send a request until it is sent. Taken before `calls`.
+    /// Held from the decision to send a request until it is sent.
+    ///
+    /// Taken before `calls`.
     order: Mutex<()>,
     /// Of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,

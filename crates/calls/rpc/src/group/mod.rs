@@ -37,7 +37,9 @@ pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// Report to an agent about its group.
 #[derive(Debug, Clone)]
 pub enum GroupChange {
-    /// Current view of the group. [`GroupView::changes_since`] returns the differences.
+    /// Current view of the group.
+    ///
+    /// [`GroupView::changes_since`] returns the differences.
     View(Arc<GroupView>),
     /// Last report: the others declared this worker dead, or the store is lost.
     Detached(RpcError),
@@ -84,7 +86,9 @@ impl Group {
         Ok(Self(Kind::Static(formed)))
     }
 
-    /// Joins a dynamic group, or starts it. The lease has to be the same on all workers.
+    /// Joins a dynamic group, or starts it.
+    ///
+    /// The lease has to be the same on all workers.
     ///
     /// The worker's contact has to be ready to be connected to. Two connections to the store are
     /// opened, each with a thread: one renews the lease, one waits for changes.

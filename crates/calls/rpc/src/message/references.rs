@@ -20,7 +20,9 @@ pub trait ForkReferences {
 
 /// Adopts the forks in a message.
 pub trait AdoptReferences {
-    /// Returns the reference that the sender forked. Dropping it gives the fork back.
+    /// Returns the reference that the sender forked.
+    ///
+    /// Dropping it gives the fork back.
     ///
     /// # Errors
     ///

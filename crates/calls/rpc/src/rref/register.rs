@@ -27,7 +27,9 @@ use crate::error::RpcError;
 use crate::runtime::core::{Confirmation, Core, RpcAgent};
 use crate::wire::clock;
 
-/// A share in a value, whatever the type of the value. A drop gives the share back.
+/// A share in a value, whatever the type of the value.
+///
+/// A drop gives the share back.
 pub(crate) struct Held {
     /// The agent; this does not keep it running, and ends with it.
     pub(super) core: Arc<Core>,

@@ -8,7 +8,9 @@ use rdzv_rpc_proto::rref::Fetch;
 
 use crate::runtime::method::Method;
 
-/// A method of values of type `T`, by its name. Both ends share it as a constant:
+/// A method of values of type `T`, by its name.
+///
+/// Both ends share it as a constant:
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;

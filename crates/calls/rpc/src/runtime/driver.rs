@@ -92,7 +92,9 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     }
 }
 
-/// Takes what has happened. Connections that had frames are not armed any more, but hot.
+/// Takes what has happened.
+///
+/// Connections that had frames are not armed any more, but hot.
 fn take(
     core: &Arc<Core>,
     reception: &mut Reception,

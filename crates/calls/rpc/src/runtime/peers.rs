@@ -67,7 +67,9 @@ impl Peers {
         }
     }
 
-    /// A connection is over. Returns `true` unless there is another one to the worker.
+    /// A connection is over.
+    ///
+    /// Returns `true` unless there is another one to the worker.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {
         let mut peers = self.0.lock();
         let id = lost.worker().id;

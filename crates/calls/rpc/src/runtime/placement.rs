@@ -15,9 +15,11 @@ use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 /// shared.
 const MANY: u32 = 4;
 
-/// The least time between two moves. It doubles with each move that has not helped, up to the
-/// limit: on a machine where all processors are busy nothing helps. A move has helped if as many
-/// waits in a row end without others having run.
+/// The least time between two moves.
+///
+/// It doubles with each move that has not helped, up to the limit: on a machine where all
+/// processors are busy nothing helps. A move has helped if as many waits in a row end without
+/// others having run.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -73,8 +75,9 @@ impl Placement {
     }
 }
 
-/// Moves the calling thread to another one of the processors that it may use. Where there is none,
-/// or the system refuses, it stays.
+/// Moves the calling thread to another one of the processors that it may use.
+///
+/// Where there is none, or the system refuses, it stays.
 fn leave_processor() {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

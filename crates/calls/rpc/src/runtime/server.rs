@@ -92,7 +92,7 @@ struct Runs {
 }
 
 impl Served {
-    /// Whether a call of this number is open.
+    /// `true` if a call of this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Whether the connection is over.
+    /// `true` if the connection is over.
     pub(crate) fn is_over(&self) -> bool {
         self.link.ended().is_some()
     }

@@ -81,8 +81,10 @@ impl Executor {
         CountedFunction(Arc::clone(&self.functions))
     }
 
-    /// Ends the threads, without waiting for them. Async functions, which were cancelled, have a
-    /// moment to end by themselves; the runtime itself waits for that.
+    /// Ends the threads, without waiting for them.
+    ///
+    /// Async functions, which were cancelled, have a moment to end by themselves; the runtime
+    /// itself waits for that.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {

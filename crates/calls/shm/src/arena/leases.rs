@@ -114,8 +114,10 @@ impl Leases {
         true
     }
 
-    /// The bytes of a lease of the peer, without a copy. `on_release` runs when the last clone is
-    /// dropped, on whichever thread that is: it must not wait. It runs also if this fails.
+    /// The bytes of a lease of the peer, without a copy.
+    ///
+    /// `on_release` runs when the last clone is dropped, on whichever thread that is: it must not
+    /// wait. It runs also if this fails.
     ///
     /// # Errors
     ///
@@ -142,13 +144,17 @@ impl Leases {
         Err(ShmError::refused("an arena", why_not))
     }
 
-    /// Whether the peer has ended, or has closed. Takes the messages that are there.
+    /// `true` if the peer has ended, or has closed.
+    ///
+    /// Takes the messages that are there.
     pub fn has_ended(&self) -> bool {
         self.poll(&mut self.theirs.lock())
     }
 
-    /// Grants no leases from now on. Those that the peer still has last until it closes its
-    /// liveness socket; ours is closed when the last bytes of the peer are dropped.
+    /// Grants no leases from now on.
+    ///
+    /// Those that the peer still has last until it closes its liveness socket; ours is closed when
+    /// the last bytes of the peer are dropped.
     pub fn end(&self) {
         let mut ours = self.ours.lock();
         let liveness = ours.liveness.take();

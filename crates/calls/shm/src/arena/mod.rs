@@ -40,7 +40,9 @@ pub use self::peer::is_leased;
 use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
-/// Memory of this process that can be leased. Clones are handles of the same arena.
+/// Memory of this process that can be leased.
+///
+/// Clones are handles of the same arena.
 #[derive(Debug, Clone)]
 pub struct Arena(Arc<Shared>);
 
@@ -122,7 +124,9 @@ impl Arena {
         self.0.memory.length()
     }
 
-    /// Returns the number of unused bytes. Blocks are powers of two, so less may fit.
+    /// Returns the number of unused bytes.
+    ///
+    /// Blocks are powers of two, so less may fit.
     pub fn free(&self) -> usize {
         self.0.reclaim();
         self.0.blocks.lock().free()
@@ -175,7 +179,9 @@ impl Shared {
         self.orphaned.lock().push(orphaned);
     }
 
-    /// Ends the leases whose liveness socket is closed. Runs before each allocation.
+    /// Ends the leases whose liveness socket is closed.
+    ///
+    /// Runs before each allocation.
     fn reclaim(&self) {
         let mut orphaned = self.orphaned.lock();
         orphaned.retain(|left| {

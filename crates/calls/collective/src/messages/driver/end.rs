@@ -70,8 +70,9 @@ impl Driver {
             .collect()
     }
 
-    /// A rank is gone: ends the operations that wait for it. If it `died`, also those that wait for
-    /// any rank.
+    /// A rank is gone: ends the operations that wait for it.
+    ///
+    /// If it `died`, also those that wait for any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;
@@ -123,7 +124,9 @@ impl Driver {
         });
     }
 
-    /// Ends all operations with errors of one kind. If there are none, the later ones learn why.
+    /// Ends all operations with errors of one kind.
+    ///
+    /// If there are none, the later ones learn why.
     fn end_all(
         &mut self,
         error: impl Fn(&Running) -> CollectiveError,

@@ -27,8 +27,9 @@ pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
 const LOCK_SOON: Duration = Duration::from_micros(5);
 
 impl Client {
-    /// Blocks until the slot is filled or the time is over. The slot is one that this connection
-    /// fills.
+    /// Blocks until the slot is filled or the time is over.
+    ///
+    /// The slot is one that this connection fills.
     pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
         while !slot.is_filled() {
             if until.is_some_and(|until| until <= Instant::now()) || self.link().ended().is_some() {
