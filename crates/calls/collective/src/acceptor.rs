@@ -44,7 +44,7 @@ pub(crate) struct Acceptor {
     /// `None` once the group is broken, so that late peers are refused at once.
     listener: Option<Listener>,
     handshakes: Vec<Handshake>,
-    /// Whether memory that is offered is taken.
+    /// `true` if memory that is offered is taken.
     shared: bool,
 }
 
@@ -67,8 +67,10 @@ impl Acceptor {
         listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))
     }
 
-    /// Accepts connections and reads their first frames. Returns the peers among them; `present` says
-    /// which ones were there before. The other connections are refused with the reason.
+    /// Accepts connections and reads their first frames.
+    ///
+    /// Returns the peers among them; `present` says which ones were there before. The other
+    /// connections are refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,
@@ -139,7 +141,9 @@ impl Acceptor {
     }
 }
 
-/// The rank behind a hello, or why it is none. `None` stands for bytes that are no hello.
+/// The rank behind a hello, or why it is none.
+///
+/// `None` stands for bytes that are no hello.
 fn admit(
     member: &Member,
     hello: Option<Hello>,

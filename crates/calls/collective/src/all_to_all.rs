@@ -1,4 +1,4 @@
-//! `all_to_all`: every rank has something for every other one.
+//! `all_to_all`: every rank has values for every other rank.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -43,13 +43,17 @@ impl ProcessGroup {
         self.run_schedule(operation, elements, &schedule, buffers, None)
     }
 
-    /// Sends the `n`-th part of `source` to rank `n`, and receives what rank `n` has for this one into the `n`-th part
-    /// of `target`. The parts are of `source_lengths` and `target_lengths` elements, one after another.
+    /// Sends parts of different lengths to all ranks, and receives one from each.
+    ///
+    /// Rank `n` gets the `n`-th part of `source`, and its part for this rank becomes the `n`-th
+    /// part of `target`. The parts are consecutive and have `source_lengths` and `target_lengths`
+    /// elements.
     ///
     /// # Errors
     ///
     /// [`CollectiveError::Argument`] if the lengths do not fit the buffers or the world size;
-    /// [`CollectiveError::Part`] if a rank has another number of elements for this one than it has room for.
+    /// [`CollectiveError::Part`] if a rank has another number of elements for this rank than this
+    /// rank expects.
     pub fn all_to_all_split<T: Element>(
         &mut self,
         source: &[T],
@@ -92,7 +96,7 @@ impl ProcessGroup {
         self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)
     }
 
-    /// Tells each rank how many elements this one has for it; returns how many each has for this one.
+    /// Sends each rank the number of elements for it; returns the numbers for this rank.
     fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = outgoing.to_vec();
         let each = Parts::even(self.world_size(), outgoing.len());
@@ -101,13 +105,14 @@ impl ProcessGroup {
         Ok(incoming)
     }
 
-    /// Sends the `n`-th list to rank `n`, and returns what each rank had for this one. Lists may be of
-    /// any length.
+    /// Sends the `n`-th list to rank `n`, and returns each rank's list for this rank.
+    ///
+    /// Lists may have any length.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if there are not as many lists as ranks;
-    /// [`CollectiveError::TooLarge`] if the ranks have more for this one than
+    /// [`CollectiveError::Argument`] if the number of lists is not the world size;
+    /// [`CollectiveError::TooLarge`] if the lists for this rank exceed
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
     pub fn all_to_all_unequal<T: Element>(&mut self, lists: &[Vec<T>]) -> Result<Vec<Vec<T>>> {
         let world_size = self.world_size();

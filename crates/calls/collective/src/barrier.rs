@@ -1,4 +1,4 @@
-//! `barrier`, `monitored_barrier`: nobody goes on before everybody has come.
+//! `barrier`, `monitored_barrier`: no rank continues before all ranks have arrived.
 
 use std::time::Duration;
 
@@ -9,23 +9,26 @@ use crate::mesh::Mesh;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
-    /// Waits until all ranks have called it, by dissemination: `log2(world size)` steps, rounded up.
+    /// Waits until all ranks have called it.
+    ///
+    /// It works by dissemination, in `log2(world size)` steps, rounded up.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);
         self.perform::<u8>(Operation::Barrier, &schedule, &mut [], &parts, None)
     }
 
-    /// Waits until all ranks have called it, and finds out who has not: rank 0 waits for all others
-    /// for up to `timeout`, and then names every rank that has not come, with the last operation that
-    /// it was heard of in.
+    /// Waits until all ranks have called it, and names those that have not.
+    ///
+    /// Rank 0 waits for all others for up to `timeout`. Then it names every missing rank, with the
+    /// last operation in which that rank participated.
     ///
     /// The other ranks wait for rank 0 for at least the group's own timeout.
     ///
     /// # Errors
     ///
-    /// On rank 0 [`CollectiveError::NotReached`]; the others learn from it
-    /// ([`CollectiveError::Aborted`]) which rank it was, or the first of several.
+    /// On rank 0 [`CollectiveError::NotReached`]. The other ranks get [`CollectiveError::Aborted`]
+    /// with the missing rank, or the first of several.
     pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<()> {
         let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -46,11 +49,11 @@ impl ProcessGroup {
     }
 }
 
-/// Waits for all others, up to one deadline.
+/// Waits for all other ranks, up to one deadline.
 fn await_all(mesh: &mut Mesh, world_size: u32) -> Result<()> {
     let mut missing = Vec::new();
     for peer in 1..world_size {
-        // Once the time is over, this only looks who has come meanwhile.
+        // After the deadline, this only checks which ranks have arrived.
         match mesh.receive(peer, &mut []) {
             Ok(()) => {}
             Err(CollectiveError::Timeout { .. }) => missing.push((peer, mesh.last_call(peer))),

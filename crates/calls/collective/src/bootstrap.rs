@@ -5,14 +5,14 @@
 //!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <name> <host>", written by each rank
 //! ```
 //!
-//! The first port is that of the collectives, the second that of messages. The host is what two
-//! processes on it, and no others, call it, and the name is that of this rank's Unix sockets; see
-//! `socket`. Both may be missing.
+//! The first port is for collectives, the second for messages. The name is that of this rank's Unix
+//! sockets. The host is an identity that only processes of one host share; see `socket`. Both may
+//! be missing.
 //!
-//! The group id admits to the group, and stands nowhere but in the store. The names of sockets,
-//! which every user of the host can read, are drawn apart from it.
+//! The group id admits to the group, and is stored only in the store. The socket names, which every
+//! user of the host can read, are drawn independently of the group id.
 //!
-//! The store is needed for this only. Connections are made when they are first used.
+//! Only the bootstrap needs the store. Connections are made at their first use.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,24 +32,31 @@ use crate::socket::{Endpoint, Listener, Setup, host_name, local_name, messages_n
 /// Options of a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
-    /// Tells groups in one store apart (default `default`).
+    /// Distinguishes groups in one store (default `default`).
     pub name: String,
-    /// Sequence number of the group among those of its name, from 0 (default 0). After a failure the ranks make
-    /// the next one ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
+    /// Sequence number of the group among those of its name, from 0 (default 0).
+    ///
+    /// After a failure the ranks make the next group
+    /// ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
     pub epoch: u64,
     /// Time limit of joining, and then of each operation (default 5 minutes).
     pub timeout: Duration,
-    /// The address of this host that the other ranks can reach. By default it is the one at which this host reaches
-    /// the store ([`Store::address_of_this_host`]): loopback with a store on this host, or with one that has no
-    /// connection. [`address_towards`](rdzv_store::address_towards) finds out the one towards another host.
+    /// Address of this host at which the other ranks can reach it.
+    ///
+    /// The default is the address from which this host reaches the store
+    /// ([`Store::address_of_this_host`]). It is loopback with a store on this host, or with a store
+    /// that has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
+    /// towards another host.
     pub address: Option<IpAddr>,
-    /// Whether ranks of one host use Unix sockets instead of TCP (default true).
+    /// `true` if ranks of one host use Unix sockets instead of TCP (default `true`).
     pub local: bool,
-    /// Whether ranks that use Unix sockets exchange data in shared memory where they can (default
-    /// true).
+    /// `true` if ranks with Unix sockets exchange data in shared memory (default `true`).
+    ///
+    /// Ranks that cannot share memory use the sockets.
     pub shared: bool,
-    /// The most bytes that other ranks can make this one reserve in one operation, where they say how
-    /// much they have (default 16 GiB).
+    /// Maximum number of bytes to reserve in one operation for other ranks' data.
+    ///
+    /// It applies where the other ranks specify the size (default 16 GiB).
     pub largest: u64,
 }
 
@@ -67,7 +74,7 @@ impl Default for GroupOptions {
     }
 }
 
-/// Joins the group: returns when all ranks have.
+/// Joins the group, and returns when all ranks have joined.
 pub(crate) fn join(
     store: &dyn Store,
     rank: u32,
@@ -100,7 +107,7 @@ pub(crate) fn join(
     let group = *joining.agree_on_group()?.as_bytes();
     let local = local_name(Uuid::new_v4());
     let host = options.local.then(host_name).flatten().filter(|_| {
-        // TCP does as well.
+        // TCP is sufficient.
         let bound = listener
             .bind_local(&local)
             .and_then(|()| messages.bind_local(&messages_name(&local)));
@@ -130,7 +137,7 @@ pub(crate) fn join(
     Ok((mesh, setup(messages, for_messages)))
 }
 
-/// One rank on its way into a group.
+/// State of a rank that is joining a group.
 struct Joining<'a> {
     store: &'a dyn Store,
     rank: u32,
@@ -171,7 +178,7 @@ impl Joining<'_> {
         Ok(group)
     }
 
-    /// Writes a key that nobody may have written before.
+    /// Writes a key that no rank may have written before.
     fn claim(&self, key: &str, value: &str) -> Result<()> {
         let held = self.store.compare_set(key, b"", value.as_bytes());
         let held = held.map_err(|error| self.failed(error))?;
@@ -185,7 +192,9 @@ impl Joining<'_> {
         })
     }
 
-    /// Where all ranks listen, for collectives and for messages; those of our host are local.
+    /// Returns the endpoints of all ranks for collectives and messages.
+    ///
+    /// Those of this host are local.
     fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -221,8 +230,8 @@ impl Joining<'_> {
 
     fn failed(&self, source: StoreError) -> CollectiveError {
         if let StoreError::WaitTimeout { missing, .. } = &source {
-            // Rank 0 has not come if the key of the group is not there; of the others nothing is
-            // known then.
+            // If the key of the group is missing, rank 0 has not arrived. Nothing is known about
+            // the other ranks then.
             let rank_of = |key: &String| match key.rsplit('/').next()? {
                 "group" => Some(0),
                 rank => rank.parse().ok(),
@@ -269,7 +278,7 @@ impl Joining<'_> {
 /// Address, port for messages, and the name of the Unix sockets with the host.
 type Place<'a> = (SocketAddr, u16, Option<(&'a str, &'a str)>);
 
-/// Reads the place that a rank has published.
+/// Parses the endpoints that a rank has published.
 fn parse_place(value: &[u8]) -> Option<Place<'_>> {
     let text = str::from_utf8(value).ok()?;
     let (address, rest) = text.split_once(' ')?;

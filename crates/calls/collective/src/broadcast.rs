@@ -1,4 +1,4 @@
-//! `broadcast`, `scatter`: what one rank has goes to all.
+//! `broadcast`, `scatter`: the values of one rank go to all.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -7,16 +7,17 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
-/// Up to this many bytes for each rank the number of steps counts and not the number of bytes.
+/// Maximum number of bytes per rank at which fewer steps matter more than fewer bytes.
 const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {
     /// Copies the values of the rank `root` to all ranks.
     ///
-    /// Along a binomial tree, or, with much data and more than two ranks, in parts that go around a
-    /// ring. The number of values must be the same on all ranks; where it is not known, broadcast
-    /// it first. Returns on a rank as soon as that rank has the values and has passed them on,
-    /// which may be before others have them. After an error the values are unspecified.
+    /// The values travel along a binomial tree, or, with much data and more than two ranks, in
+    /// parts around a ring. The number of values must be the same on all ranks; where a rank does
+    /// not know it, broadcast it first. The call returns on a rank when that rank has the values
+    /// and has passed them on, which may be before other ranks have them. After an error the values
+    /// are unspecified.
     pub fn broadcast<T: Element>(&mut self, values: &mut [T], root: u32) -> Result<()> {
         self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -32,11 +33,12 @@ impl ProcessGroup {
         self.perform(operation, &schedule, values, &parts, None)
     }
 
-    /// Hands each rank its part of what the rank `root` has: rank `n` gets the `n`-th `own.len()`
-    /// elements of `all`.
+    /// Sends each rank its part of the values of the rank `root`.
     ///
-    /// `all` counts on the root only, where it has to be as long as all parts together. After an
-    /// error the values are unspecified.
+    /// Rank `n` gets the `n`-th `own.len()` elements of `all`.
+    ///
+    /// Only the root uses `all`, which has to be as long as all parts together. After an error the
+    /// values are unspecified.
     pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());

@@ -1,81 +1,83 @@
-//! The call of a rank: compared between ranks, and named in errors.
+//! Calls of a rank: compared between ranks, and named in errors.
 
 use std::fmt;
 
 use crate::element::ElementType;
 use crate::reduce_op::ReduceOp;
 
-/// One call of an operation, as all ranks that take part must make it.
+/// One call of an operation, as all participating ranks must make it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
-    /// Which operation.
+    /// Operation and its arguments.
     pub operation: Operation,
-    /// The type of the elements.
+    /// Type of the elements.
     pub element: ElementType,
     /// Number of elements that each rank passed; 0 where ranks may pass different numbers.
     pub elements: u64,
-    /// Sequence number of this operation among the collective ones of the group, from 1; of
-    /// [`Operation::Send`] and [`Operation::Receive`] among these of this rank.
+    /// Sequence number, from 1.
+    ///
+    /// For a collective operation it counts those of the group; for [`Operation::Send`] and
+    /// [`Operation::Receive`] it counts those of this rank.
     pub sequence: u64,
 }
 
 /// An operation and its arguments other than the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
-    /// All ranks wait for one another.
+    /// All ranks wait for each other.
     Barrier,
-    /// All ranks wait for one another, and rank 0 says who did not come.
+    /// All ranks wait for each other, and rank 0 names the missing ranks.
     MonitoredBarrier,
-    /// All ranks get what one of them has.
+    /// All ranks get the values of one rank.
     Broadcast {
-        /// The rank that has it.
+        /// The rank that has the values.
         root: u32,
     },
-    /// Each rank gets its part of what one of them has.
+    /// Each rank gets its part of one rank's values.
     Scatter {
-        /// The rank that has it.
+        /// The rank that has the values.
         root: u32,
     },
-    /// One rank gets what each has.
+    /// One rank gets the values of all ranks.
     Gather {
-        /// The rank that gets it.
+        /// The rank that gets the values.
         root: u32,
     },
-    /// All ranks get what each has.
+    /// All ranks get the values of all ranks.
     AllGather,
-    /// All ranks get what each has, of different lengths.
+    /// All ranks get the values of all ranks, of different lengths.
     AllGatherUnequal,
-    /// Each rank gets a part of what every one has.
+    /// Each rank gets a part of every rank's values.
     AllToAll,
-    /// The same with parts of different lengths.
+    /// Each rank gets a part of every rank's values, of different lengths.
     AllToAllUnequal,
-    /// One rank gets the combination of what each has.
+    /// One rank gets the combination of all ranks' values.
     Reduce {
         /// The operator that combines two values.
         reduce: ReduceOp,
-        /// The rank that gets it.
+        /// The rank that gets the result.
         root: u32,
     },
-    /// All ranks get the combination of what each has.
+    /// All ranks get the combination of all ranks' values.
     AllReduce {
         /// The operator that combines two values.
         reduce: ReduceOp,
     },
-    /// Each rank gets a part of the combination of what each has.
+    /// Each rank gets a part of the combination of all ranks' values.
     ReduceScatter {
         /// The operator that combines two values.
         reduce: ReduceOp,
     },
-    /// This rank sends a message to another one.
+    /// This rank sends a message to another rank.
     Send {
         /// The receiver.
         to: u32,
-        /// Told apart by the receiver.
+        /// Tag that the receive has to match.
         tag: u32,
     },
     /// This rank receives a message.
     Receive {
-        /// The sender; without one, any rank.
+        /// Sender; `None` for any rank.
         from: Option<u32>,
         /// The tag of the message.
         tag: u32,

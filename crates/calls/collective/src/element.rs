@@ -1,7 +1,7 @@
-//! The types of values that a group can carry.
+//! Types of values that a group can send.
 //!
-//! Values travel as they are in memory. Processors of another byte order do not understand one
-//! another's hello, so they never get as far as mistaking each other's values.
+//! Values are sent in their form in memory. Processors of different byte order cannot read each
+//! other's hello, so they never misread each other's values.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::reduce_op::ReduceOp;
 
-/// The type of the elements of an operation.
+/// Type of the elements of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementType {
     /// `u8`
@@ -42,7 +42,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// All of them, in the order of their codes on the wire, which begin with 1.
+    /// All types, in the order of their codes on the wire, from 1.
     pub(crate) const ALL: [Self; 13] = [
         Self::U8,
         Self::I8,
@@ -69,7 +69,7 @@ impl ElementType {
         }
     }
 
-    /// Whether values of this type can be combined by an operator.
+    /// `true` if an operator can combine values of this type.
     pub fn allows(self, op: ReduceOp) -> bool {
         match self {
             Self::Bool => !matches!(op, ReduceOp::Average | ReduceOp::PremulSum(_)),
@@ -85,7 +85,9 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A value that a group can carry and combine. Sealed, because the wire names the types.
+/// A value that a group can send and combine.
+///
+/// Sealed, because the wire names the types.
 pub trait Element:
     Copy
     + Default
@@ -99,25 +101,28 @@ pub trait Element:
     + sealed::Sealed
     + 'static
 {
-    /// Its name on the wire and in errors.
+    /// Name of the type on the wire and in errors.
     const TYPE: ElementType;
 
-    /// The result of a reduction of two values. The two orders may differ where operands matter
-    /// (not-a-number, negative zero).
+    /// Returns the combination of two values.
+    ///
+    /// The two orders may differ where operands matter (not-a-number, negative zero).
     fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
-    /// For averages; `by` is at least 1. Numbers only; others are unchanged.
+    /// Divides for averages; `by` is at least 1. Only numbers change.
     fn divide(self, _by: u32) -> Self {
         self
     }
 
-    /// The product with a factor, for [`ReduceOp::PremulSum`]. Floats only; others are unchanged.
+    /// Returns the product with a factor, for [`ReduceOp::PremulSum`].
+    ///
+    /// Only floats change.
     fn scale(self, _by: f64) -> Self {
         self
     }
 }
 
-/// A truth value as tensors hold it: one byte, 0 for false, any other value for true.
+/// A truth value in the form of tensors: one byte, 0 for false, otherwise true.
 ///
 /// Results of reductions are 0 or 1; other operations copy the byte.
 ///
@@ -168,7 +173,7 @@ impl Element for Bool {
         Self::from(match reduce {
             ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => left & right,
             ReduceOp::BitXor => left ^ right,
-            // The average and the premultiplied sum are refused before.
+            // The average and the premultiplied sum were refused earlier.
             _ => left | right,
         })
     }
@@ -201,7 +206,7 @@ macro_rules! integer {
             }
 
             fn divide(self, by: u32) -> Self {
-                // Wide enough for every value and every divisor; what comes out fits again.
+                // Wide enough for every value and every divisor; the result fits again.
                 (i128::from(self) / i128::from(by)) as Self
             }
         }
@@ -228,11 +233,11 @@ macro_rules! float {
             fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
                 match reduce {
                     ReduceOp::Product => left * right,
-                    // If either is not a number, the result is the left one or not a number.
+                    // If either is not a number, the result is the left value or not a number.
                     ReduceOp::Min if left.is_nan() || left < right => left,
                     ReduceOp::Max if left.is_nan() || left > right => left,
                     ReduceOp::Min | ReduceOp::Max => right,
-                    // The others are refused before: these have no bits to combine.
+                    // The other operators were refused earlier: floats have no bits to combine.
                     _ => left + right,
                 }
             }
@@ -254,7 +259,9 @@ float!(f64, F64, f64, f64::from);
 float!(f16, F16, f32, f16::from_f32);
 float!(bf16, Bf16, f32, bf16::from_f32);
 
-/// Combines what arrived with the own values. With `arrived_first` what arrived is the left operand.
+/// Combines the values that arrived with the own values.
+///
+/// With `arrived_first` the values that arrived are the left operand.
 ///
 /// The caller puts the value of the lower rank on the left on both sides of an exchange, so that
 /// both get the same bits even where the operands matter.
@@ -264,14 +271,14 @@ pub(crate) fn combine<T: Element>(
     arrived: &[T],
     arrived_first: bool,
 ) {
-    // One loop for each, so that the compiler can take many values at once.
+    // One loop for each operator, so that the compiler can vectorise it.
     macro_rules! loops {
         ($($name:ident),*) => {
             match reduce {
                 $(ReduceOp::$name => each(own, arrived, arrived_first, |left, right| {
                     T::combine(ReduceOp::$name, left, right)
                 }),)*
-                // The factor has been applied before.
+                // The factor was applied earlier.
                 ReduceOp::PremulSum(_) => combine(ReduceOp::Sum, own, arrived, arrived_first),
             }
         };

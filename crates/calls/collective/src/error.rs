@@ -1,4 +1,6 @@
-//! Errors of a group. Each names the rank at fault, its address and the operation.
+//! Errors of a group.
+//!
+//! Each names the rank at fault, its address and the operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,17 +13,17 @@ use crate::call::Call;
 use crate::element::ElementType;
 use crate::wire::{Cause, Refusal};
 
-/// Why a group could not be made, or an operation failed.
+/// Reason why a group could not be made, or an operation failed.
 ///
 /// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the
-/// group is broken: what has arrived where is not known any more. Make the next one with
-/// [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group of another name.
+/// group is broken: it is unknown which data has arrived. Make the next group with
+/// [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group with another name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
-    /// An argument cannot be right: the text says which and why. The group is still good.
+    /// An argument is wrong, as the text explains. The group is still usable.
     #[error("{0}")]
     Argument(String),
-    /// The store did not work while the ranks were finding one another.
+    /// The store failed during the bootstrap.
     #[error("find the ranks of process group {group}: {source}")]
     Store {
         /// Name of the group.
@@ -30,7 +32,7 @@ pub enum CollectiveError {
         #[source]
         source: Box<StoreError>,
     },
-    /// The rank has been taken in this store before.
+    /// Another process has joined as this rank in this store.
     #[error(
         "join process group {group} as rank {rank}: the store has rank {rank} at {found:?} already; \
          give each group a name of its own, and each restart, if it keeps the store, the next epoch"
@@ -43,7 +45,7 @@ pub enum CollectiveError {
         /// Value of its key in the store.
         found: String,
     },
-    /// The ranks have different ideas of the world size.
+    /// The ranks specify different world sizes.
     #[error(
         "join process group {group} as rank {rank}: rank 0 says that the group has {found} ranks, \
          this rank says {world_size}"
@@ -53,12 +55,12 @@ pub enum CollectiveError {
         group: String,
         /// The own rank.
         rank: u32,
-        /// The own idea.
+        /// World size of this rank.
         world_size: u32,
-        /// The idea of rank 0.
+        /// World size of rank 0.
         found: u32,
     },
-    /// Not all ranks came.
+    /// Some ranks did not arrive in time.
     #[error(
         "join process group {group} as rank {rank}: after {:.1} s still without {} of \
          {world_size}; see what became of them",
@@ -97,7 +99,7 @@ pub enum CollectiveError {
         call: Call,
         /// The awaited rank.
         peer: u32,
-        /// Where it listens.
+        /// Address at which the rank listens.
         address: SocketAddr,
         /// Last known state of that rank.
         state: &'static str,
@@ -130,7 +132,7 @@ pub enum CollectiveError {
         call: Call,
         /// The lost rank.
         peer: u32,
-        /// Where it listened.
+        /// Address at which the rank listened.
         address: SocketAddr,
         /// Error of the socket.
         reason: Box<str>,
@@ -142,14 +144,14 @@ pub enum CollectiveError {
     Mismatch {
         /// The own call.
         ours: Call,
-        /// The other's.
+        /// Call of the other rank.
         theirs: Box<Call>,
         /// The other rank.
         peer: u32,
-        /// Where it listens.
+        /// Address at which the other rank listens.
         address: SocketAddr,
     },
-    /// A message is of another type or length than the receive that was posted for it.
+    /// A message differs in type or length from its receive.
     #[error(
         "{call}: rank {rank} expects {} x {}, but rank {peer} at {address} sent {elements} x {element} with this \
          tag; both must pass as many values of one type",
@@ -163,14 +165,14 @@ pub enum CollectiveError {
         rank: u32,
         /// The sender.
         peer: u32,
-        /// Where it listens.
+        /// Address at which the sender listens.
         address: SocketAddr,
         /// Number of elements of the message.
         elements: u64,
-        /// Their type.
+        /// Type of the elements.
         element: ElementType,
     },
-    /// No rank sent a message in time to a receive from any of them.
+    /// No rank sent a message in time to a receive from any rank.
     #[error(
         "{call}: waited {:.1} s, and no rank has sent a message with this tag{}; they are slow, stopped, or \
          do not send it",
@@ -180,36 +182,36 @@ pub enum CollectiveError {
     NoSender {
         /// The own call, a receive.
         call: Call,
-        /// The ranks that have ended or left.
+        /// Ranks that have ended or left.
         gone: Vec<u32>,
         /// Time since the operation began.
         elapsed: Duration,
     },
-    /// A rank did not want to talk to this one.
+    /// A rank refused this rank.
     #[error("{call}: rank {peer} at {address} refused this rank: {refusal}")]
     Refused {
         /// The own call.
         call: Call,
         /// The rank that refused.
         peer: u32,
-        /// Where it listens.
+        /// Address at which the refusing rank listens.
         address: SocketAddr,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// The peer sent something that no rank sends.
+    /// The peer sent bytes that no rank sends.
     #[error("{call}: what is at {address} does not speak as rank {peer} would ({found})")]
     NotARank {
         /// The own call.
         call: Call,
         /// The rank that should be there.
         peer: u32,
-        /// Where.
+        /// Address of the peer.
         address: SocketAddr,
         /// The bytes or the frame that it sent.
         found: String,
     },
-    /// Ranks did not come to a monitored barrier.
+    /// Some ranks did not reach a monitored barrier.
     #[error(
         "{call}: after {:.1} s still without {} of {world_size}{}; they are slow, stopped, or have \
          not made this call",
@@ -220,14 +222,14 @@ pub enum CollectiveError {
     NotReached {
         /// The own call.
         call: Call,
-        /// The missing ranks, each with the last call that it took part in.
+        /// Missing ranks, each with the last call in which it participated.
         missing: Vec<(u32, Option<Call>)>,
         /// Number of ranks in the group.
         world_size: u32,
         /// Time waited.
         elapsed: Duration,
     },
-    /// A rank says that it has more than this one may reserve room for.
+    /// A rank has more values than this one may reserve memory for.
     #[error(
         "{what}: with the {length} x {element} that rank {rank} has, the ranks have more together \
          than {largest} bytes; raise GroupOptions::largest if that is right"
@@ -235,13 +237,13 @@ pub enum CollectiveError {
     TooLarge {
         /// The operation.
         what: &'static str,
-        /// The rank with which it becomes too much.
+        /// Rank whose values exceed the limit.
         rank: u32,
-        /// Number of its elements.
+        /// Number of elements of that rank.
         length: u64,
-        /// Their type.
+        /// Type of the elements.
         element: ElementType,
-        /// The limit.
+        /// Limit in bytes.
         largest: u64,
     },
     /// A rank has another number of elements for this one than this one has room for.
@@ -259,7 +261,9 @@ pub enum CollectiveError {
         /// Their type.
         element: ElementType,
     },
-    /// The bytes of a rank are no object of the expected type. The group is still good.
+    /// The bytes of a rank are no object of the expected type.
+    ///
+    /// The group is still good.
     #[error(
         "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
          ranks from the same types"
@@ -310,8 +314,9 @@ impl CollectiveError {
         Self::Broken { first }
     }
 
-    /// The rank at fault, as far as this one knows, and what it did. For a failure of this rank itself that is
-    /// `own_rank`.
+    /// The rank at fault, as far as this one knows, and what it did.
+    ///
+    /// For a failure of this rank itself that is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),

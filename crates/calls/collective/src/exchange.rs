@@ -135,8 +135,9 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Whether all of a message has gone in earlier pieces. The first piece always goes: it carries
-    /// the call.
+    /// `true` if all of a message has gone in earlier pieces.
+    ///
+    /// The first piece always goes: it carries the call.
     fn is_over(self, message: Message, parts: &Parts) -> bool {
         self.piece > 0 && self.ranges(message, parts).all(|range| range.is_empty())
     }

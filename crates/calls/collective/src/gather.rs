@@ -1,4 +1,4 @@
-//! `gather`, `all_gather`: what each rank has goes to one of them, or to all.
+//! `gather`, `all_gather`: the values of each rank go to one rank, or to all.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -7,12 +7,13 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts, Schedule};
 
-/// Up to this many bytes in all the number of steps counts and not the number of bytes.
+/// Maximum total of bytes at which fewer steps matter more than fewer bytes.
 const SMALL: usize = 32 * 1024;
 
 impl ProcessGroup {
-    /// Brings the values of all ranks to the rank `root`, where they are returned one after another
-    /// in the order of the ranks; elsewhere nothing is.
+    /// Returns the values of all ranks at the rank `root`, and `None` elsewhere.
+    ///
+    /// The values are consecutive, in the order of the ranks.
     ///
     /// Each rank has to pass the same number of values.
     pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
@@ -34,11 +35,12 @@ impl ProcessGroup {
         Ok(Some(all))
     }
 
-    /// Brings the values of all ranks to all ranks: `all` gets them one after another, in the order
-    /// of the ranks.
+    /// Brings the values of all ranks to all ranks.
     ///
-    /// Each rank has to pass the same number of values, and room for as many of each rank. Up to
-    /// 32 KiB in all in few steps (Bruck), above that around a ring.
+    /// `all` gets them consecutively, in the order of the ranks.
+    ///
+    /// Each rank has to pass the same number of values, and room for as many of each rank. Up to 32
+    /// KiB in total use few steps (Bruck); larger data goes around a ring.
     pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -46,8 +48,10 @@ impl ProcessGroup {
         self.all_gather_in_place(all)
     }
 
-    /// [`all_gather`](Self::all_gather) in place: the own values are in their part of `all` already, the `rank`-th
-    /// of as many equal parts as there are ranks.
+    /// Does [`all_gather`](Self::all_gather) in place.
+    ///
+    /// The own values are already in their part of `all`: the `rank`-th of as many equal parts as
+    /// there are ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
@@ -56,12 +60,13 @@ impl ProcessGroup {
         self.perform(Operation::AllGather, &schedule, all, &parts, None)
     }
 
-    /// Brings the values of all ranks to all ranks, where each may have another number of them.
-    /// Returns one list for each rank.
+    /// Returns the values of all ranks, one list for each rank.
+    ///
+    /// The numbers of values may differ between ranks.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::TooLarge`] if the ranks have more together than
+    /// [`CollectiveError::TooLarge`] if the total exceeds
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
     pub fn all_gather_unequal<T: Element>(&mut self, own: &[T]) -> Result<Vec<Vec<T>>> {
         let (all, parts) = self.all_gather_parts(own)?;
@@ -69,7 +74,7 @@ impl ProcessGroup {
         Ok(lists.collect())
     }
 
-    /// The values of all ranks in one buffer, and where those of each are.
+    /// Returns the values of all ranks in one buffer, and the part of each rank.
     pub(crate) fn all_gather_parts<T: Element>(&mut self, own: &[T]) -> Result<(Vec<T>, Parts)> {
         let operation = Operation::AllGatherUnequal;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -94,7 +99,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Room for what the ranks say that they have.
+    /// Reserves memory for the values that the ranks announce.
     pub(crate) fn reserve<T: Element>(
         &mut self,
         what: &'static str,
@@ -107,7 +112,7 @@ impl ProcessGroup {
     }
 }
 
-/// Room for as many elements as these lengths are together, of at most `largest` bytes.
+/// Reserves memory for all these elements, up to `largest` bytes.
 fn room<T: Element>(what: &'static str, lengths: &[u64], largest: u64) -> Result<Vec<T>> {
     let most = largest / size_of::<T>() as u64;
     let mut left = most;

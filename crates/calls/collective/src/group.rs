@@ -19,28 +19,30 @@ use crate::running::Running;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
 
-/// One rank's membership in a group of processes that work on the same thing.
+/// One rank's membership in a group of cooperating processes.
 ///
 /// Dropping it leaves the group; ranks that still wait for this one get an error.
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
-    /// Options of this group and of the one that follows.
+    /// Options of this group and of the next one.
     pub(crate) options: GroupOptions,
     /// Number of collective operations that have been called.
     sequence: u64,
-    /// The first error, once there was one.
+    /// First error of the group, if any.
     broken: Arc<OnceLock<Break>>,
-    /// Whether the peers were peers_know of it on the connections of the collectives.
+    /// `true` if this rank has sent the error to the peers on the collective connections.
     peers_know: bool,
-    /// Room for one message that is yet to be combined.
+    /// Memory for one received message before its combination.
     scratch: Scratch,
     messages: Membership,
 }
 
 impl ProcessGroup {
-    /// Joins the group of all ranks in this store. Returns when all ranks have joined, or names those
-    /// that have not within the timeout. The timeout is that of every later operation as well.
+    /// Joins the group of all ranks in this store.
+    ///
+    /// Returns when all ranks have joined, or names the ranks that have not joined within the
+    /// timeout. The timeout also applies to every later operation.
     pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
@@ -49,7 +51,7 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// Joins a group with a name, or at an address, of its own.
+    /// Joins a group with a specified name, address or other options.
     pub fn with_options(
         store: &dyn Store,
         rank: u32,
@@ -70,11 +72,12 @@ impl ProcessGroup {
         })
     }
 
-    /// Makes the group anew after a failure, under the next epoch. All ranks have to; one that was
-    /// replaced by a new process joins with [`GroupOptions::epoch`], which the others know from
-    /// [`ProcessGroup::epoch`]. Returns when all ranks have joined, as [`ProcessGroup::new`] does.
+    /// Makes the group again after a failure, under the next epoch.
     ///
-    /// Ranks that still wait for this one in the old group get an error at once.
+    /// All ranks have to do so. A new process that replaces a rank joins with
+    /// [`GroupOptions::epoch`], which the other ranks know from [`ProcessGroup::epoch`]. Returns
+    /// when all ranks have joined, like [`ProcessGroup::new`]. Ranks that still wait for this one
+    /// in the old group get an error immediately.
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
@@ -85,24 +88,26 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// Sequence number of the group among those of its name, from 0.
+    /// Returns the sequence number of the group among those of its name, from 0.
     pub fn epoch(&self) -> u64 {
         self.options.epoch
     }
 
-    /// This process's number in the group.
+    /// Returns the number of this process in the group.
     pub fn rank(&self) -> u32 {
         self.mesh.member.rank
     }
 
-    /// Number of ranks in the group.
+    /// Returns the number of ranks in the group.
     pub fn world_size(&self) -> u32 {
         self.mesh.member.world_size
     }
 
-    /// A function that ends the operation in progress in another thread, and makes all later ones fail with
-    /// [`CollectiveError::Interrupted`] or [`CollectiveError::Broken`]; the other ranks learn of it. Joining is
-    /// ended by [`Store::breaker`].
+    /// Returns a function that ends the operation in progress in another thread.
+    ///
+    /// All later operations fail with [`CollectiveError::Interrupted`] or
+    /// [`CollectiveError::Broken`], and the other ranks are notified. [`Store::breaker`] ends the
+    /// joining of a group.
     ///
     /// ```
     /// use std::time::Duration;
@@ -120,29 +125,33 @@ impl ProcessGroup {
         Arc::new(move || interrupt.raise())
     }
 
-    /// Has a function called at least every 100 ms while a collective operation waits, by the thread that called the
-    /// operation. If it says true, the operation ends as by [`breaker`](Self::breaker). For a caller that
-    /// learns of a reason to stop only if it looks, such as an interpreter with signals.
+    /// Registers a function that ends waiting operations.
+    ///
+    /// The thread that waits in a collective operation calls it at least every 100 ms. If the
+    /// function returns `true`, the operation ends as by [`breaker`](Self::breaker). It is for
+    /// callers that have to poll for a reason to stop, such as an interpreter with signals.
     pub fn watch(&mut self, ends: impl FnMut() -> bool + Send + 'static) {
         self.mesh.watch = Some(Watch::new(ends));
     }
 
-    /// Says whether the operations that follow run beside a thread that computes.
+    /// Sets whether the later operations run beside a computing thread.
     pub(crate) fn set_beside(&mut self, beside: bool) {
         self.mesh.beside = beside;
     }
 
-    /// Messages to and from other ranks, for any thread and with the time limit of the group; see [`PointToPoint`].
+    /// Returns a handle for messages to and from other ranks, for any thread.
+    ///
+    /// It starts with the time limit of the group; see [`PointToPoint`].
     pub fn point_to_point(&self) -> PointToPoint {
         self.messages.0.clone().with_timeout(self.options.timeout)
     }
 
-    /// Time limit of an operation.
+    /// Returns the time limit of an operation.
     pub fn timeout(&self) -> Duration {
         self.options.timeout
     }
 
-    /// Changes how long the operations that follow may take.
+    /// Sets the time limit of later operations.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.options.timeout = timeout;
     }
@@ -164,7 +173,7 @@ impl ProcessGroup {
         self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 
-    /// The next collective call.
+    /// Returns the next collective call.
     pub(crate) fn next_call<T: Element>(&mut self, operation: Operation, elements: u64) -> Call {
         self.sequence += 1;
         Call {
@@ -190,7 +199,7 @@ impl ProcessGroup {
         })
     }
 
-    /// Does something with the connections; if it fails, the group is broken here and at the peers.
+    /// Uses the connections; a failure breaks the group here and at the peers.
     pub(crate) fn attempt<R>(
         &mut self,
         call: Call,
@@ -216,7 +225,7 @@ impl ProcessGroup {
         act(&mut self.mesh, &mut self.scratch).inspect_err(|error| self.set_broken(error))
     }
 
-    /// The group is broken by this error: here, and at the peers.
+    /// Marks the group as broken by this error, here and at the peers.
     pub(crate) fn set_broken(&mut self, error: &CollectiveError) {
         let own = Break::new(error, self.rank());
         let broken = self.broken.get_or_init(|| own);
@@ -224,7 +233,7 @@ impl ProcessGroup {
         self.tell_peers();
     }
 
-    /// Tells the peers that the group is broken, unless they know.
+    /// Notifies the peers that the group is broken, unless they know.
     fn tell_peers(&mut self) {
         if let Some(broken) = self.broken.get()
             && !std::mem::replace(&mut self.peers_know, true)
@@ -233,17 +242,17 @@ impl ProcessGroup {
         }
     }
 
-    /// Whether large buffers are reduced on shared buffers; the same on all ranks.
+    /// `true` if shared buffers reduce large buffers; the same on all ranks.
     pub(crate) fn has_shared_buffers(&self) -> bool {
         self.mesh.is_local() && self.world_size() <= shared_reduction::MOST_RANKS
     }
 
-    /// Refuses a rank that the group does not have.
+    /// Refuses a rank outside of the group.
     pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
         self.mesh.member.check_rank(what, rank)
     }
 
-    /// Refuses a buffer that is not of the length that it has to be.
+    /// Refuses a buffer of the wrong length.
     pub(crate) fn check_length(&self, what: &str, found: usize, expected: usize) -> Result<()> {
         if found == expected {
             return Ok(());
@@ -253,7 +262,7 @@ impl ProcessGroup {
         )))
     }
 
-    /// Number of elements of all ranks together, from that of each.
+    /// Returns the number of elements of all ranks together.
     pub(crate) fn of_all(&self, each: usize) -> usize {
         each * self.world_size() as usize
     }

@@ -64,7 +64,9 @@ impl Handshake {
         (self.read >= HELLO).then(|| Hello::decode(hello))?
     }
 
-    /// Lets it in: it is the peer's data connection. If `share`, the memory that it offers is taken.
+    /// Lets it in: it is the peer's data connection.
+    ///
+    /// If `share`, the memory that it offers is taken.
     pub(crate) fn accept(self, share: bool) -> Inbound {
         let offer = self.hello().filter(|hello| share && hello.offers_memory);
         let shared = offer.and_then(|hello| {
@@ -92,12 +94,15 @@ impl Handshake {
     }
 }
 
-/// The accepted connection of a peer. Brings its data; takes our accept frame and aborts.
+/// The accepted connection of a peer.
+///
+/// Brings its data; takes our accept frame and aborts.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) socket: Socket,
-    /// Shared memory that brings the data instead of the socket. The socket says then that the peer has given up, or
-    /// has ended.
+    /// Shared memory that brings the data instead of the socket.
+    ///
+    /// The socket says then that the peer has given up, or has ended.
     shared: Option<Shared>,
     control: Control,
 }
@@ -128,7 +133,7 @@ impl<'a> Incoming<'a> {
         self.read == FRAME + self.payload.len()
     }
 
-    /// Whether a payload of so many bytes is the one that is waited for.
+    /// `true` if a payload of so many bytes is the one that is waited for.
     pub(crate) fn expects(&self, payload: u32) -> bool {
         self.payload.len() == payload as usize
     }
@@ -175,14 +180,16 @@ impl Inbound {
         }
     }
 
-    /// Whether there are data in the ring; for looking again and again.
+    /// `true` if there are data in the ring; for looking again and again.
     pub(crate) fn has_more(&mut self) -> bool {
         // The next read says what is wrong with it.
         let available = |ring: &mut Consumer| !matches!(ring.available(), Ok(0));
         self.ring().is_some_and(available)
     }
 
-    /// Reads what is there, up to the end of the frame. `Ok(true)` if something was.
+    /// Reads what is there, up to the end of the frame.
+    ///
+    /// `Ok(true)` if something was.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
         let read = self.read_some(&mut incoming.room())?;
         incoming.read += read;
@@ -205,8 +212,8 @@ impl Inbound {
         Ok(read)
     }
 
-    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended. The contents of
-    /// the ring were said before.
+    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended.
+    /// The contents of the ring were said before.
     pub(crate) fn read_control(&mut self) -> io::Result<Option<Sent>> {
         if self.shared.is_none() {
             return Ok(None);

@@ -21,29 +21,30 @@
 //!
 //! The layers, from the inside out:
 //!
-//! - `schedule` decides: for each algorithm, what one rank sends to and receives from whom in each
-//!   step. Pure functions; a new collective is mostly a new schedule.
-//! - `exchange` runs a schedule on a buffer, in pieces of bounded size; `shared_reduction` reduces
-//!   large buffers without one, where all ranks are on one host and can read what each has.
-//! - `mesh` owns the connections of one rank and the one place that waits (`polling`). A group
+//! - `schedule` decides, for each algorithm, what one rank sends and receives in each step, and
+//!   with which peer. It consists of pure functions; a new collective is mostly a new schedule.
+//! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If all ranks are on one
+//!   host and can read each other's memory, `shared_reduction` reduces large buffers without a
+//!   schedule.
+//! - `mesh` owns the connections of one rank and the only code that waits (`polling`). A group
 //!   without a queue and without messages has no threads, and uses no CPU outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
-//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix ones on one host, TCP
-//!   otherwise) and the bytes on them; `shared` is the memory that carries data instead on one
-//!   host; `bootstrap` is how the ranks find one another through a store.
-//! - `messages` are those between two ranks, on connections and a thread of their own; `matching`
-//!   decides which one goes to which receive, and is pure.
-//! - `queue` runs operations asynchronously, on a thread of its own; `work` is the handle of what
-//!   goes on by itself; `interrupt` is how another thread ends it.
+//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix sockets on one host, TCP
+//!   otherwise) and the bytes on them. `shared` is the memory that replaces sockets for data on one
+//!   host. `bootstrap` connects the ranks through a store.
+//! - `messages` sends messages between two ranks, on separate connections and a separate thread.
+//!   `matching` assigns each message to a receive, and is pure.
+//! - `queue` runs operations asynchronously, on a separate thread. `work` is the handle of an
+//!   asynchronous operation. `interrupt` lets another thread end an operation.
 //!
-//! Guarantees of every collective operation; those of messages are at [`PointToPoint`]:
+//! Guarantees of every collective operation ([`PointToPoint`] lists those of messages):
 //!
-//! - All ranks call the same operations in the same order with the same sizes. A rank that does not
-//!   gets an error that names both calls.
+//! - All ranks call the same operations in the same order with the same sizes. A rank that calls
+//!   something else gets an error that names both calls.
 //! - The result of a reduction is the same to the last bit on all ranks.
 //! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
-//!   rank at fault, is passed on to the other ranks, and is final: the group is broken, and the
-//!   ranks make the next one ([`ProcessGroup::rebuild`]).
+//!   rank at fault. The rank that fails passes the error on to the other ranks. The failure is
+//!   final: the group is broken, and the ranks make the next group with [`ProcessGroup::rebuild`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

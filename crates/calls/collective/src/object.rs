@@ -1,6 +1,6 @@
-//! Objects of any type that serde knows, in the compact form of `postcard`.
+//! Objects of any type that serde supports, in the compact form of `postcard`.
 //!
-//! All ranks have to be built from the same types: the form does not say what is in it.
+//! All ranks have to be built from the same types: the form does not describe its content.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,8 +13,9 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if the own object cannot be written;
-    /// [`CollectiveError::Object`] if that of another rank cannot be read: it is of another type.
+    /// [`CollectiveError::Argument`] if the own object cannot be serialised;
+    /// [`CollectiveError::Object`] if the object of another rank cannot be read because it has
+    /// another type.
     pub fn all_gather_objects<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,
@@ -26,11 +27,11 @@ impl ProcessGroup {
             .collect()
     }
 
-    /// Copies the object of the rank `root` to all ranks. `own` counts on the root only.
+    /// Copies the object of the rank `root` to all ranks. Only the root uses `own`.
     ///
     /// # Errors
     ///
-    /// As for [`all_gather_objects`](Self::all_gather_objects).
+    /// Those of [`all_gather_objects`](Self::all_gather_objects).
     pub fn broadcast_object<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,
@@ -50,11 +51,12 @@ impl ProcessGroup {
         decode("broadcast_object", root, &bytes)
     }
 
-    /// Room for so many bytes of a rank, which other ranks say that it has.
+    /// Reserves memory for this many bytes of a rank, as announced by the other ranks.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::TooLarge`] if that is more than [`GroupOptions::largest`](crate::GroupOptions::largest).
+    /// [`CollectiveError::TooLarge`] if the number exceeds
+    /// [`GroupOptions::largest`](crate::GroupOptions::largest).
     pub fn room(&mut self, length: u64, rank: u32) -> Result<Vec<u8>> {
         let mut lengths = vec![0; self.world_size() as usize];
         lengths[rank as usize] = length;

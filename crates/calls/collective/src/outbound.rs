@@ -1,4 +1,6 @@
-//! The connection that was dialled to a peer: it carries own data there. It never blocks.
+//! The connection that was dialled to a peer: it carries own data there.
+//!
+//! It never blocks.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -13,7 +15,9 @@ use crate::shared;
 use crate::socket::{Control, Endpoint, Socket};
 use crate::wire::{Frame, Hello, Sent, VERSION};
 
-/// The dialled connection to a peer. Sends data; reads the answer to the hello, and aborts.
+/// The dialled connection to a peer.
+///
+/// Sends data; reads the answer to the hello, and aborts.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) socket: Socket,
@@ -33,14 +37,17 @@ pub(crate) struct Outbound {
 #[derive(Debug)]
 enum Transport {
     Socket,
-    /// The peer has yet to say whether it takes the ring. Nothing is sent until then.
+    /// The peer has yet to say whether it takes the ring.
+    ///
+    /// Nothing is sent until then.
     Offered(Box<OfferOneWay>),
     Ring(Box<Producer>),
 }
 
 impl Outbound {
-    /// Begins to connect for a call, with the hello as the first thing. If there is a shared buffer, a rank of this
-    /// host is offered that and a ring.
+    /// Begins to connect for a call, with the hello as the first thing.
+    ///
+    /// If there is a shared buffer, a rank of this host is offered that and a ring.
     pub(crate) fn dial(
         member: &Member,
         peer: u32,
@@ -95,19 +102,20 @@ impl Outbound {
         self.queue.extend_from_slice(&hello.encode());
     }
 
-    /// Whether more than `most` bytes of data are still to be sent. With 0, also whether the peer has
-    /// yet to say that it was right to send them: closing a connection with an unread answer would
-    /// take data back that are still on their way.
+    /// `true` if more than `most` bytes of data are still to be sent.
+    ///
+    /// With 0, also whether the peer has yet to say that it was right to send them: closing a
+    /// connection with an unread answer would take data back that are still on their way.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }
 
-    /// Whether the peer has said that data are expected of this rank.
+    /// `true` if the peer has said that data are expected of this rank.
     pub(crate) fn is_accepted(&self) -> bool {
         self.accepted
     }
 
-    /// Whether the peer reads the shared buffer of this rank.
+    /// `true` if the peer reads the shared buffer of this rank.
     pub(crate) fn shares_buffer(&self) -> bool {
         matches!(self.transport, Transport::Ring(_))
     }
@@ -121,7 +129,7 @@ impl Outbound {
         self.queue.len() - self.sent
     }
 
-    /// Whether the socket has to have room before anything can be sent.
+    /// `true` if the socket has to have room before anything can be sent.
     pub(crate) fn waits_for_socket(&self) -> bool {
         matches!(self.transport, Transport::Socket) && self.queued() > 0
     }
@@ -152,7 +160,7 @@ impl Outbound {
         }
     }
 
-    /// Whether it is worth to go on sending through the ring; for looking again and again.
+    /// `true` if it is worth to go on sending through the ring; for looking again and again.
     pub(crate) fn can_go_on(&mut self) -> bool {
         match &mut self.transport {
             Transport::Ring(ring) => {

@@ -1,4 +1,4 @@
-//! `send`, `receive`: one message between two ranks, waited for.
+//! `send`, `receive`: one message between two ranks, with a wait for its end.
 
 use zerocopy::IntoBytes;
 
@@ -7,21 +7,25 @@ use crate::error::Result;
 use crate::group::ProcessGroup;
 
 impl ProcessGroup {
-    /// Sends values to a rank, which has to call [`receive`](Self::receive) for as many of them, of the same type,
-    /// with the same tag.
+    /// Sends values to a rank.
     ///
-    /// Returns when the values are on their way to a rank that is there; with more than 64 KiB,
-    /// when it receives them. The rules are those of [`PointToPoint`](crate::PointToPoint), which
+    /// That rank has to call [`receive`](Self::receive) for the same number of values, of the same
+    /// type, with the same tag.
+    ///
+    /// Returns when the values are on their way to a connected rank; with more than 64 KiB, when
+    /// that rank receives them. The rules are those of [`PointToPoint`](crate::PointToPoint), which
     /// does the same without waiting, and without a copy of the values. Two ranks that both send
-    /// much before they receive wait for one another: one of them had better receive first, or use
+    /// much before they receive wait for each other. Let one of them receive first, or use
     /// [`all_to_all`](Self::all_to_all).
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
     }
 
-    /// Receives values from a rank, or from any without `from`, which has to call [`send`](Self::send) for as
-    /// many of them, of the same type, with the same tag. Returns the sender.
+    /// Receives values from a rank, or from any rank without `from`; returns the sender.
+    ///
+    /// The sender has to call [`send`](Self::send) for the same number of values, of the same type,
+    /// with the same tag.
     pub fn receive<T: Element>(
         &self,
         values: &mut [T],

@@ -18,10 +18,10 @@ use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-/// A step with the group that the thread has: bring it, use it, take it back.
+/// A step with the group of the thread: put it there, use it, take it back.
 type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
-/// A process group whose operations can be asynchronous. They run one after another, in the order of the calls.
+/// A process group with asynchronous operations, run in the order of the calls.
 ///
 /// Dropping it interrupts operations that have not ended, and leaves the group.
 ///
@@ -81,7 +81,9 @@ struct QueueThread {
 }
 
 impl GroupQueue {
-    /// Makes a queue for a group. Its thread starts with the first asynchronous operation.
+    /// Makes a queue for a group.
+    ///
+    /// Its thread starts with the first asynchronous operation.
     pub fn new(group: ProcessGroup) -> Self {
         Self {
             breaker: group.breaker(),
@@ -92,12 +94,12 @@ impl GroupQueue {
         }
     }
 
-    /// Whether the queue is empty: [`group`](Self::group) returns at once.
+    /// `true` if the queue is empty: [`group`](Self::group) returns immediately.
     pub fn is_empty(&self) -> bool {
         self.idle.is_some() || *self.queued.count.lock() == 0
     }
 
-    /// Waits for up to `timeout` until the queue is empty; says whether it is.
+    /// Waits for up to `timeout` until the queue is empty; `true` if it is.
     pub fn wait_empty(&self, timeout: Duration) -> bool {
         if self.idle.is_some() {
             return true;
@@ -108,13 +110,14 @@ impl GroupQueue {
         *count == 0
     }
 
-    /// Queues an operation, or several that belong together, and returns at once. It fails with
-    /// [`CollectiveError::Broken`] if one before it broke the group.
+    /// Queues an operation, or several that belong together, and returns immediately.
+    ///
+    /// The operation fails with [`CollectiveError::Broken`] if an earlier one broke the group.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::System`] if there can be no thread; [`CollectiveError::Broken`] if an operation
-    /// in the queue panicked.
+    /// [`CollectiveError::System`] if the system starts no thread; [`CollectiveError::Broken`] if
+    /// an operation in the queue panicked.
     pub fn submit<R: Send + 'static>(
         &mut self,
         operation: impl FnOnce(&mut ProcessGroup) -> Result<R> + Send + 'static,
@@ -135,21 +138,23 @@ impl GroupQueue {
         thread.send(|held| {
             let Some(group) = held else { return };
             let outcome = operation(group);
-            // Who learns of the end may find the queue empty.
+            // First, so that a caller that waits for the end finds the queue empty.
             drop(place);
             completer.complete(outcome);
         })?;
-        // The thread may have been woken on this processor, and would wait for the whole slice of
-        // this one.
+        // The queue thread may have been woken on this processor, and would wait for the whole time
+        // slice of this thread.
         thread::yield_now();
         Ok(work)
     }
 
-    /// Queues [`ProcessGroup::all_reduce`]. The result of the work is the reduced values.
+    /// Queues [`ProcessGroup::all_reduce`].
+    ///
+    /// The result of the work is the reduced values.
     ///
     /// # Errors
     ///
-    /// As for [`submit`](Self::submit).
+    /// Those of [`submit`](Self::submit).
     pub fn all_reduce_async<T: Element>(
         &mut self,
         mut values: Vec<T>,
@@ -158,7 +163,7 @@ impl GroupQueue {
         self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
     }
 
-    /// The group, for synchronous calls on this thread. Waits until the queue is empty.
+    /// Returns the group for synchronous calls on this thread, once the queue is empty.
     ///
     /// # Errors
     ///
@@ -170,7 +175,7 @@ impl GroupQueue {
                 let (give_back, returned) = mpsc::channel();
                 thread.send(move |held| {
                     if let Some(group) = held.take() {
-                        // Without a receiver the group is dropped: it is left.
+                        // Without a receiver the group is dropped, and this rank leaves it.
                         let _ = give_back.send(group);
                     }
                 })?;
@@ -183,11 +188,11 @@ impl GroupQueue {
         Ok(self.idle.insert(group))
     }
 
-    /// Waits until the queue is empty, ends its thread and returns the group, e.g. to rebuild it.
+    /// Ends the thread after the queue is empty, and returns the group, e.g. to rebuild it.
     ///
     /// # Errors
     ///
-    /// As for [`group`](Self::group).
+    /// Those of [`group`](Self::group).
     pub fn into_group(mut self) -> Result<ProcessGroup> {
         self.group()?;
         // Before the group is taken out: dropping the queue interrupts a group that is not idle.
@@ -197,12 +202,12 @@ impl GroupQueue {
         self.idle.take().map(|group| *group).ok_or_else(panicked)
     }
 
-    /// [`ProcessGroup::point_to_point`] of the group: messages do not wait for the operations in the queue.
+    /// Returns [`ProcessGroup::point_to_point`]; messages do not wait for the queue.
     pub fn point_to_point(&self) -> PointToPoint {
         self.point_to_point.clone()
     }
 
-    /// [`ProcessGroup::breaker`] of the group: ends the operation in progress and all in the queue.
+    /// Returns [`ProcessGroup::breaker`], which also ends all operations in the queue.
     pub fn breaker(&self) -> Breaker {
         Breaker::clone(&self.breaker)
     }
@@ -231,12 +236,11 @@ impl QueueThread {
     /// Ends the thread after the orders that were sent.
     fn end(self) {
         drop(self.orders);
-        // A function that is called when an operation has ended may drop the queue, on this very
-        // thread.
+        // A function that is called at the end of an operation may drop the queue on this thread.
         if self.handle.thread().id() == thread::current().id() {
             return;
         }
-        // A panic was reported by the work that it ended.
+        // The work that a panic ended has reported it.
         let _ = self.handle.join();
     }
 

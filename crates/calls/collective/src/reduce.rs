@@ -1,4 +1,4 @@
-//! `all_reduce`, `reduce_scatter`, `reduce`: what all ranks have becomes one, element by element.
+//! `all_reduce`, `reduce_scatter`, `reduce`: element-wise combination of all ranks' values.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
 use crate::shared_reduction::Reduction;
 
-/// Up to this many bytes the number of steps counts and not the number of bytes.
+/// Maximum number of bytes at which fewer steps matter more than fewer bytes.
 const SMALL: usize = 16 * 1024;
 
 impl ProcessGroup {
-    /// Combines the values of all ranks, element by element; all get the result.
+    /// Combines the values of all ranks, element by element; all ranks get the result.
     ///
-    /// Up to 16 KiB by recursive doubling (few steps). Above that each rank combines one part: up
-    /// to 16 ranks of one host read from one another's memory, others pass the parts around a ring
-    /// (few bytes). The order of combination depends on ranks, sizes and hosts only, so that the
+    /// Up to 16 KiB use recursive doubling (few steps). Above that each rank combines one part: up
+    /// to 16 ranks of one host read from each other's memory; other ranks pass the parts around a
+    /// ring (few bytes). The order of combination depends only on ranks, sizes and hosts. So the
     /// result is the same to the last bit on all ranks and in every run. After an error the values
     /// are unspecified.
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
@@ -37,10 +37,10 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Combines the values of all ranks; each gets one part of the result, in its place in `values`.
+    /// Combines the values of all ranks; each rank gets one part of the result in `values`.
     ///
-    /// Returns which elements that are: rank `n` has the `n`-th of `world size` parts, of which the
-    /// first are one element longer where the length does not divide. The other elements are
+    /// Returns the range of that part. Rank `n` has the `n`-th of `world size` parts; the first
+    /// parts are one element longer where the length does not divide. The other elements are
     /// unspecified afterwards, and after an error all are.
     pub fn reduce_scatter<T: Element>(
         &mut self,
@@ -78,8 +78,9 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Reduces one part at each rank: on shared buffers where they are the faster way, by a schedule otherwise. Ranks
-    /// for which `takes_all` is true get all parts.
+    /// Reduces one part at each rank: on shared buffers if they are faster, or by a schedule.
+    ///
+    /// Ranks for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(
         &mut self,
         operation: Operation,
@@ -105,8 +106,9 @@ impl ProcessGroup {
     }
 }
 
-/// Refuses an operator that the elements do not have, and applies the factor of a premultiplied sum. Returns
-/// the operator that the ranks apply together.
+/// Refuses an unsupported operator, and applies the factor of a premultiplied sum.
+///
+/// Returns the operator that the ranks apply together.
 fn prepare<T: Element>(what: &str, values: &mut [T], op: ReduceOp) -> Result<ReduceOp> {
     if !T::TYPE.allows(op) {
         return Err(CollectiveError::Argument(format!(

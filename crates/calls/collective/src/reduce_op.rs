@@ -1,4 +1,4 @@
-//! The operators of reductions.
+//! Operators of reductions.
 
 use std::fmt;
 
@@ -21,29 +21,32 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ReduceOp {
-    /// Their sum. Integers wrap around.
+    /// Sum of both values. Integers wrap around.
     Sum,
-    /// The sum of all, divided by the world size. Integers are rounded towards zero.
+    /// Sum of all values, divided by the world size.
+    ///
+    /// Integers are rounded towards zero.
     Average,
-    /// Their product. Integers wrap around.
+    /// Product of both values. Integers wrap around.
     Product,
-    /// The smaller one; not-a-number if either is.
+    /// Smaller value; not-a-number if either is.
     Min,
-    /// The greater one; not-a-number if either is.
+    /// Greater value; not-a-number if either is.
     Max,
-    /// Bits that both have. Integers and `Bool` only.
+    /// Bits that both values have. Integers and `Bool` only.
     BitAnd,
-    /// Bits that either has. Integers and `Bool` only.
+    /// Bits that at least one value has. Integers and `Bool` only.
     BitOr,
-    /// Bits that one of them has. Integers and `Bool` only.
+    /// Bits that exactly one value has. Integers and `Bool` only.
     BitXor,
-    /// The sum of the products of each rank's values with this factor of that rank; ranks may pass different
-    /// factors. Other ranks see it as `Sum`. Floats only.
+    /// Sum of each rank's values times that rank's factor. Floats only.
+    ///
+    /// Ranks may pass different factors. Other ranks see the operator as `Sum`.
     PremulSum(f64),
 }
 
 impl ReduceOp {
-    /// Those that travel, in the order of their codes on the wire, which begin with 1.
+    /// Operators on the wire, in the order of their codes, from 1.
     pub(crate) const ALL: [Self; 8] = [
         Self::Sum,
         Self::Average,
@@ -55,12 +58,12 @@ impl ReduceOp {
         Self::BitXor,
     ];
 
-    /// Whether only floats have it.
+    /// `true` if only floats have this operator.
     pub fn is_for_floats(self) -> bool {
         matches!(self, Self::PremulSum(_))
     }
 
-    /// Whether it combines bits, which floats do not have.
+    /// `true` if the operator combines bits, which floats do not support.
     pub(crate) fn is_bitwise(self) -> bool {
         matches!(self, Self::BitAnd | Self::BitOr | Self::BitXor)
     }

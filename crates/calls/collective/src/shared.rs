@@ -1,5 +1,5 @@
-//! Memory that ranks of one host share: a ring for each direction between two of them, and a shared buffer of
-//! each rank that all others can read.
+//! Memory that ranks of one host share: a ring for each direction between two of them, and a shared
+//! buffer of each rank that all others can read.
 //!
 //! The rank that dials offers a ring and its shared buffer together with its hello, over the Unix
 //! socket. It holds its data back until the accept frame says whether they are taken; if they are
@@ -13,11 +13,13 @@ use rdzv_shm::{Consumer, PeerBuffer, SharedBuffer, pass};
 
 use crate::socket::Socket;
 
-/// Capacity of a ring in bytes: some messages, so that a rank can write the next one while its peer reads the
-/// last; and so little that it stays in a processor's cache.
+/// Capacity of a ring in bytes: some messages, so that a rank can write the next one while its peer
+/// reads the last; and so little that it stays in a processor's cache.
 pub(crate) const CAPACITY: usize = 256 * 1024;
 
-/// Length of a shared buffer in bytes. It is used in two halves; each stays in a processor's cache.
+/// Length of a shared buffer in bytes.
+///
+/// It is used in two halves; each stays in a processor's cache.
 pub(crate) const BUFFER: usize = 2 * HALF;
 
 /// One of the two halves.
@@ -79,8 +81,8 @@ pub(crate) fn accept(
     })
 }
 
-/// Memory is shared with processes of the same user only: another one could not harm us with it, but
-/// has no business there.
+/// Memory is shared with processes of the same user only: another one could not harm us with it,
+/// but has no business there.
 fn check(socket: &Socket) -> Result<(), String> {
     if !socket.is_local() {
         return Err("it is not on this host".to_owned());

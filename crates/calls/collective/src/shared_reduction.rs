@@ -1,4 +1,5 @@
-//! Reductions between ranks of one host: each writes its values in its shared buffer, where the others read them.
+//! Reductions between ranks of one host: each writes its values in its shared buffer, where the
+//! others read them.
 //!
 //! ```text
 //!   for each piece        rank r
@@ -27,11 +28,12 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::Parts;
 use crate::shared::HALF;
 
-/// With more ranks than this, values go around a ring: every rank has a connection to every other one.
+/// With more ranks than this, values go around a ring: every rank has a connection to every other
+/// one.
 pub(crate) const MOST_RANKS: u32 = 16;
 
-/// Number of bytes that are copied from a shared buffer before they are combined: they stay in the processor's
-/// nearest cache.
+/// Number of bytes that are copied from a shared buffer before they are combined: they stay in the
+/// processor's nearest cache.
 const CHUNK: usize = 16 * 1024;
 
 /// A buffer that is reduced in place: rank `n` finishes the `n`-th part.

@@ -35,15 +35,17 @@ pub(crate) struct Endpoint {
     pub(crate) local: Option<String>,
 }
 
-/// Identity of the host and of the network namespace of this process; `None` if `/proc` does not have it.
+/// Identity of the host and of the network namespace of this process; `None` if `/proc` does not
+/// have it.
 pub(crate) fn host_name() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/net").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.to_str()?))
 }
 
-/// The name of the Unix socket that a rank listens at. Every user of the host can read it, so it tells nothing of the
-/// group.
+/// The name of the Unix socket that a rank listens at.
+///
+/// Every user of the host can read it, so it tells nothing of the group.
 pub(crate) fn local_name(number: uuid::Uuid) -> String {
     format!("rdzv-{}", number.simple())
 }
@@ -65,7 +67,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// If there can be no socket. A connection that was refused immediately is returned with the refusal.
+    /// If there can be no socket. A connection that was refused immediately is returned with the
+    /// refusal.
     pub(crate) fn dial(place: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
         if let Some(local) = &place.local
             && let Ok(socket) = Self::dial_local(local)
@@ -99,7 +102,7 @@ impl Socket {
         Ok(Self::new(socket, true))
     }
 
-    /// Whether it is a Unix socket.
+    /// `true` if it is a Unix socket.
     pub(crate) fn is_local(&self) -> bool {
         self.local
     }
@@ -130,8 +133,10 @@ impl Socket {
         Ok(sent?.unwrap_or(0))
     }
 
-    /// Sends a control frame. A peer gets two of them at most, which any socket has room for; if it
-    /// is gone there is nobody to tell.
+    /// Sends a control frame.
+    ///
+    /// A peer gets two of them at most, which any socket has room for; if it is gone there is
+    /// nobody to tell.
     pub(crate) fn send_control(&self, frame: &Frame) {
         let _ = self.write(&[IoSlice::new(&frame.encode())]);
     }

@@ -1,4 +1,4 @@
-//! The bytes between two ranks.
+//! Bytes between two ranks.
 //!
 //! Each direction of a pair has its own connection, dialled by the sender; messages from one rank
 //! to another have two more, at a listener of their own. All numbers are little-endian, except for
@@ -20,10 +20,10 @@
 //!                                           24 elements (u64)
 //! ```
 //!
-//! The one flag of a hello says that an offer of shared memory follows: a ring, with its
-//! descriptors and that of the shared buffer of the dialler. If the accept frame takes it, data
-//! frames go through the ring, and the socket carries no more than an abort. Where the values are
-//! in the shared buffer, the payload is empty.
+//! The one flag of a hello means that an offer of shared memory follows: a ring, with its
+//! descriptors and that of the dialler's shared buffer. If the accept frame takes the offer, data
+//! frames go through the ring, and the socket has at most an abort. If the values are in the shared
+//! buffer, the payload is empty.
 //!
 //! Frames on the connections of messages, beside accept, refuse and abort:
 //!
@@ -35,8 +35,8 @@
 //!   both                  9 leave               the sender leaves the group in order
 //! ```
 //!
-//! All control frames have one fixed length, so that a peer can make nobody reserve memory. The
-//! length of a payload is known to the receiver beforehand and only compared.
+//! All control frames have one fixed length, so that a peer cannot make another one reserve memory.
+//! The receiver knows the length of a payload beforehand and only compares it.
 
 use thiserror::Error;
 
@@ -54,10 +54,10 @@ const OFFERS_MEMORY: u16 = 1;
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
 const FRAME_MAGIC: [u8; 4] = *b"RZPF";
 
-/// The random number that all ranks of a group, and only they, know.
+/// Random number that only the ranks of a group know.
 pub(crate) type GroupId = [u8; 16];
 
-/// The first bytes of the dialler.
+/// First bytes of the dialler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u16,
@@ -96,31 +96,31 @@ impl Hello {
     }
 }
 
-/// The reason for which a rank made another one give up. Reads after "rank 3 …".
+/// Reason why a rank made another rank fail. Reads after "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Cause {
-    /// It went away.
+    /// The rank ended or left the group.
     #[error("ended or left the group")]
     Lost,
-    /// It did not come in time.
+    /// The rank was late.
     #[error("did not do its part in time")]
     TimedOut,
-    /// It made another call.
+    /// The rank made another call.
     #[error("made a different call")]
     Mismatch,
-    /// It refused the rank that gave up.
+    /// The rank refused the one that failed.
     #[error("refused to talk to it")]
     Refused,
-    /// One of its own threads ended the operation.
+    /// A thread of the rank ended the operation.
     #[error("was interrupted")]
     Interrupted,
-    /// Something else.
+    /// Another reason.
     #[error("failed; see its own error")]
     Other,
 }
 
 impl Cause {
-    /// All of them, in the order of their codes on the wire, which begin with 1.
+    /// All causes, in the order of their codes on the wire, from 1.
     const ALL: [Self; 6] = [
         Self::Lost,
         Self::TimedOut,
@@ -131,7 +131,7 @@ impl Cause {
     ];
 }
 
-/// Why a rank refuses another one. Reads after "refused this rank: …".
+/// Reason why a rank refuses another rank. Reads after "refused this rank: …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// The bytes were no hello of a rank.
@@ -149,7 +149,7 @@ pub enum Refusal {
     /// Another world size.
     #[error("its group has {expected} ranks")]
     WorldSize {
-        /// The refuser's.
+        /// World size of the refusing rank.
         expected: u32,
     },
     /// The refuser is not the rank that was dialled.
@@ -158,20 +158,22 @@ pub enum Refusal {
         /// The refuser's rank.
         expected: u32,
     },
-    /// There is a connection from that rank already.
+    /// Another connection from that rank exists.
     #[error("it has a connection from a process with this rank already")]
     Duplicate,
 }
 
-/// Everything after the hello.
+/// Frames after the hello.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Frame {
-    /// The hello was right. Data are expected in the memory that was offered, or on the socket.
+    /// The hello was right.
+    ///
+    /// Data are expected in the offered memory, or on the socket.
     Accept {
-        /// Whether it is the memory.
+        /// `true` for the memory.
         memory: bool,
     },
-    /// It was not.
+    /// The hello was wrong.
     Refuse(Refusal),
     /// The sender's group is broken.
     Abort { suspect: u32, cause: Cause },
@@ -179,8 +181,9 @@ pub(crate) enum Frame {
     Data { call: Call, payload: u32 },
     /// A message from one rank to another. If it is eager, its values follow.
     Message { envelope: Envelope, eager: bool },
-    /// A receive was found for the message of this number: its room is free again, and the values of one that was
-    /// announced may come.
+    /// A receive matches the message of this number.
+    ///
+    /// Its memory is free again, and the values of an announced message may be sent.
     Matched { number: u64 },
     /// Values of an announced message follow.
     Piece { number: u64, payload: u32 },
@@ -188,16 +191,16 @@ pub(crate) enum Frame {
     Leave,
 }
 
-/// A frame that a peer sent, or the bytes that are none.
+/// A frame that a peer sent, or bytes that are no frame.
 pub(crate) type Sent = Result<Frame, [u8; FRAME]>;
 
-/// The part of a message that its receiver looks at.
+/// Description of a message for its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) tag: u32,
     pub(crate) element: ElementType,
     pub(crate) elements: u64,
-    /// The place of the message among all from this rank to the other, from 1.
+    /// Number of the message among all from this rank to the other, from 1.
     pub(crate) number: u64,
 }
 
@@ -252,7 +255,7 @@ impl Frame {
         bytes
     }
 
-    /// The bytes if they are no frame.
+    /// Reads a frame; the bytes themselves if they are no frame.
     pub(crate) fn read(bytes: [u8; FRAME]) -> Sent {
         Self::decode(&bytes).ok_or(bytes)
     }
@@ -317,7 +320,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-/// The code of an operation, its reduction, and its root.
+/// Returns the code of an operation, its reduction, and its root.
 fn operation_code(operation: Operation) -> (u8, Option<ReduceOp>, u32) {
     match operation {
         Operation::Barrier => (1, None, 0),
@@ -332,7 +335,7 @@ fn operation_code(operation: Operation) -> (u8, Option<ReduceOp>, u32) {
         Operation::AllToAllUnequal => (10, None, 0),
         Operation::Reduce { reduce, root } => (11, Some(reduce), root),
         Operation::ReduceScatter { reduce } => (12, Some(reduce), 0),
-        // Messages have frames of their own.
+        // Messages have separate frames.
         Operation::Send { .. } | Operation::Receive { .. } => (0, None, 0),
     }
 }
@@ -359,7 +362,7 @@ fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operat
     })
 }
 
-/// The place of one of these, from 1.
+/// Returns the code of a value: its position in the list, from 1.
 fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
     let place = all.iter().position(|other| *other == one);
     place.map_or(0, |place| place as u8 + 1)

@@ -1,4 +1,4 @@
-//! The handle of an operation that goes on by itself, and the other end of it, which the operation has.
+//! Handles of asynchronous operations, and the completing ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,10 @@ use crate::error::{CollectiveError, Result};
 
 type OnDone = Box<dyn FnOnce() + Send>;
 
-/// The result of an asynchronous operation: a collective one of a [`GroupQueue`](crate::GroupQueue), or a
-/// message ([`PointToPoint`](crate::PointToPoint)). Dropping it does not end the operation.
+/// Result of an asynchronous operation.
+///
+/// The operation is a collective one of a [`GroupQueue`](crate::GroupQueue), or a message
+/// ([`PointToPoint`](crate::PointToPoint)). A drop of the handle does not end the operation.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,7 +31,7 @@ type OnDone = Box<dyn FnOnce() + Send>;
 #[must_use = "the operation may fail, which only its work says"]
 pub struct Work<R>(Arc<Shared<R>>);
 
-/// The end of the work that completes it: once, with the result; without one if it is dropped.
+/// Completing end of the work: completes it once, with a result, or without at a drop.
 pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
 
 struct Shared<R> {
@@ -39,12 +41,12 @@ struct Shared<R> {
 
 struct State<R> {
     ended: bool,
-    /// Until it is taken.
+    /// Result, until it is taken.
     outcome: Option<Result<R>>,
     on_done: Vec<OnDone>,
 }
 
-/// Work, and the end of it that completes it.
+/// Makes work and its completing end.
 pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
@@ -58,12 +60,12 @@ pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
 }
 
 impl<R> Work<R> {
-    /// Waits for the operation, which has the time limit of the group.
+    /// Waits for the operation, up to the time limit of the group.
     ///
     /// # Errors
     ///
     /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take)
-    /// before.
+    /// earlier.
     pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
         while !state.ended {
@@ -73,8 +75,9 @@ impl<R> Work<R> {
         state.outcome.take().ok_or_else(taken)?
     }
 
-    /// Waits for the operation for up to `timeout`; says whether it has ended, with success or without. If not,
-    /// it goes on.
+    /// Waits for the operation for up to `timeout`.
+    ///
+    /// `true` if the operation has ended, successfully or not. Otherwise the operation continues.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let state = self.0.state.lock();
         let ended = &self.0.ended;
@@ -82,20 +85,22 @@ impl<R> Work<R> {
         state.ended
     }
 
-    /// Whether the operation has ended, with success or without.
+    /// `true` if the operation has ended, successfully or not.
     pub fn is_done(&self) -> bool {
         self.0.state.lock().ended
     }
 
-    /// The result of an operation that has ended. Nothing before its end, and nothing the second time.
+    /// Returns the result once, after the end of the operation, and `None` otherwise.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
 
-    /// Has a function called once the operation has ended, with success or without: exactly once, and without a
-    /// lock held. If it has ended, the function is called here and now; otherwise by the thread that runs the
-    /// operations of the group, so it must not wait for one of them. Several functions are called in the order
-    /// of these calls.
+    /// Registers a function to call once when the operation has ended.
+    ///
+    /// It is called after success and failure alike, without a lock held. If the operation has
+    /// ended, it is called immediately. Otherwise the thread that runs the operations of the group
+    /// calls it, so it must not wait for one of them. Several functions are called in the order of
+    /// their registration.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.ended {
@@ -140,7 +145,7 @@ impl<R> Drop for Completer<R> {
     }
 }
 
-/// The error of work that nobody is left to complete.
+/// Returns the error of work that no thread can complete any more.
 pub(crate) fn panicked() -> CollectiveError {
     CollectiveError::broken("the thread that runs its operations panicked")
 }

@@ -1,20 +1,20 @@
-//! The kinds of errors, as numbers on the wire.
+//! Kinds of errors, as numbers on the wire.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of an error. A number on the wire, never derived from a text.
+/// Kind of an error: a number on the wire, never derived from a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RpcErrorKind {
-    /// An argument cannot be right; nothing was sent.
+    /// An argument is wrong; nothing was sent.
     InvalidArgument,
     /// There is no agent in this process.
     NotInitialized,
     /// There is an agent in this process already.
     AlreadyInitialized,
-    /// Nobody in the group has this name or id.
+    /// No worker of the group has this name or id.
     UnknownWorker,
     /// Two workers have the same name.
     DuplicateName,
@@ -28,13 +28,13 @@ pub enum RpcErrorKind {
     Serialization,
     /// The callee has no such method.
     NoSuchMethod,
-    /// The time for it is over.
+    /// The operation did not end in time.
     Deadline,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// The connection closed, or the worker was declared dead. Trying again may help.
+    /// The connection closed, or the worker was declared dead. A retry may help.
     PeerLost,
-    /// More is in flight than the limits allow. Trying again later helps.
+    /// The calls in flight exceed the limits. A later retry helps.
     Overloaded,
     /// An agent is shutting down.
     Stopping,
@@ -49,7 +49,7 @@ pub enum RpcErrorKind {
 }
 
 impl RpcErrorKind {
-    /// Whether the same call may succeed if it is made again.
+    /// `true` if the same call may succeed when it is repeated.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::PeerLost | Self::Overloaded)
     }

@@ -1,7 +1,7 @@
-//! Gathers: which members have reported, and which are missing. Knows neither time nor connections.
+//! Gathers: reported and missing members, without time and connections.
 //!
-//! The leader of a gather collects one value from each member and answers all at once: with all
-//! values, or with an error that names who is missing.
+//! The leader of a gather collects one value from each member, and answers all members together.
+//! The answer has all values, or an error that names the missing members.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,32 +10,32 @@ use serde::{Deserialize, Serialize};
 use crate::error::RpcErrorKind;
 use crate::worker::WorkerName;
 
-/// The number of errors that are kept for members that report late.
+/// Number of errors kept for members that report late.
 const MAX_ERRORS: usize = 256;
 
-/// The number of lost members that are remembered.
+/// Number of lost members that are remembered.
 const MAX_LOST: usize = 1024;
 
-/// A member of a gather: a name, and which process of that name.
+/// Member of a gather: a name, and one process with that name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Participant {
-    /// Its name.
+    /// Name of the member.
     pub name: WorkerName,
-    /// The random number that tells its process from earlier ones of that name.
+    /// Random number that distinguishes its process from earlier ones of that name.
     pub incarnation: u64,
 }
 
 /// Identifies a gather.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatherKey {
-    /// All members, in the order of their names; the first one leads.
+    /// All members, in the order of their names; the first one is the leader.
     pub members: Vec<Participant>,
     /// Number of gathers of these members before this one.
     pub sequence: u64,
 }
 
 impl GatherKey {
-    /// Whether a worker of this name is a member.
+    /// `true` if a worker of this name is a member.
     pub fn has(&self, name: &WorkerName) -> bool {
         self.members.iter().any(|member| member.name == *name)
     }
@@ -44,14 +44,14 @@ impl GatherKey {
 /// The failure of a gather, with the same text for all members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatherError {
-    /// The kind of the failure.
+    /// Kind of the failure.
     pub kind: RpcErrorKind,
-    /// What happened.
+    /// Description of the failure.
     pub message: String,
 }
 
 impl GatherError {
-    /// A failure with this text.
+    /// Makes a failure with this text.
     pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -65,7 +65,7 @@ impl GatherError {
 pub struct Finished<V, W> {
     /// All values, or the failure.
     pub result: Result<BTreeMap<WorkerName, V>, GatherError>,
-    /// The replies to send.
+    /// Replies to send.
     pub waiting: Vec<W>,
 }
 
@@ -76,20 +76,22 @@ struct Gather<V, W> {
     waiting: Vec<W>,
 }
 
-/// All gathers that this worker takes part in or leads. `V` is a value, `W` a reply that waits.
+/// Gathers that this worker participates in or leads.
+///
+/// `V` is a value, `W` a pending reply.
 #[derive(Debug, Default)]
 pub struct GatherTable<V, W> {
     open: BTreeMap<GatherKey, Gather<V, W>>,
     failed: VecDeque<(GatherKey, GatherError)>,
     lost: VecDeque<Participant>,
-    /// Members that were connected and are not any more.
+    /// Members that have lost their connection.
     disconnected: BTreeSet<Participant>,
     begun: BTreeMap<Vec<Participant>, u64>,
     stopped: bool,
 }
 
 impl<V, W> GatherTable<V, W> {
-    /// The next gather of these members that this worker takes part in.
+    /// Returns the next gather of these members, this worker included.
     pub fn next(&mut self, members: Vec<Participant>) -> GatherKey {
         let begun = self.begun.entry(members.clone()).or_default();
         let sequence = *begun;
@@ -97,11 +99,11 @@ impl<V, W> GatherTable<V, W> {
         GatherKey { members, sequence }
     }
 
-    /// Takes the value of a member. Returns the gather if that ends it.
+    /// Takes the value of a member, and returns the gather if that ends it.
     ///
     /// # Errors
     ///
-    /// The report is not expected; the gather goes on without it.
+    /// The report is not expected; the gather continues without it.
     pub fn report(
         &mut self,
         key: &GatherKey,
@@ -149,7 +151,7 @@ impl<V, W> GatherTable<V, W> {
         })
     }
 
-    /// Ends a gather whose deadline has passed for one of its members.
+    /// Ends a gather whose deadline has passed at one of its members.
     pub fn expire(&mut self, key: &GatherKey, waited: &str) -> Option<Finished<V, W>> {
         let gather = self.open.get(key)?;
         let all = key.members.iter().map(|member| &member.name);
@@ -164,19 +166,19 @@ impl<V, W> GatherTable<V, W> {
         self.end(key, GatherError::new(RpcErrorKind::Deadline, text))
     }
 
-    /// The connection with a member is lost: its gathers fail, later ones too until it reconnects.
+    /// Fails the gathers of a member that lost its connection, until it reconnects.
     pub fn disconnected(&mut self, member: Participant) -> Vec<Finished<V, W>> {
         let ended = self.end_with(&member);
         self.disconnected.insert(member);
         ended
     }
 
-    /// A member has connected.
+    /// Records that a member has connected.
     pub fn connected(&mut self, member: &Participant) {
         self.disconnected.remove(member);
     }
 
-    /// A member has left the group permanently.
+    /// Fails the gathers of a member that has left the group permanently.
     pub fn left(&mut self, member: Participant) -> Vec<Finished<V, W>> {
         self.begun.retain(|members, _| !members.contains(&member));
         let ended = self.end_with(&member);
@@ -188,7 +190,7 @@ impl<V, W> GatherTable<V, W> {
         ended
     }
 
-    /// This worker stops.
+    /// Fails all gathers, because this worker stops.
     pub fn stop(&mut self) -> Vec<Finished<V, W>> {
         self.stopped = true;
         let open: Vec<GatherKey> = self.open.keys().cloned().collect();
@@ -257,7 +259,7 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!((one.sequence, other.sequence), (0, 0));
         assert_eq!(of(&mut gathers, &["w0", "w10"]).sequence, 1);
-        // One of a new process of the same name begins anew.
+        // A gather with a new process of the same name starts from the beginning.
         let mut again = one.members;
         again[1].incarnation = 2;
         assert_eq!(gathers.next(again).sequence, 0);
@@ -309,15 +311,15 @@ mod tests {
         let over = gathers.disconnected(participant("c"));
         assert_eq!(over.len(), 1);
         assert_eq!(over[0].waiting, [20]);
-        // As long as it is away there is no use in waiting.
+        // While the member is disconnected, waiting is useless.
         let next = of(&mut gathers, &["a", "b", "c"]);
         assert!(gathers.report(&next, &name("a"), 1, 10).unwrap().is_some());
-        // It comes back, and to another gather; then it leaves for good.
+        // The member reconnects and joins another gather; then it leaves permanently.
         gathers.connected(&participant("c"));
         let next = of(&mut gathers, &["a", "b", "c"]);
         assert_eq!(gathers.report(&next, &name("c"), 3, 30), Ok(None));
         assert_eq!(gathers.left(participant("c")).len(), 1);
-        // Whoever does not know yet that it has left is told.
+        // A member that does not know yet that it has left gets the error.
         assert_eq!(
             of(&mut gathers, &["a", "b", "c"]).sequence,
             0,

@@ -1,32 +1,32 @@
-//! Whether the host at the other end of a connection is still there.
+//! Detection of a lost host at the other end of a connection.
 //!
-//! What counts are the acknowledgements of the peer's system, which come whatever the peer's
+//! The acknowledgements of the peer's operating system count. They arrive whatever the peer's
 //! process does: a worker that is busy, stopped or in a debugger is not dead. A host without power,
-//! or behind a cut link, acknowledges nothing, and says nothing else either.
+//! or behind a cut link, acknowledges nothing.
 //!
-//! The system sends *probes*, if nothing else is in flight, and this counts what comes of them and
-//! of everything else that was sent. A verdict needs that something was sent, that it was
-//! unanswered at more than one look, and that nothing was heard for the whole limit.
+//! The system sends *probes* if nothing else is in flight. This module counts the answers to them
+//! and to all other data. A verdict requires three things: data was sent, it was unanswered at more
+//! than one poll, and nothing arrived during the whole limit.
 
 use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// How long nothing may be heard of a host, if nothing else is said.
+/// Default limit of the silence of a host.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The shortest limit there can be: probes are sent once in a second at the most.
+/// Minimum limit: the system sends at most one probe per second.
 pub const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// So many looks, and probes, in one limit.
+/// Number of polls, and of probes, in one limit.
 const BEATS: u32 = 5;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Times that are told in milliseconds are the same if they are no further apart.
+/// Tolerance of the comparison of times that are reported in milliseconds.
 const BLUR: Duration = Duration::from_millis(50);
 
-/// When a host that says nothing counts as dead, and how often it is asked.
+/// Silence after which a host counts as dead, and intervals of polls and probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rhythm {
     limit: Duration,
@@ -34,41 +34,41 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    /// With this limit, or the shortest there can be.
+    /// Makes the rhythm for this limit, or for the minimum limit.
     pub fn new(limit: Duration) -> Self {
         let limit = limit.max(SHORTEST_LIMIT);
-        // Whole seconds, which is what the system counts in.
+        // Whole seconds, the unit of the system.
         let beat = Duration::from_secs(limit.as_secs() / u64::from(BEATS)).max(SECOND);
         Self { limit, beat }
     }
 
-    /// How long nothing may be heard.
+    /// Returns the limit of the silence.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// The time between two looks, and between two probes; whole seconds.
+    /// Returns the time between two polls, and between two probes; whole seconds.
     pub fn beat(&self) -> Duration {
         self.beat
     }
 
-    /// How many probes may be unanswered until the limit is over.
+    /// Returns the number of unanswered probes within the limit.
     pub fn probes(&self) -> u32 {
         let beats = self.limit.as_millis().div_ceil(self.beat.as_millis());
         u32::try_from(beats).unwrap_or(u32::MAX).saturating_sub(1)
     }
 }
 
-/// What the system says of a connection.
+/// The system's report about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// For how long nothing has been heard, acknowledgements included.
+    /// Time since the last arrival, acknowledgements included.
     pub silent: Duration,
-    /// How long ago data was sent last, for the first time or again.
+    /// Time since data was sent or retransmitted last.
     pub sent: Duration,
-    /// Whether some of it has not been acknowledged.
+    /// `true` if some data has not been acknowledged.
     pub unacknowledged: bool,
-    /// How many probes have been sent since something was heard.
+    /// Number of probes since the last arrival.
     pub probes: u32,
 }
 
@@ -78,18 +78,18 @@ impl Seen {
     }
 }
 
-/// One connection.
+/// Heartbeat of one connection.
 #[derive(Debug)]
 pub struct Heartbeat {
     rhythm: Rhythm,
     looked: Mono,
     next: Mono,
-    /// Since when something is unanswered: it was sent then or, at the most a beat, later.
+    /// Time since which data is unanswered; it was sent then or at most one beat later.
     unanswered: Option<Mono>,
 }
 
 impl Heartbeat {
-    /// Of a connection that is good now.
+    /// Starts with a connection that is good now.
     pub fn new(rhythm: Rhythm, now: Mono) -> Self {
         Self {
             rhythm,
@@ -99,16 +99,16 @@ impl Heartbeat {
         }
     }
 
-    /// When to look next.
+    /// Returns the time of the next poll.
     pub fn next(&self) -> Mono {
         self.next
     }
 
-    /// Takes a look. Says for how long nothing was heard, if that means that the host is gone.
+    /// Evaluates a poll, and returns the silence if the host counts as lost.
     pub fn look(&mut self, now: Mono, seen: &Seen) -> Option<Duration> {
         let Rhythm { limit, beat } = self.rhythm;
         let before = std::mem::replace(&mut self.looked, now);
-        // Who was blind blames nobody.
+        // If this side did not poll in time, it reports no loss.
         let was_blind = now - before > 3 * beat;
         let heard_since = |at: Mono| seen.silent + BLUR < now - at;
         if was_blind || !seen.is_unanswered() || self.unanswered.is_some_and(heard_since) {
@@ -123,7 +123,7 @@ impl Heartbeat {
             self.wake_at_the_limit(now, seen.silent);
             return None;
         };
-        // A probe that is lost while they are rare, because the peer takes nothing, is no verdict.
+        // A lost probe is no verdict while probes are rare, because the peer accepts nothing.
         let is_sure = seen.unacknowledged || seen.probes >= 2;
         if is_sure && seen.silent >= limit && now - since >= limit.saturating_sub(2 * beat) {
             return Some(seen.silent);

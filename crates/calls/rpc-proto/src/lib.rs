@@ -1,18 +1,19 @@
 //! Remote calls between workers: names, frames, calls, remote references, device maps.
 //!
-//! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` carries the bytes, and
-//! asks these modules what they mean and what to do.
+//! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` transports the bytes,
+//! and asks these modules what the bytes mean and what to do.
 //!
 //! Reading order:
-//! [`worker`] (who can be called),
-//! [`frame`] (what workers send each other, as bytes),
-//! [`calls`] (calls that wait for their end, and how many may),
-//! [`heartbeat`] (whether the host at the other end is there),
-//! [`device`] (where tensors are, and which device of one worker is which of another),
-//! [`directory`] (who is in the group),
-//! [`tensor`] (what tensors are without their memory, and which of their bytes to send),
-//! [`rref`] (values that are referred to from afar),
-//! [`gather`] (values of all members for all).
+//!
+//! - [`worker`]: names and ids of workers,
+//! - [`frame`]: the bytes that workers send to each other,
+//! - [`calls`]: calls that wait for their end, and limits on their number,
+//! - [`heartbeat`]: detection of a lost host,
+//! - [`device`]: locations of tensors, and maps between the devices of two workers,
+//! - [`directory`]: members of the group,
+//! - [`tensor`]: tensors without their memory, and which of their bytes to send,
+//! - [`rref`]: references to values on other workers,
+//! - [`gather`]: values of all members for all members.
 //!
 //! The API of this crate follows the releases of `rdzv-rpc`.
 

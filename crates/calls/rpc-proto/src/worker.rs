@@ -1,14 +1,14 @@
-//! Who can be called: worker names and ids.
+//! Names and ids of workers.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A name has to be shorter than this, in characters (all of them are ASCII).
+/// Length limit of a name: it is shorter than this, in ASCII characters.
 pub const NAME_LIMIT: usize = 128;
 
-/// The number of a worker in its group: its rank.
+/// Number of a worker in its group: its rank.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -27,7 +27,7 @@ impl fmt::Display for WorkerId {
 )]
 pub struct BadName(pub String);
 
-/// The name of a worker: letters, digits, `-`, `_` and `:`; 1 to 127 of them.
+/// Name of a worker: 1 to 127 letters, digits, `-`, `_` and `:`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct WorkerName(String);
@@ -37,7 +37,7 @@ impl WorkerName {
     ///
     /// # Errors
     ///
-    /// [`BadName`] if it is empty, too long, or has another character.
+    /// [`BadName`] if the name is empty, too long, or has another character.
     pub fn new(name: impl Into<String>) -> Result<Self, BadName> {
         let name = name.into();
         let legal = |letter: u8| letter.is_ascii_alphanumeric() || b"-_:".contains(&letter);
@@ -47,7 +47,7 @@ impl WorkerName {
         Ok(Self(name))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Backends by name: each makes agents of its make, with options of its own.
+//! Backends by name: each makes its own type of agent, with its own options.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,22 +15,24 @@ use crate::device::{CpuOnly, DeviceBackend};
 use crate::options::{Keywords, RpcOptions, from_words};
 use crate::{Methods, RpcAgent, RpcError};
 
-/// The name of the backend that rdzv brings along.
+/// Name of the backend that rdzv includes.
 pub const NAME: &str = "RDZV";
 
-/// Its other name, which users of PyTorch know.
+/// Alias of that backend, which users of PyTorch know.
 pub const ALIAS: &str = "TENSORPIPE";
 
-/// What a backend makes: a worker that calls and is called.
+/// Agent of a backend: a worker that makes and serves calls.
 pub trait Agent: Any + fmt::Debug + Send + Sync {
-    /// The worker that it is.
+    /// Returns the worker of this agent.
     fn info(&self) -> WorkerInfo;
 
-    /// Ends it; gracefully means after everybody's calls are over, at most until the deadline.
+    /// Ends the agent.
+    ///
+    /// With `graceful`, it first waits for the calls of all workers, up to the deadline.
     ///
     /// # Errors
     ///
-    /// What went wrong on the way. The agent has ended all the same.
+    /// The first failure of the shutdown. The agent has ended in this case too.
     fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
 }
 
@@ -44,15 +46,15 @@ impl Agent for RpcAgent {
             return Self::shutdown(self, deadline);
         }
         self.stop();
-        // Nobody is told: its lease runs out.
+        // It does not notify the other members: its lease expires.
         drop(self.take_group());
         Ok(())
     }
 }
 
-/// What an agent is made of.
+/// Arguments of an agent.
 ///
-/// The store has to be one, and the compiler sees to it:
+/// The compiler ensures that the store is a store, not a text:
 ///
 /// ```compile_fail,E0308
 /// # use std::sync::Arc;
@@ -68,28 +70,28 @@ impl Agent for RpcAgent {
 /// ```
 #[derive(Debug, Clone)]
 pub struct InitArguments {
-    /// Where the workers of the group meet.
+    /// Store in which the group forms.
     pub store: Arc<dyn Store>,
-    /// The name of this worker.
+    /// Name of this worker.
     pub name: WorkerName,
-    /// Its id.
+    /// Id of this worker.
     pub rank: WorkerId,
-    /// How many workers there are; `None` makes a dynamic group.
+    /// Number of workers; `None` for a dynamic group.
     pub world_size: Option<u32>,
-    /// What others can call.
+    /// Methods that other workers can call.
     pub methods: Methods,
 }
 
-/// A backend: a type of options, and agents that are made with them.
+/// A backend: a type of options, and agents with these options.
 pub trait RpcBackend: Send + Sync + 'static {
-    /// The options. Words that are not known have to be refused.
+    /// Type of the options. It has to refuse unknown keywords.
     type Options: Default + DeserializeOwned;
 
-    /// Makes the agent: returns when the group is there.
+    /// Makes the agent, and returns when the group has formed.
     ///
     /// # Errors
     ///
-    /// The failure that kept the group from being formed or joined; nothing is left running then.
+    /// The failure of forming or joining the group. Nothing is left running then.
     fn init(
         &self,
         arguments: InitArguments,
@@ -97,10 +99,10 @@ pub trait RpcBackend: Send + Sync + 'static {
     ) -> Result<Arc<dyn Agent>, RpcError>;
 }
 
-/// The backend that rdzv brings along: its agents are [`RpcAgent`]s.
+/// Backend that rdzv includes: its agents are [`RpcAgent`]s.
 #[derive(Debug)]
 pub struct BuiltIn {
-    /// The devices of this host.
+    /// Devices of this host.
     pub devices: Arc<dyn DeviceBackend>,
 }
 
@@ -124,24 +126,25 @@ impl RpcBackend for BuiltIn {
     }
 }
 
-/// A backend whose type of options is not known any more: makes an agent out of words.
+/// A backend without its type of options: makes an agent from keywords.
 type Init =
     dyn Fn(InitArguments, &Keywords) -> Result<Arc<dyn Agent>, RpcError> + Send + Sync + 'static;
 
-/// Backends by name. [`BackendRegistry::of_process`] is the one that everybody shares.
+/// Backends by name. [`BackendRegistry::of_process`] is the shared one.
 #[derive(Default)]
 pub struct BackendRegistry {
     backends: RwLock<BTreeMap<String, Arc<Init>>>,
 }
 
 impl BackendRegistry {
-    /// Without any backend.
+    /// Makes an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The registry of this process. [`BuiltIn`] is in it, for a host without accelerators, as [`NAME`] and as
-    /// [`ALIAS`].
+    /// Returns the registry of this process.
+    ///
+    /// It has [`BuiltIn`], for a host without accelerators, as [`NAME`] and as [`ALIAS`].
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(|| {
             let registry = BackendRegistry::new();
@@ -155,7 +158,7 @@ impl BackendRegistry {
         &OF_PROCESS
     }
 
-    /// Whether there is a backend of exactly this name.
+    /// `true` if a backend has exactly this name.
     pub fn is_registered(&self, name: &str) -> bool {
         self.backends.read().contains_key(name)
     }
@@ -179,12 +182,14 @@ impl BackendRegistry {
         Ok(())
     }
 
-    /// Makes an agent of the backend of this name. Its options are the defaults, and those that are given as
-    /// words.
+    /// Makes an agent of the backend of this name.
+    ///
+    /// Its options are the defaults, overridden by the keywords.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a name, a word or a value that is not known; and those of the backend.
+    /// `InvalidArgument` for an unknown name or keyword and for a wrong value; otherwise those of
+    /// the backend.
     pub fn init(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What can go wrong with a call, told apart by kind.
+//! Errors of calls, by kind.
 
 use std::fmt;
 
@@ -9,34 +9,34 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The failure of the function that was called, as the callee described it.
+/// Failure of the called function, as the callee described it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Error)]
 #[error("{type_name}: {message}")]
 pub struct RemoteError {
-    /// The type of the error, e.g. `std::io::Error`.
+    /// Type of the error, e.g. `std::io::Error`.
     pub type_name: String,
-    /// Its text.
+    /// Text of the error.
     pub message: String,
-    /// The texts of what caused it, outermost first.
+    /// Texts of the error's causes, outermost first.
     pub causes: Vec<String>,
-    /// A number of the application's own; 0 if it has none.
+    /// Number that the application defines; 0 if there is none.
     pub code: i64,
-    /// Bytes of the application's own.
+    /// Bytes that the application defines.
     pub details: Vec<u8>,
 }
 
 /// The failure of a call or of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcError {
-    /// What went wrong.
+    /// Kind of the error.
     pub kind: RpcErrorKind,
-    /// The worker that it happened with, if it is about one.
+    /// Worker that the error is about, if any.
     pub worker: Option<WorkerInfo>,
-    /// The method that was called, if it is about a call.
+    /// Method that was called, if the error is about a call.
     pub method: Option<String>,
-    /// What happened and what to do, as a sentence.
+    /// Description of the error and its remedy, as a sentence.
     pub message: String,
-    /// The error of the function, for [`RpcErrorKind::Remote`].
+    /// Error of the function, for [`RpcErrorKind::Remote`].
     pub remote: Option<Box<RemoteError>>,
 }
 
@@ -47,7 +47,7 @@ impl From<GatherError> for RpcError {
 }
 
 impl RpcError {
-    /// An error of this kind with this sentence.
+    /// Makes an error of this kind with this sentence.
     pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -63,13 +63,16 @@ impl RpcError {
         Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
     }
 
-    /// Returns a function that makes an error of kind [`RpcErrorKind::Internal`] of a failure:
-    /// `what`, a colon, and the failure.
+    /// Returns a function that wraps a failure as [`RpcErrorKind::Internal`].
+    ///
+    /// The message is `what`, a colon, and the failure.
     pub(crate) fn internal<E: fmt::Display>(what: &str) -> impl Fn(E) -> Self {
         move |error| Self::new(RpcErrorKind::Internal, format!("{what}: {error}"))
     }
 
-    /// A deadline that these workers missed. `message` makes the text from their names and ranks.
+    /// Makes the error of a deadline that these workers missed.
+    ///
+    /// `message` makes the text from their names and ranks.
     pub(crate) fn late(workers: &[WorkerInfo], message: impl FnOnce(&str) -> String) -> Self {
         let names = workers.iter();
         let names = names.map(|worker| format!("{} (rank {})", worker.name, worker.id));
@@ -81,26 +84,26 @@ impl RpcError {
         }
     }
 
-    /// An error of kind [`RpcErrorKind::InvalidArgument`].
+    /// Makes an error of kind [`RpcErrorKind::InvalidArgument`].
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }
 
-    /// Says which worker it happened with.
+    /// Adds the worker that the error is about.
     #[must_use]
     pub fn with_worker(mut self, worker: WorkerInfo) -> Self {
         self.worker = Some(worker);
         self
     }
 
-    /// Says which method was called.
+    /// Adds the method that was called.
     #[must_use]
     pub fn with_method(mut self, method: impl Into<String>) -> Self {
         self.method = Some(method.into());
         self
     }
 
-    /// Whether the same call may succeed if it is made again.
+    /// `true` if the same call may succeed when it is repeated.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }

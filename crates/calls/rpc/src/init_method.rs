@@ -1,14 +1,14 @@
-//! Where the workers of a group meet: from a URL to a store.
+//! Opening of the store of a group from the URL of its init method.
 //!
-//! | URL | the store | the rank, if none is given |
+//! | URL | store | rank, if none is given |
 //! |---|---|---|
 //! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | `RANK` |
 //! | `tcp://host:port` | TCP, there | `?rank=R` |
 //! | `file:///path` | that file | `?rank=R` |
 //!
-//! Rank 0 hosts a TCP store, unless the agent that started the workers does. Nobody waits for the
-//! others here: forming the group does, and knows how to name who is missing. Handlers of other
-//! schemes can be registered with `rdzv_rendezvous::url`.
+//! Rank 0 hosts a TCP store, unless the agent that started the workers hosts it. Opening the store
+//! does not wait for the other workers. Forming the group does, and its errors name the missing
+//! workers. `rdzv_rendezvous::url` registers handlers of other schemes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use rdzv_store::Store;
 
 use crate::{RpcError, RpcErrorKind};
 
-/// A store, and the rank of this worker in the group that meets there.
+/// A store, and the rank of this worker in the group that forms there.
 #[derive(Debug, Clone)]
 pub struct OpenedStore {
-    /// The store. It has to be kept as long as the group: this process may host it.
+    /// The store, which must live as long as the group: this process may host it.
     pub store: Arc<dyn Store>,
-    /// The rank, as given or as the URL or the environment says.
+    /// Rank, as given or as specified by the URL or the environment.
     pub rank: WorkerId,
 }
 
@@ -34,9 +34,9 @@ pub struct OpenedStore {
 ///
 /// # Errors
 ///
-/// `InvalidArgument`, before any network work, for a world size of 0, a rank that is not below it,
-/// and whatever is wrong with the URL, in the words of the reference; `Store` if the store cannot
-/// be reached or hosted.
+/// `InvalidArgument`, before any network work, for a world size of 0, for a rank that is not below
+/// it, and for mistakes in the URL, with PyTorch's texts; `Store` if the store cannot be reached or
+/// hosted.
 pub fn open_store(
     url: &str,
     rank: Option<u32>,
@@ -59,7 +59,7 @@ pub fn open_store(
     })
 }
 
-/// Refuses a group without workers and a rank that it does not have.
+/// Refuses an empty group, and a rank outside of the group.
 pub(crate) fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RpcError> {
     match (rank, world_size) {
         (_, Some(0)) => Err(RpcError::invalid(
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_right_is_refused_before_a_store_is_looked_for() {
-        // Nobody is at these places; looking there would take its time.
+        // There is no host at this address; connecting to it would time out slowly.
         let tcp = "tcp://192.0.2.1:1";
         assert!(refused(tcp, Some(0), Some(0), &[]).contains("at least 1, got 0"));
         assert!(refused(tcp, Some(2), Some(2), &[]).contains("rank 2 is not below"));
@@ -147,7 +147,7 @@ mod tests {
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", &port),
                 ("RANK", rank),
-                // Of the job, whose workers need not all be in the group.
+                // The world size of the job, whose workers need not all be in the group.
                 ("WORLD_SIZE", "7"),
             ];
             open_store("env://", None, world_size, LONG, Environment::of(variables))

@@ -1,23 +1,23 @@
-//! The one agent that a process may have without passing it around.
+//! Optional agent of the process, which any code can find.
 //!
-//! [`RpcAgentBuilder::connect`] makes any number of agents; this makes one of them the agent of the process,
-//! found with [`current`] until it has shut down.
+//! [`RpcAgentBuilder::connect`] makes any number of agents. [`init_rpc`] makes one of them the
+//! agent of the process; [`current`] returns it until it has shut down.
 
 use rdzv_lock::Mutex;
 
 use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 
-/// The place of the agent of this process.
+/// State of the agent of this process.
 enum Place {
     Free,
-    /// Somebody is making an agent.
+    /// Some thread is making an agent.
     Taken,
     Of(RpcAgent),
 }
 
 static PLACE: Mutex<Place> = Mutex::new(Place::Free);
 
-/// Frees the place again if no agent comes of it, whatever the reason.
+/// Releases the reservation if no agent results from it, whatever the reason.
 struct Reservation;
 
 impl Reservation {
@@ -40,7 +40,7 @@ impl Reservation {
     }
 
     fn fill(self, agent: RpcAgent) {
-        // It was made just now, so nothing is called yet.
+        // The agent is new, so no other code can have set this.
         let _ = agent.core().on_stop.set(ended);
         *PLACE.lock() = Place::Of(agent);
     }
@@ -55,12 +55,13 @@ impl Drop for Reservation {
     }
 }
 
-/// Connects, and makes the agent that of this process.
+/// Connects, and makes the new agent the agent of the process.
 ///
 /// # Errors
 ///
-/// [`RpcErrorKind::AlreadyInitialized`] before anything else, if there is an agent or one is being made;
-/// and those of [`RpcAgentBuilder::connect`]. The process has no agent then, and may try again.
+/// [`RpcErrorKind::AlreadyInitialized`] before anything else, if there is an agent or another
+/// thread is making one; otherwise those of [`RpcAgentBuilder::connect`]. After an error of
+/// `connect` the process has no agent, and may try again.
 pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
     let agent = builder.connect()?;
@@ -68,11 +69,12 @@ pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     Ok(agent)
 }
 
-/// The agent of this process.
+/// Returns the agent of this process.
 ///
 /// # Errors
 ///
-/// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut down.
+/// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut
+/// down.
 pub fn current() -> Result<RpcAgent, RpcError> {
     match &*PLACE.lock() {
         Place::Of(agent) if !agent.core().is_stopped() => Ok(agent.clone()),
@@ -83,7 +85,7 @@ pub fn current() -> Result<RpcAgent, RpcError> {
     }
 }
 
-/// An agent has stopped: if it is that of the process, there is none any more.
+/// Clears the agent of the process if it is this one, which has stopped.
 fn ended(agent: &RpcAgent) {
     let mut place = PLACE.lock();
     let is_it = matches!(&*place, Place::Of(current) if current.is(agent));

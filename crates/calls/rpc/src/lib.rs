@@ -1,11 +1,12 @@
-//! Calls between the workers of a group, by name, with tensors.
+//! Calls of registered functions between the workers of a group, with tensors.
 //!
-//! What `torch.distributed.rpc` is for Python: named workers in static or dynamic groups call
-//! registered functions on one another, hold references to remote values, and pass tensors without
-//! copying them about. Nothing that a peer sends can name code that was not registered.
+//! This crate is for Rust what `torch.distributed.rpc` is for Python. Named workers in static or
+//! dynamic groups call registered functions on one another, hold references to remote values, and
+//! pass tensors without needless copies. Nothing that a peer sends can name code that was not
+//! registered.
 //!
-//! Functions run on a tokio runtime of the agent: async ones on one thread of it, those that block
-//! on threads of its blocking pool. An application that uses no tokio itself needs none.
+//! Functions run on a tokio runtime of the agent: async functions on one of its threads, blocking
+//! functions on threads of its blocking pool. The application itself does not need tokio.
 //!
 //! | for | begin with |
 //! |---|---|
@@ -17,7 +18,7 @@
 //! | values as messages | [`message::encode`], [`message::decode`] |
 //! | tensors of other libraries | [`dlpack`] |
 //!
-//! The types that public signatures name are all reexported here, or in the module that has the
+//! This crate reexports every type in its public signatures, here or in the module that has the
 //! signature.
 
 #[cfg(not(target_os = "linux"))]

@@ -1,4 +1,4 @@
-//! The options of an agent, in a program or as words and values.
+//! Options of an agent, set in a program or given as keywords.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,90 +16,108 @@ use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
 use crate::transport::{Token, TransportOptions};
 use crate::{ReferenceSettings, RpcError, Timeout};
 
-/// How long a call may take, if nothing else is said.
+/// Default time limit of a call.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long forming or joining a group may take, if nothing else is said.
+/// Default time limit for forming or joining a group.
 pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Workers tell one another about references and groups in messages of this size.
+/// Size limit of the messages about references and groups between workers.
 const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 
-/// The channel of PyTorch that reads the memory of another process.
+/// PyTorch's name of the channel that reads the memory of another process.
 pub(crate) const MEMORY_CHANNEL: &str = "cma";
 
-/// The channels of PyTorch that choose something here.
+/// Channels of PyTorch that have an effect here.
 const MEANT_CHANNELS: [&str; 2] = ["basic", MEMORY_CHANNEL];
 
-/// The other channels that PyTorch knows: more TCP connections, and copies between accelerators.
+/// Channels of PyTorch without effect: more TCP connections, and accelerator copies.
 const IGNORED_CHANNELS: [&str; 5] = ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
 
 /// Options by name, as a program in another language or a file gives them.
 pub type Keywords = Map<String, Value>;
 
-/// The options of an agent. [`check`](Self::check), which [`connect`](crate::RpcAgentBuilder::connect) calls
-/// first, refuses values that cannot be honoured.
+/// Options of an agent.
+///
+/// [`check`](Self::check) refuses values that cannot be honoured;
+/// [`connect`](crate::RpcAgentBuilder::connect) calls it first.
 ///
 /// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device
 /// is a number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcOptions {
-    /// Time limit of a call that does not say so itself (default 60 s), `rpc_timeout` as a word, where null
-    /// sets no limit.
+    /// Time limit of a call that sets none (default 60 s).
+    ///
+    /// The keyword is `rpc_timeout`; null sets no limit.
     #[serde(rename = "rpc_timeout", deserialize_with = "call_timeout")]
     pub timeout: Timeout,
     /// URL of the store (default `env://`).
     pub init_method: String,
-    /// Number of handlers that may block at a time (default 16). Completions need none of these
-    /// threads.
+    /// Number of handlers that may block at the same time (default 16).
+    ///
+    /// Completions need none of these threads.
     pub num_worker_threads: u32,
-    /// By the name of a callee: where devices of this worker appear there.
+    /// Device maps by the name of the callee: devices here to devices there.
     #[serde(deserialize_with = "device_maps")]
     pub device_maps: BTreeMap<String, DeviceMap>,
-    /// The accelerators that this worker wants to use; empty means those that the maps name.
+    /// Accelerators of this worker; empty for those that the device maps name.
     #[serde(deserialize_with = "devices")]
     pub devices: Vec<Device>,
-    /// The transports that may be used, the preferred one first; `None` is all. PyTorch's `ibv` is
-    /// accepted beside others, and ignored with a line in the log.
+    /// Transports that may be used, in order of preference; `None` for all.
+    ///
+    /// PyTorch's `ibv` is accepted beside other transports, and ignored with a line in the log.
     #[serde(alias = "_transports")]
     pub transports: Option<Vec<TransportName>>,
-    /// PyTorch's `_channels`; empty is all. A list without `cma` keeps workers from reading large parts
-    /// out of one another's memory. `basic` is always there: bytes go where the transport goes. The
-    /// others that PyTorch knows are accepted, and ignored with a line in the log.
+    /// PyTorch's `_channels`; empty for all.
+    ///
+    /// With a list without `cma`, workers do not read large parts from one another's memory.
+    /// `basic` is always available: it is the transport. The other channels that PyTorch knows are
+    /// accepted, and ignored with a line in the log.
     #[serde(rename = "_channels")]
     pub channels: Vec<String>,
-    /// The address of this host that the other workers can reach. `None` is the one by which it reaches the
-    /// store that it brings along, or the host of the init method; 127.0.0.1 with `env://` and without
-    /// `MASTER_ADDR`, and with a store that has no connection.
+    /// Address of this host at which the other workers can reach it.
+    ///
+    /// `None` is the local address of the connection to the store that the application supplies, or
+    /// to the host of the init method. It is 127.0.0.1 with `env://` without `MASTER_ADDR`, and
+    /// with a store that has no connection.
     pub address: Option<IpAddr>,
-    /// The token that all workers of the job prove to one another that they have; as a word a text of at least
-    /// 16 bytes. `None` is the one in the file that RDZV_JOB_TOKEN_FILE names, as agents set it for the workers
-    /// of a job with a token; else no token.
+    /// Token with which all workers of the job authenticate to one another.
+    ///
+    /// As a keyword it is a text of at least 16 bytes. `None` is the token in the file that
+    /// `RDZV_JOB_TOKEN_FILE` names, which agents set for the workers of a job with a token. Without
+    /// that variable there is no token.
     #[serde(deserialize_with = "token")]
     pub token: Option<Token>,
-    /// The files for TLS over TCP, if it is to be used.
+    /// Files for TLS over TCP; `None` for no TLS.
     pub tls: Option<TlsFiles>,
-    /// Time limit for forming or joining the group (default 300 s). It is not the timeout of calls.
+    /// Time limit for forming or joining the group (default 300 s).
+    ///
+    /// It is not the timeout of calls.
     #[serde(deserialize_with = "seconds")]
     pub init_deadline: Duration,
-    /// How long a member of a dynamic group may be silent before the others take it for dead (default
-    /// 5 s, at least 100 ms). The same on all workers.
+    /// Silence after which the others regard a member of a dynamic group as dead.
+    ///
+    /// The default is 5 s, the minimum 100 ms. It is the same on all workers.
     #[serde(deserialize_with = "seconds")]
     pub lease: Duration,
-    /// How long nothing may be heard of another host until the calls to its workers fail, and how long
-    /// connecting to one may take (default 5 s, at least 2 s). A worker that is busy or stopped is still
-    /// heard of: its system answers.
+    /// Silence of another host after which the calls to its workers fail.
+    ///
+    /// It is also the time limit for connecting to a worker. The default is 5 s, the minimum 2 s. A
+    /// worker that is busy or stopped is not silent: its operating system answers.
     #[serde(deserialize_with = "seconds")]
     pub heartbeat_limit: Duration,
-    /// The most bytes of a message, with its tensors (default 4 GiB, at least 64 KiB). The same on all
-    /// workers.
+    /// Maximum size of a message with its tensors, in bytes.
+    ///
+    /// The default is 4 GiB, the minimum 64 KiB. It is the same on all workers.
     pub message_limit: u64,
-    /// How bytes travel, beyond what the fields above say: a transport is used if it is turned on here and
-    /// there; address and heartbeat limit are those above, and so are the files for TLS, if given. No word.
+    /// Details of the transports, beyond the fields above; not a keyword.
+    ///
+    /// A transport is used if both this field and [`transports`](Self::transports) allow it. The
+    /// address, the heartbeat limit and the TLS files, if any, are those of the fields above.
     #[serde(skip)]
     pub transport: TransportOptions,
-    /// How patient remote references are with workers that cannot be reached, and the like. No word.
+    /// Settings of remote references, such as their timeouts; not a keyword.
     #[serde(skip)]
     pub references: ReferenceSettings,
 }
@@ -128,12 +146,12 @@ impl Default for RpcOptions {
 }
 
 impl RpcOptions {
-    /// Adds to the map for a callee.
+    /// Adds to the device map for a callee.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the map is not one to one, or maps a device otherwise than before; the
-    /// options stay as they are then.
+    /// `InvalidArgument` if the map is not one to one, or maps a device differently than an earlier
+    /// map. The options are unchanged in this case.
     pub fn set_device_map<S: Into<Device>, T: Into<Device>>(
         &mut self,
         to: impl Into<String>,
@@ -189,7 +207,7 @@ impl RpcOptions {
         Err(RpcError::invalid(message))
     }
 
-    /// The names of PyTorch's in these options that have no meaning here.
+    /// Returns PyTorch's names in these options that have no effect here.
     pub(crate) fn ignored(&self) -> Vec<&str> {
         let transports = self.transports.iter().flatten();
         let foreign = transports.filter(|name| is_foreign(name)).map(|_| "ibv");
@@ -212,7 +230,7 @@ fn is_channel(name: &str) -> bool {
     MEANT_CHANNELS.contains(&name) || IGNORED_CHANNELS.contains(&name)
 }
 
-/// A way for bytes from one worker to another.
+/// Means of transport for bytes between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportName {
@@ -223,40 +241,44 @@ pub enum TransportName {
     /// TCP, `uv` in PyTorch.
     #[serde(alias = "uv")]
     Tcp,
-    /// InfiniBand, in PyTorch. There is none here; what stands after it in the list is used.
+    /// InfiniBand, in PyTorch; not supported.
+    ///
+    /// The next transport in the list is used.
     Ibv,
 }
 
-/// The files by which workers prove to one another who they are, over TCP. All are PEM.
+/// Files by which workers authenticate to one another over TCP, all in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The certificate of this worker.
+    /// Certificate of this worker.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of this worker.
     pub key: PathBuf,
-    /// The certificates of those who may have signed the others'.
+    /// Certificates of the authorities that may have signed the other workers' certificates.
     pub authorities: PathBuf,
 }
 
 impl RpcOptions {
-    /// The defaults, and what the words say.
+    /// Returns the defaults, overridden by the keywords.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a word that is not known and a value that it cannot have.
+    /// `InvalidArgument` for an unknown keyword and for a value that the keyword does not allow.
     pub fn from_words(words: &Keywords) -> Result<Self, RpcError> {
         from_words(words)
     }
 }
 
-/// Reads options of any backend. Each word is read alone first, so that the error can name it.
+/// Reads the options of any backend.
+///
+/// Each keyword is read alone first, so that the error can name it.
 pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, RpcError> {
     for (word, value) in words {
         let alone = Keywords::from_iter([(word.clone(), value.clone())]);
         T::deserialize(Value::Object(alone)).map_err(|error| {
             let value = match word.as_str() {
-                // A secret is not shown, whatever is wrong with it.
+                // The error does not show a secret, whatever is wrong with it.
                 "token" => "this value".to_owned(),
                 _ => value.to_string(),
             };
@@ -267,7 +289,7 @@ pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, Rpc
         .map_err(|error| RpcError::invalid(error.to_string()))
 }
 
-/// A device as it is written: a number or a text.
+/// A device as users write it: a number or a text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DeviceWord {
@@ -304,7 +326,7 @@ fn device_maps<'de, D: Deserializer<'de>>(
     maps.map(|(to, pairs)| Ok((to, map(pairs)?))).collect()
 }
 
-/// The timeout of calls out of seconds, with PyTorch's text.
+/// Reads the timeout of calls in seconds, with PyTorch's error text.
 fn call_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Timeout, D::Error> {
     match Option::<f64>::deserialize(from)? {
         Some(timeout) if timeout < 0.0 => Err(D::Error::custom("RPC Timeout must be non-negative")),
@@ -314,7 +336,7 @@ fn call_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Timeout, D::Error>
 }
 
 fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Token>, D::Error> {
-    // Without the value in the error.
+    // The error must not contain the value.
     let text = Value::deserialize(from)?;
     match text.as_str() {
         Some(text) => Token::new(text.as_bytes())
@@ -329,7 +351,7 @@ fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     duration(f64::deserialize(from)?).map_err(D::Error::custom)
 }
 
-/// A time out of seconds; what is shorter than a microsecond, but not zero, is not made zero.
+/// Converts seconds; a positive time below a microsecond does not become zero.
 fn duration(seconds: f64) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_micros(1);
     match Duration::try_from_secs_f64(seconds) {

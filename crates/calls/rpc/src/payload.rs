@@ -1,34 +1,38 @@
-//! What a message carries.
+//! Content of messages.
 
 use bytes::Bytes;
 
 use crate::error::RpcError;
 
-/// The result of a call, before it is decoded.
+/// Result of a call, before it is decoded.
 pub(crate) type Answer = Result<Payload, RpcError>;
 
-/// The content of a request or a reply: a serialised body, and what it refers to by number.
+/// Content of a request or a reply: a serialised body and its numbered parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// The serialised value (postcard).
+    /// Serialised value (postcard).
     pub body: Bytes,
-    /// Bytes beside the body: those of tensors. They are shared, never copied together.
+    /// Bytes beside the body: those of tensors.
+    ///
+    /// They are shared, never copied into one buffer.
     pub parts: Vec<Bytes>,
 }
 
 impl Payload {
-    /// How many bytes it has in all.
+    /// Returns the total number of bytes.
     pub fn len(&self) -> usize {
         self.body.len() + self.parts.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Whether it has no bytes at all.
+    /// `true` if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Takes an answer in any case: an error if this is dropped, since the agent stops then.
+/// Receives an answer in every case.
+///
+/// If this is dropped, the answer is an error, since the agent stops then.
 pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
 
 impl<F: FnOnce(Answer)> Then<F> {

@@ -1,8 +1,9 @@
-//! Memory that one process writes and its peers read: for bytes that many of them need, or that are not
-//! read in the order in which they were written.
+//! Memory that one process writes and its peers read.
 //!
-//! Nothing in it says what is there. Who reads has to be told by other means, a ring for example,
-//! and who writes has to know when nobody reads any more.
+//! It is for bytes that many peers need, or that are not read in the order of writing.
+//!
+//! The memory does not describe its content. Readers have to learn the locations by other means,
+//! for example through a ring, and the writer has to know when all reads have ended.
 #![expect(
     unsafe_code,
     reason = "bytes that another process reads or writes can only be reached by raw pointers"
@@ -14,7 +15,7 @@ use std::ptr::copy_nonoverlapping;
 use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
-/// Memory of this process that peers can read, and never write.
+/// Memory of this process that peers can read, but never write.
 #[derive(Debug)]
 pub struct SharedBuffer {
     memory: Memory,
@@ -23,7 +24,9 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// A shared buffer of this many bytes, all zero. It takes no memory before [`SharedBuffer::reserve`].
+    /// Makes a zeroed buffer of this many bytes.
+    ///
+    /// It occupies no memory before [`SharedBuffer::reserve`].
     ///
     /// # Errors
     ///
@@ -37,8 +40,10 @@ impl SharedBuffer {
         })
     }
 
-    /// Takes the memory from the system, once: to be called before the first write, which would otherwise
-    /// end the process if there is none left.
+    /// Takes the memory from the system, once.
+    ///
+    /// Call it before the first write: otherwise that write would end the process if no memory is
+    /// left.
     ///
     /// # Errors
     ///
@@ -51,12 +56,12 @@ impl SharedBuffer {
         Ok(())
     }
 
-    /// What peers need to read it.
+    /// Returns the descriptor that peers need to read the buffer.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Writes bytes at a place.
+    /// Writes bytes at an offset.
     ///
     /// # Panics
     ///
@@ -68,27 +73,29 @@ impl SharedBuffer {
         );
         let to = within(&self.memory, offset, bytes.len());
         // SAFETY: `within` has compared the end with that of the mapping, which is writable and
-        // lives as long as `self`. Nothing has a reference into it, so the two do not overlap.
-        // Peers that read meanwhile, against the protocol, get wrong bytes and nothing else.
+        // lives as long as `self`. Nothing has a reference into the mapping, so the two do not
+        // overlap. Peers that read at the same time, against the protocol, get wrong bytes and
+        // nothing else.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 }
 
-/// The buffer of a peer.
+/// Buffer of a peer.
 #[derive(Debug)]
 pub struct PeerBuffer(Memory);
 
 impl PeerBuffer {
-    /// The buffer of this many bytes that a peer passed.
+    /// Opens the buffer of this many bytes that a peer passed.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`](crate::ShmError::Refused) if it is not sealed memory of that size.
+    /// [`ShmError::Refused`](crate::ShmError::Refused) if the descriptor is not sealed memory of
+    /// that size.
     pub fn open(descriptor: &OwnedFd, length: usize) -> Result<Self> {
         sealed::open_to_read(descriptor, length).map(Self)
     }
 
-    /// Copies the bytes at a place.
+    /// Copies the bytes at an offset.
     ///
     /// # Panics
     ///
@@ -103,7 +110,7 @@ impl PeerBuffer {
     }
 }
 
-/// Where a place in memory begins, all of which is there.
+/// Returns the address of an offset, after a check of the whole range.
 fn within(memory: &Memory, offset: usize, length: usize) -> *mut u8 {
     let end = offset.checked_add(length);
     assert!(
@@ -111,7 +118,7 @@ fn within(memory: &Memory, offset: usize, length: usize) -> *mut u8 {
         "{length} bytes at {offset} are not within the {} of the buffer",
         memory.length()
     );
-    // SAFETY: the end was just compared with that of the mapping.
+    // SAFETY: the code above has compared the end with that of the mapping.
     unsafe { memory.start().add(offset) }
 }
 

@@ -1,5 +1,5 @@
-//! A waker that works across processes: a descriptor that becomes readable when the peer signals it, and
-//! stays so until it is cleared.
+//! A waker that works across processes: a descriptor that becomes readable when the peer signals
+//! it, and stays so until it is cleared.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -20,8 +20,9 @@ impl Doorbell {
             .map_err(ShmError::system("create a doorbell (eventfd)"))
     }
 
-    /// One that a peer passed. Any other kind of descriptor is refused: writing to it could block, or be
-    /// heard by somebody.
+    /// One that a peer passed.
+    ///
+    /// Any other kind of descriptor is refused: writing to it could block, or be heard by somebody.
     pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self> {
         const WHAT: &str = "a doorbell";
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());

@@ -1,61 +1,63 @@
-//! What can go wrong with memory that is shared.
+//! Errors of shared memory.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// Why memory could not be shared, or cannot be used any longer.
+/// Reason why memory could not be shared, or can no longer be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted action.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// What a peer passed is not what was agreed, so it was not touched. Use a socket instead.
+    /// The peer passed something unexpected, which was not touched.
+    ///
+    /// Use a socket instead.
     #[error("what the peer passed as {what} is refused: {found}")]
     Refused {
-        /// What it should have been.
+        /// Expected content.
         what: &'static str,
-        /// What is wrong with it.
+        /// Description of the mistake.
         found: String,
     },
     /// The memory of another process could not be read.
     #[error("cannot read {length} bytes at {address:#x} of process {process}: {source}")]
     RemoteRead {
-        /// Its number.
+        /// Process id.
         process: u32,
-        /// Where the bytes were said to begin.
+        /// Claimed address of the bytes.
         address: u64,
-        /// How many they were said to be.
+        /// Claimed number of bytes.
         length: usize,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// A peer broke the protocol in shared memory. The connection is of no use any more.
+    /// A peer broke the protocol in shared memory. The connection is unusable.
     #[error(
         "the peer broke the ring: by its words {claimed} bytes are in a ring of {capacity}; \
          close the connection"
     )]
     Broken {
-        /// How many bytes would be in the ring.
+        /// Number of bytes that would be in the ring.
         claimed: u64,
-        /// How many there can be.
+        /// Maximum number of bytes in the ring.
         capacity: u64,
     },
 }
 
-/// The result of something that fails as sharing memory does.
+/// Result of an operation on shared memory.
 pub type Result<T, E = ShmError> = std::result::Result<T, E>;
 
 impl ShmError {
-    /// For `map_err` of a system call.
+    /// Converts the error of a system call, for `map_err`.
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::System {
             what,
@@ -81,7 +83,7 @@ impl From<ShmError> for io::Error {
     }
 }
 
-/// Tries again as long as a signal interrupts.
+/// Repeats a system call while signals interrupt it.
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

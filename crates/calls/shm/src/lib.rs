@@ -1,36 +1,37 @@
-//! Memory that processes of one host share, and how it is passed between them.
+//! Memory shared by the processes of one host, and the means to pass it on.
 //!
-//! From the inside out:
+//! The modules, from the inside out:
 //!
 //! | module | is |
 //! |---|---|
-//! | `sealed` | memory without a name that nobody can shrink under our feet, and its mappings |
+//! | `sealed` | anonymous memory that no process can shrink, and its mappings |
 //! | `doorbell` | a waker that works across processes (eventfd) |
-//! | `sleeping` | the flag by which a sleeping side asks for a wake-up, without losing one |
+//! | `sleeping` | the flag by which a sleeping side requests a wake-up, so that none is lost |
 //! | `ring` | a stream of bytes in one direction |
-//! | [`pass`] | descriptors over a Unix socket, and who the peer is |
+//! | [`pass`] | descriptors sent over a Unix socket, and the identity of the peer |
 //! | [`pair`] | two rings, offered by one process and accepted by another: a [`Link`] |
-//! | [`arena`] | memory that peers read where it is |
-//! | [`buffer`] | memory that one writes and many copy from |
-//! | [`pool`] | buffers to receive into, used again and again |
-//! | [`remote_read`] | reading memory of another process that it has not shared |
+//! | [`arena`] | memory that peers read in place |
+//! | [`buffer`] | memory that one process writes and many processes copy from |
+//! | [`pool`] | reusable receive buffers |
+//! | [`remote_read`] | reads of another process's memory that is not shared |
 //! | [`spin`] | spinning, for at most a few microseconds |
 //!
-//! What holds everywhere:
+//! Rules of the whole crate:
 //!
-//! - **A peer can write anything into shared memory at any time.** So nothing that is read from it
-//!   is trusted: positions are compared with the capacity that this side has chosen or checked,
-//!   bytes are copied out before anybody looks at them, and no reference is ever made to bytes that
-//!   the peer can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]), never
-//!   a panic and never an access outside of the memory.
-//! - **A peer can take nothing away.** Descriptors are mapped only if they are sealed against
+//! - **A peer can write anything into shared memory at any time.** So this side trusts nothing that
+//!   it reads there. It compares positions with the capacity that it has chosen or checked, copies
+//!   bytes out before it interprets them, and never makes a reference to bytes that the peer can
+//!   write. A peer that breaks the protocol is an error ([`ShmError::Broken`]), never a panic and
+//!   never an access outside of the memory.
+//! - **A peer can take nothing away.** This side maps a descriptor only if it is sealed against
 //!   shrinking, so that an access cannot end in SIGBUS.
-//! - **An idle side sleeps**, on a descriptor that fits into `poll` and `epoll` beside sockets.
-//! - A peer that *ends* is not noticed here: nothing in shared memory says so. The Unix socket over
-//!   which the descriptors came says it, by its end of file, so keep it open.
+//! - **An idle side sleeps**, on a descriptor that `poll` and `epoll` accept beside sockets.
+//! - This crate does not notice that a peer *ends*: nothing in shared memory shows it. The Unix
+//!   socket over which the descriptors came reports it as its end of file, so keep that socket
+//!   open.
 //!
-//! The only place of remote calls and process groups where code is `unsafe`; each use says which
-//! invariant makes it sound.
+//! Remote calls and process groups have `unsafe` code only in this crate. Each use states the
+//! invariant that makes it sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -8,7 +8,7 @@
 //!   taken() ─► Link                   ◄─ socket ─  "accepted", in the words of the caller
 //! ```
 //!
-//! What an acceptor refuses costs nothing: both go on over the socket.
+//! A refusal by the acceptor costs nothing: both sides continue over the socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::error::{Result, ShmError};
 use crate::ring::{Consumer, LARGEST, Producer, RingLayout, SMALLEST};
 use crate::sealed::{self, Memory, Pages};
 
-/// The capacity of a ring if nothing else is said: 256 KiB.
+/// Default capacity of a ring: 256 KiB.
 pub const CAPACITY: usize = 256 << 10;
 
-/// How many bytes go with the descriptors of an offer.
+/// Number of bytes beside the descriptors of an offer.
 pub const MESSAGE: usize = 16;
 
-/// How many descriptors make up an offer: the memory, and two doorbells for each ring.
+/// Number of descriptors of an offer: the memory, and two doorbells for each ring.
 pub const DESCRIPTORS: usize = 5;
 
 const MAGIC: [u8; 4] = *b"RZSM";
@@ -33,23 +33,24 @@ const VERSION: u16 = 1;
 /// Both directions of a connection through shared memory.
 #[derive(Debug)]
 pub struct Link {
-    /// Carries bytes to the peer.
+    /// Sender of bytes to the peer.
     pub producer: Producer,
-    /// Carries the peer's bytes here.
+    /// Receiver of bytes from the peer.
     pub consumer: Consumer,
 }
 
-/// This side's end of something, of which the peer has yet to accept the other: a link if nothing else is
-/// said.
+/// This side's end of an offer that the peer has yet to accept; by default a link.
 #[derive(Debug)]
 pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
     end: T,
     capacity: usize,
-    /// The memory, then the doorbells of each ring.
+    /// Memory, then the doorbells of each ring.
     descriptors: [OwnedFd; N],
 }
 
-/// Creates a link whose rings hold this many bytes each, rounded up to a power of two from 4 KiB to 64 MiB.
+/// Offers a link with two rings of this many bytes.
+///
+/// The capacity is rounded up to a power of two from 4 KiB to 64 MiB.
 ///
 /// # Errors
 ///
@@ -83,40 +84,40 @@ impl<T, const N: usize> Offer<T, N> {
         })
     }
 
-    /// What the peer needs to be told beside the descriptors.
+    /// Returns the bytes to send to the peer with the descriptors.
     pub fn message(&self) -> [u8; MESSAGE] {
         message(self.capacity, (N / 2) as u8)
     }
 
-    /// What has to be passed to the peer, in this order.
+    /// Returns the descriptors to pass to the peer, in this order.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; N] {
         self.descriptors.each_ref().map(AsFd::as_fd)
     }
 
-    /// This side's end, once the peer has accepted. Closes what was passed.
+    /// Returns this side's end, once the peer has accepted, and closes the descriptors.
     pub fn taken(self) -> T {
         self.end
     }
 }
 
-/// The other end of a link that a peer offers.
+/// Accepts a link that a peer offers.
 ///
 /// # Errors
 ///
-/// [`ShmError::Refused`] if it is not what an honest peer of this version passes, and
+/// [`ShmError::Refused`] if the offer is not that of a correct peer of this version, and
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link> {
     let [inward, outward] = open(message, descriptors)?;
     Ok(link(outward, inward))
 }
 
-/// How many descriptors make up an offer of one direction.
+/// Number of descriptors of an offer of one direction.
 pub const DESCRIPTORS_ONE_WAY: usize = 3;
 
-/// One direction, towards a peer that has yet to accept it.
+/// Offer of one direction, towards the peer.
 pub type OfferOneWay = Offer<Producer, DESCRIPTORS_ONE_WAY>;
 
-/// Creates one ring, towards the peer, which holds this many bytes; as for [`offer`].
+/// Offers one ring of this many bytes, towards the peer; otherwise like [`offer`].
 ///
 /// # Errors
 ///
@@ -127,7 +128,7 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay> {
     })
 }
 
-/// The other end of one direction that a peer offers.
+/// Accepts one direction that a peer offers.
 ///
 /// # Errors
 ///
@@ -193,7 +194,7 @@ fn open<const RINGS: usize>(
     Ok(laid_out(memory, capacity, doorbells))
 }
 
-/// The rings one after the other in memory.
+/// Returns consecutive rings in memory.
 fn laid_out<const RINGS: usize>(
     memory: Memory,
     capacity: usize,
@@ -274,7 +275,7 @@ mod tests {
             other[8..].copy_from_slice(&capacity.to_ne_bytes());
             assert!(refusal(&other, passed(&offer)).contains("is not one of ours"));
         }
-        // Larger than what is there.
+        // Larger than the memory.
         other[8..].copy_from_slice(&8192_u64.to_ne_bytes());
         assert!(refusal(&other, passed(&offer)).contains("instead of"));
     }

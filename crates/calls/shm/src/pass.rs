@@ -1,4 +1,4 @@
-//! Descriptors over a Unix socket, and who is at its other end.
+//! Descriptors over a Unix socket, and the identity of the peer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,11 +13,12 @@ use rustix::net::{
 
 use crate::error::uninterrupted;
 
-/// The most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub const MOST: usize = 8;
 
-/// Sends bytes, and descriptors with the first of them; says how many bytes were taken. The rest goes
-/// without descriptors. The descriptors stay open here.
+/// Sends bytes, and descriptors with the first byte; returns the number of bytes sent.
+///
+/// The caller sends the remaining bytes without descriptors. The descriptors stay open here.
 ///
 /// # Errors
 ///
@@ -49,14 +50,15 @@ pub fn send(
     })?)
 }
 
-/// Receives bytes, and the descriptors that were sent with them; 0 bytes at the end of the stream. The
-/// descriptors are closed on exec.
+/// Receives bytes and their descriptors; 0 bytes at the end of the stream.
+///
+/// The descriptors are closed on exec.
 ///
 /// # Errors
 ///
 /// Those of the socket, [`io::ErrorKind::WouldBlock`] among them, and
-/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors came: all of them are closed
-/// then.
+/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived, all of which are
+/// closed then.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -79,25 +81,27 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<Own
     Ok((received.bytes, descriptors))
 }
 
-/// The process at the other end of a Unix socket, as the kernel knows it: it cannot be made up.
+/// Process at the other end of a Unix socket, as the kernel reports it.
+///
+/// A process cannot forge these values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number as seen from here; 0 if it lives in another namespace, where it has none that means
-    /// anything to us.
+    /// Process id in this PID namespace; 0 if the process is in a namespace that is not visible
+    /// here.
     pub process: u32,
-    /// Its effective user.
+    /// Effective user id.
     pub user: u32,
-    /// Its effective group.
+    /// Effective group id.
     pub group: u32,
 }
 
-/// Who connected, or who listened, at the time.
+/// Returns the process that connected or listened, at that time.
 ///
 /// # Errors
 ///
 /// Those of the socket.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    // Not rustix: its number of a process cannot be 0, and the kernel's can.
+    // rustix does not allow process id 0, but the kernel does.
     let credentials = getsockopt(&socket, PeerCredentials)?;
     Ok(Peer {
         process: u32::try_from(credentials.pid()).unwrap_or(0),

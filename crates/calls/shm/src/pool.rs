@@ -1,13 +1,12 @@
-//! Buffers to receive into, used again and again.
+//! Reusable receive buffers.
 //!
-//! The first touch of fresh memory costs more than copying into it: the system clears every page
-//! and maps it, one at a time. So large buffers go back to the pool when the last reader has
-//! dropped them, and those that are new get all their pages in one call, large ones where the
-//! system has them.
+//! The first touch of fresh memory costs more than a copy into it: the system clears and maps every
+//! page, one at a time. So large buffers return to the pool when their last reader has dropped
+//! them. New buffers get all their pages in one call, with large pages where the system has them.
 //!
-//! Bytes of a peer may never come as they were announced: their buffer has the addresses for all of
-//! them from the beginning, but its memory [grows](PooledBuffer::grow) with what has come, unless
-//! there is a large one that is used again.
+//! A peer may never send as many bytes as it announced. The buffer for such bytes has the addresses
+//! for all of them from the beginning, but its memory [grows](PooledBuffer::grow) with the bytes
+//! that arrive, unless a large buffer is reused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -16,16 +15,16 @@ use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rdzv_lock::Mutex;
 
-/// Shorter ones come from the allocator, which keeps such memory by itself.
+/// Minimum size of a pooled buffer; the allocator itself keeps shorter ones.
 const SMALLEST: usize = 64 << 10;
 
-/// From here on large pages are asked for.
+/// Minimum size for large pages.
 const HUGE: usize = 2 << 20;
 
-/// The most bytes that a pool keeps for later. Buffers in use do not count.
+/// Maximum number of bytes that a pool keeps for later, without buffers in use.
 const KEEP: usize = 256 << 20;
 
-/// Where buffers come from. Clones are the same pool.
+/// Source of buffers. Clones are handles of the same pool.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Shared>);
 
@@ -45,25 +44,26 @@ impl Default for Shared {
     }
 }
 
-/// What waits for its next use, the one that was used last at the back.
+/// Unused memory, with the most recently used at the back.
 #[derive(Debug, Default)]
 struct Kept {
     free: VecDeque<MmapMut>,
     bytes: usize,
-    /// The number of times that everything was given back. Memory that was taken before that is not kept.
+    /// Number of clears. Memory taken before the latest clear is not kept.
     cleared: u64,
 }
 
 impl Pool {
-    /// A buffer of this length. What is in it is left over from earlier uses.
+    /// Returns a buffer of this length, with content from earlier uses.
     ///
     /// As with any allocation, the process ends if the system has no memory left.
     pub fn take(&self, length: usize) -> PooledBuffer {
         self.begin(length, length)
     }
 
-    /// A buffer that is to become `length` long, for somebody who may never send that much. It begins with
-    /// `at_first` bytes, or with all of them if they are few or memory is used again.
+    /// Returns a buffer that may grow to `length`, for a peer that may send less.
+    ///
+    /// It starts with `at_first` bytes, or with all bytes if they are few or memory is reused.
     pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
         let buffer = |memory, length, populated, cleared| PooledBuffer {
             memory,
@@ -97,13 +97,12 @@ impl Pool {
         buffer(memory, at_first, populated, cleared)
     }
 
-    /// How many bytes wait for their next use.
+    /// Returns the number of unused bytes in the pool.
     pub fn kept(&self) -> usize {
         self.0.kept.lock().bytes
     }
 
-    /// Gives everything that waits for its next use back to the system, and what is in use as soon as it
-    /// is not any more.
+    /// Gives unused memory back to the system, and memory in use after its use.
     pub fn clear(&self) {
         let mut kept = self.0.kept.lock();
         kept.cleared += 1;
@@ -115,12 +114,12 @@ impl Pool {
 }
 
 impl Shared {
-    /// New memory, of which the first bytes have their pages; nothing if the system has no more mappings.
+    /// Maps memory with pages for its first bytes; `None` if no mappings are left.
     fn map(&self, capacity: usize, populated: usize) -> Option<MmapMut> {
         let mut options = MmapOptions::new();
         let map = options.len(capacity).no_reserve_swap().map_anon().ok()?;
-        // The advice only makes it faster: without it pages come one by one. A large page would be
-        // all there with its first byte, so that the beginning of memory that grows has small ones.
+        // The advice only makes it faster: without it pages are mapped one by one. The first byte
+        // of a large page would bring the whole page, so memory that grows starts with small pages.
         let small = if populated < capacity { HUGE } else { 0 };
         if capacity > small.max(HUGE - 1) {
             let _ = map.advise_range(Advice::HugePage, small, capacity - small);
@@ -129,7 +128,7 @@ impl Shared {
         Some(map)
     }
 
-    /// How large to make a buffer, so that others can use it after it; if it will be kept at all.
+    /// Returns the capacity for a buffer, rounded for reuse if it will be kept at all.
     fn capacity(&self, length: usize) -> usize {
         let class = class(length);
         match class > self.keep {
@@ -159,14 +158,14 @@ impl Shared {
     }
 }
 
-/// Has the system give a mapping its pages from there to there.
+/// Makes the system map the pages of this range.
 fn populate(map: &MmapMut, from: usize, to: usize) {
-    // Without it pages come one by one.
+    // Without this advice, pages are mapped one by one.
     let _ = map.advise_range(Advice::PopulateWrite, from, to - from);
 }
 
 impl Kept {
-    /// The one that was used last, of this capacity or up to twice of it.
+    /// Returns the most recently used memory with up to twice this capacity.
     fn take(&mut self, capacity: usize) -> Option<MmapMut> {
         let fits = |map: &MmapMut| (capacity..=capacity * 2).contains(&map.len());
         let at = self.free.iter().rposition(fits)?;
@@ -176,21 +175,23 @@ impl Kept {
     }
 }
 
-/// The capacity of buffers for this length: a power of two, or a quarter, a half or three quarters more.
+/// Returns the capacity for a length: a power of two, or 5/4, 6/4 or 7/4 of it.
 fn class(length: usize) -> usize {
     let below = (length.max(SMALLEST) / 2 + 1).next_power_of_two();
     let quarter = (below / 4).max(SMALLEST / 4);
     length.max(SMALLEST).next_multiple_of(quarter)
 }
 
-/// A buffer of a pool. Its memory goes back when it, or the bytes that it became, are dropped.
+/// A buffer of a pool.
+///
+/// A drop of the buffer, or of the bytes made from it, gives the memory back.
 #[derive(Debug)]
 pub struct PooledBuffer {
     memory: Memory,
     length: usize,
-    /// The bytes of a mapping that have their pages.
+    /// Number of bytes of the mapping that have pages.
     populated: usize,
-    /// The number of times that the pool had been cleared when it was taken.
+    /// Number of clears of the pool when the buffer was taken.
     cleared: u64,
     pool: Arc<Shared>,
 }
@@ -202,8 +203,9 @@ enum Memory {
 }
 
 impl PooledBuffer {
-    /// Makes it this long, at most what it was begun for; what is in it stays. False if the system has no memory
-    /// for that: then it is as it was.
+    /// Grows the buffer to this length, at most the one it was begun for.
+    ///
+    /// The content stays. `false` if the system has no memory left: the buffer is unchanged then.
     #[must_use]
     pub fn grow(&mut self, length: usize) -> bool {
         match &mut self.memory {
@@ -226,10 +228,10 @@ impl PooledBuffer {
         true
     }
 
-    /// The bytes as they are now, and will stay.
+    /// Turns the buffer into bytes, which never change.
     pub fn freeze(mut self) -> Bytes {
         match &mut self.memory {
-            // Nothing is to be given back.
+            // There is nothing to give back.
             Memory::Allocated(bytes) => std::mem::take(bytes).into(),
             Memory::Mapped(map) => {
                 let start = map.as_ptr().addr();
@@ -240,11 +242,11 @@ impl PooledBuffer {
         }
     }
 
-    /// The buffer that these bytes were frozen from, if nobody else has them.
+    /// Returns the buffer of these bytes, if this is their only clone.
     ///
     /// # Errors
     ///
-    /// The bytes, if somebody has, or they are others.
+    /// The bytes, if there are other clones, or if they are not from a buffer.
     pub fn thaw(bytes: Bytes) -> Result<Self, Bytes> {
         let found = FROZEN.lock().get(&bytes.as_ptr().addr()).cloned();
         let Some(frozen) = found.and_then(|weak| weak.upgrade()) else {
@@ -253,13 +255,13 @@ impl PooledBuffer {
         if frozen.as_ref().as_ref().len() != bytes.len() {
             return Err(bytes);
         }
-        // With its last clone goes what they keep of the buffer.
+        // The last clone releases the bytes' share of the buffer.
         drop(bytes);
         Arc::try_unwrap(frozen).map_err(|frozen| Bytes::from_owner(Frozen(frozen)))
     }
 }
 
-/// The share of a buffer that bytes keep.
+/// Share of the bytes in a buffer.
 struct Frozen(Arc<PooledBuffer>);
 
 impl AsRef<[u8]> for Frozen {
@@ -268,7 +270,7 @@ impl AsRef<[u8]> for Frozen {
     }
 }
 
-/// The buffers that are bytes, by the address of the first one.
+/// Frozen buffers, by the address of the first byte.
 static FROZEN: Mutex<BTreeMap<usize, Weak<PooledBuffer>>> = Mutex::new(BTreeMap::new());
 
 impl AsRef<[u8]> for PooledBuffer {
@@ -293,11 +295,11 @@ impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
         if let Memory::Mapped(map) = &memory {
-            // Before somebody else has the memory.
+            // Before another buffer gets the memory.
             let was = FROZEN.lock().remove(&map.as_ptr().addr());
             drop(was);
         }
-        // One that did not become as long as it was to be is of no use to the next.
+        // A buffer that did not reach its full length is useless to the next user.
         if let Memory::Mapped(map) = memory
             && self.populated == map.len()
         {
@@ -407,7 +409,7 @@ mod tests {
         }
         drop(buffer);
         assert_eq!(pool.kept(), 40 * MEBI);
-        // Memory that is there anyway is used as a whole.
+        // Existing memory is used as a whole.
         assert_eq!(pool.begin(40 * MEBI, MEBI).as_ref().len(), 40 * MEBI);
         assert_eq!(pool.begin(1000, 10).as_ref(), [0; 1000]);
     }

@@ -1,12 +1,12 @@
-//! Reading the memory of another process: one copy instead of two, where it is allowed.
+//! Reads of another process's memory: one copy instead of two, where allowed.
 //!
-//! Whether it is depends on the user, on namespaces and on the security modules of the system, so
-//! it is tried: a process shows a peer a [`Witness`], and the peer reads it. Who reads takes the
-//! number of the process from the socket ([`pass::peer`](crate::pass::peer)), never from a message,
-//! so that a peer can show nothing but its own memory.
+//! Permission depends on the user, on namespaces and on the security modules of the system, so it
+//! is tested. A process shows a peer a [`Witness`], and the peer reads it. The reader takes the
+//! process id from the socket ([`pass::peer`](crate::pass::peer)), never from a message, so that a
+//! peer can show only its own memory.
 //!
-//! A process that has ended may have left its number to another one: look after a read whether the
-//! socket is still open, before the bytes are used.
+//! The system may reuse the id of a process that has ended: check after a read, before the bytes
+//! are used, that the socket is still open.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
@@ -21,23 +21,24 @@ use rustix::process::{PTracer, geteuid, set_ptracer};
 use crate::error::{Result, ShmError};
 use crate::pass::Peer;
 
-/// The most that the system copies in one call.
+/// Maximum number of bytes that the system copies in one call.
 const MOST: usize = 0x7fff_f000;
 
-/// A thread is worth starting for this much.
+/// Minimum number of bytes for each thread.
 const EACH_THREAD: usize = 4 << 20;
 
-/// The most threads that share a read, unless the caller says another number.
+/// Maximum number of threads of a read, unless the caller specifies another.
 const MOST_THREADS: usize = 4;
 
 const PAGE: usize = 4096;
 
-/// Reads as many bytes of the process as there is space for. Large reads are shared between up to four
-/// threads, this one among them.
+/// Reads bytes of the process until `into` is full.
+///
+/// Up to four threads share a large read, this thread included.
 ///
 /// # Errors
 ///
-/// [`ShmError::RemoteRead`] if it is not allowed, or the process does not have all of these bytes.
+/// [`ShmError::RemoteRead`] if the system refuses, or the process does not have all of these bytes.
 pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let threads = if into.len() < 2 * EACH_THREAD {
         1
@@ -47,7 +48,7 @@ pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     read_by(threads, process, address, into)
 }
 
-/// Reads with at most this many threads, this one among them.
+/// Reads with at most this many threads, this thread included.
 ///
 /// # Errors
 ///
@@ -101,24 +102,26 @@ fn read_share(process: i32, mut from: usize, mut into: &mut [u8]) -> Result<(), 
     Ok(())
 }
 
-/// How many bytes a peer is shown.
+/// Number of bytes that a process shows to a peer.
 pub const NONCE: usize = 16;
 
-/// Random bytes in this process that a peer tries to read. They have to stay until it has.
+/// Random bytes in this process for a peer to read.
+///
+/// Keep them until the peer has read them.
 #[derive(Debug)]
 pub struct Witness(Box<[u8; NONCE]>);
 
-/// What the peer is told of a witness.
+/// Description of a witness for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Where it is.
+    /// Address of the witness.
     pub address: u64,
-    /// What is there.
+    /// Content of the witness.
     pub nonce: [u8; NONCE],
 }
 
 impl Witness {
-    /// A new one.
+    /// Makes a new witness.
     ///
     /// # Errors
     ///
@@ -131,7 +134,7 @@ impl Witness {
         Ok(Self(nonce))
     }
 
-    /// What to tell the peer.
+    /// Returns the description to send to the peer.
     pub fn claim(&self) -> Claim {
         Claim {
             address: self.0.as_ptr() as u64,
@@ -140,47 +143,48 @@ impl Witness {
     }
 }
 
-/// Why the memory of a peer cannot be read. Use rings instead.
+/// Reason why the memory of a peer cannot be read. Use rings instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denied {
     /// The peer runs as another user.
     #[error("the peer runs as user {theirs}, this process as user {ours}")]
     OtherUser {
-        /// The effective user of the peer.
+        /// Effective user of the peer.
         theirs: u32,
-        /// Our own.
+        /// Effective user of this process.
         ours: u32,
     },
-    /// The peer has no number here.
+    /// The peer has no process id in this namespace.
     #[error("the peer is in a process namespace that is not visible from here")]
     OtherNamespace,
-    /// Yama does not let processes read one another.
+    /// Yama forbids processes to read one another.
     #[error(
         "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); \
          with 1 the peer has to permit it, with 0 it is permitted"
     )]
     Yama {
-        /// What is in that file.
+        /// Content of that file.
         scope: u32,
     },
-    /// The number does not belong to the process that was shown: what was read is something else.
+    /// The process with this id is not the peer: the bytes read are not the witness.
     #[error("process {process} does not have what the peer has shown")]
     WrongProcess {
-        /// Its number.
+        /// Process id.
         process: u32,
     },
-    /// The system refuses for a reason of its own: a process that is not dumpable, a filter of calls, a
-    /// security module.
+    /// The system refuses for another reason.
+    ///
+    /// Examples are a process that is not dumpable, a system call filter, and a security module.
     #[error("the system refuses: {0}")]
     System(#[source] io::Error),
 }
 
-/// Whether the memory of this peer can be read: tries it with what the peer has shown.
+/// Tests with the peer's witness that the memory of the peer can be read.
 ///
 /// # Errors
 ///
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     let process = peer.process;
     if process == 0 {
@@ -209,19 +213,21 @@ pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     })
 }
 
-/// What Yama allows; nothing if there is no Yama.
+/// Returns the ptrace scope of Yama; `None` without Yama.
 fn yama() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
     text.trim().parse().ok()
 }
 
-/// Permits this process of the same user to read this one, where Yama would not; those that were permitted
-/// before still may. Yama knows one permission per process, so if there are several readers it is for their
-/// nearest common ancestor and all that it has started; never for everybody.
+/// Permits this process of the same user to read this one, where Yama would not.
+///
+/// Earlier readers keep their permission. Yama has one permission per process. With several readers
+/// it is for their nearest common ancestor and all of its descendants, and never for all processes.
 ///
 /// # Errors
 ///
-/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the readers have nothing in common.
+/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the readers have no common
+/// ancestor.
 /// [`Denied::System`] if the call fails.
 pub fn permit(reader: u32) -> Result<(), Denied> {
     static READERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
@@ -229,7 +235,7 @@ pub fn permit(reader: u32) -> Result<(), Denied> {
         None | Some(0) => Ok(()),
         Some(1) => {
             let mut readers = READERS.lock();
-            // Who has ended has no ancestors any more.
+            // A process that has ended has no ancestors any more.
             readers.retain(|known| *known != reader && parent(*known).is_some());
             readers.push(reader);
             let lines: Vec<_> = readers.iter().map(|reader| ancestors(*reader)).collect();
@@ -243,7 +249,7 @@ pub fn permit(reader: u32) -> Result<(), Denied> {
     }
 }
 
-/// The process, its parent, and so on, as far as that can be seen; the first process is not in it.
+/// Returns the process and its visible ancestors, without the first process.
 fn ancestors(process: u32) -> Vec<u32> {
     let mut line = Vec::new();
     let mut process = Some(process);
@@ -256,7 +262,7 @@ fn ancestors(process: u32) -> Vec<u32> {
 
 fn parent(process: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in brackets, may itself contain anything.
+    // The name is in brackets and may contain any characters.
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }

@@ -59,7 +59,9 @@ impl RingLayout {
         BYTES + capacity
     }
 
-    /// The ring of this capacity that begins there. All of it must be in the memory.
+    /// The ring of this capacity that begins there.
+    ///
+    /// All of it must be in the memory.
     pub(crate) fn new(memory: Arc<Memory>, offset: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(&capacity));
         assert!(offset.is_multiple_of(BYTES));
@@ -89,8 +91,9 @@ impl RingLayout {
         unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
     }
 
-    /// The piece of the ring that holds byte `position` of the stream and what follows it, of at most
-    /// `length` bytes. Its end is never behind the end of the ring, whatever the arguments are.
+    /// The piece of the ring that holds byte `position` of the stream and what follows it, of at
+    /// most `length` bytes. Its end is never behind the end of the ring, whatever the arguments
+    /// are.
     fn piece(&self, position: u64, length: usize) -> (*mut u8, usize) {
         let at = (position & (self.capacity as u64 - 1)) as usize;
         (self.at(BYTES + at), length.min(self.capacity - at))
@@ -136,9 +139,9 @@ impl Producer {
         }
     }
 
-    /// Writes as much of the parts, one after the other, as there is space for, and says how much that
-    /// was: 0 if the ring is full. Wakes the consumer up if it sleeps. Never waits,
-    /// and ends a sleep that was announced, as [`Producer::awake`] does.
+    /// Writes as much of the parts, one after the other, as there is space for, and says how much
+    /// that was: 0 if the ring is full. Wakes the consumer up if it sleeps. Never waits, and ends a
+    /// sleep that was announced, as [`Producer::awake`] does.
     ///
     /// # Errors
     ///
@@ -180,8 +183,9 @@ impl Producer {
         Ok(self.layout.capacity - used)
     }
 
-    /// Says that this side is going to sleep until there is space in at least half of the ring. False: it
-    /// need not sleep, or must not, since the peer broke the ring and the next write says so.
+    /// Says that this side is going to sleep until there is space in at least half of the ring.
+    /// False: it need not sleep, or must not, since the peer broke the ring and the next write says
+    /// so.
     ///
     /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`]
     /// then.
@@ -199,15 +203,17 @@ impl Producer {
         sleeps
     }
 
-    /// Says that this side is awake, and makes its doorbell quiet. For whoever was told to sleep,
-    /// whether the doorbell has rung or something else came first.
+    /// Says that this side is awake, and makes its doorbell quiet.
+    ///
+    /// For whoever was told to sleep, whether the doorbell has rung or something else came first.
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(PRODUCER_SLEEPS));
         self.space.clear();
     }
 
-    /// Who writes does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
+    /// Who writes does not sleep, said or not: the peer need not ring, and if it has, nobody need
+    /// hear it.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
@@ -267,8 +273,9 @@ pub struct Consumer {
     space: Doorbell,
     /// It has said that it sleeps.
     announced: bool,
-    /// Whether the doorbell may have rung since it was last made quiet. That can wait until the next sleep:
-    /// what rang it is here, and comes first.
+    /// `true` if the doorbell may have rung since it was last made quiet.
+    ///
+    /// That can wait until the next sleep: what rang it is here, and comes first.
     rung: bool,
 }
 
@@ -285,9 +292,9 @@ impl Consumer {
         }
     }
 
-    /// Reads as much as there is and fits, and says how much that was: 0 if the ring is empty. Wakes the
-    /// producer up if it sleeps and half of the ring is free. Never waits, and ends a sleep that was
-    /// announced, as [`Consumer::awake`] does.
+    /// Reads as much as there is and fits, and says how much that was: 0 if the ring is empty.
+    /// Wakes the producer up if it sleeps and half of the ring is free. Never waits, and ends a
+    /// sleep that was announced, as [`Consumer::awake`] does.
     ///
     /// # Errors
     ///
@@ -324,8 +331,9 @@ impl Consumer {
         Ok(used)
     }
 
-    /// Says that this side is going to sleep until there is something to read. False: there is already,
-    /// or the peer broke the ring and the next read says so.
+    /// Says that this side is going to sleep until there is something to read.
+    ///
+    /// False: there is already, or the peer broke the ring and the next read says so.
     ///
     /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`]
     /// then.
@@ -344,15 +352,17 @@ impl Consumer {
         sleeps
     }
 
-    /// Says that this side is awake, after a sleep that was announced, whether the doorbell has rung or something
-    /// else came first. The doorbell stays readable until the next [`Consumer::prepare_to_sleep`].
+    /// Says that this side is awake, after a sleep that was announced, whether the doorbell has
+    /// rung or something else came first. The doorbell stays readable until the next
+    /// [`Consumer::prepare_to_sleep`].
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(CONSUMER_SLEEPS));
         self.rung = true;
     }
 
-    /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need hear it.
+    /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need
+    /// hear it.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;

@@ -18,14 +18,18 @@ const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// A mapping that other processes share. It stays when the descriptor is closed.
+/// A mapping that other processes share.
+///
+/// It stays when the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapRaw,
 }
 
 impl Memory {
-    /// Where it begins. The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
+    /// Where it begins.
+    ///
+    /// The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
     pub(crate) fn start(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
@@ -45,7 +49,8 @@ pub(crate) enum Pages {
     OnDemandWrittenHere,
 }
 
-/// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to peers.
+/// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to
+/// peers.
 pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd, Memory)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(ShmError::system("create a file in memory"))?;

@@ -44,21 +44,25 @@ impl Flag for AtomicU32 {
     }
 }
 
-/// Says that this side sleeps, and asks then whether there is nothing to do. True: the signals will ring.
-/// False: [`rise`] again.
+/// Says that this side sleeps, and asks then whether there is nothing to do.
+///
+/// True: the signals will ring. False: [`rise`] again.
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
     F::fence();
     nothing_to_do()
 }
 
-/// Says that this side is awake again. True: the other one has signalled, or is about to.
+/// Says that this side is awake again.
+///
+/// True: the other one has signalled, or is about to.
 pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }
 
-/// Whether the other side has to be woken up, after something was published. True at most once for
-/// each time that it went to sleep.
+/// `true` if the other side has to be woken up, after something was published.
+///
+/// True at most once for each time that it went to sleep.
 pub(crate) fn must_wake<F: Flag>(flag: &F) -> bool {
     F::fence();
     flag.load_relaxed() != AWAKE && flag.exchange(AWAKE) != AWAKE

@@ -1,8 +1,9 @@
-//! Waiting awake, for at most a few microseconds.
+//! Busy waiting, for at most a few microseconds.
 //!
-//! To be woken up costs tens of microseconds on a virtual machine; an answer that is on its way
-//! often takes one. So who waits for an *answer* polls for a moment before it sleeps. Who waits for
-//! whatever may come sleeps at once: nothing is ever watched for when nobody has been asked.
+//! A wake-up costs tens of microseconds on a virtual machine; an answer that is on its way often
+//! takes one. So a thread that waits for an *answer* polls for a moment before it sleeps. A thread
+//! that waits for unsolicited messages sleeps immediately, so a process without pending requests
+//! never spins.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -10,18 +11,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{available_parallelism, yield_now};
 use std::time::{Duration, Instant};
 
-/// A thread that spins keeps its processor for this long; after that it offers it to others between two polls.
-/// Two threads that spin for one another on one processor take this long for each step, so it is short; it is
-/// longer than what an answer takes that comes from another processor.
+/// Time for which a spinning thread keeps its processor.
+///
+/// After that it offers the processor to other threads between two polls. Two threads that spin for
+/// each other on one processor take this long for each step, so it is short. It is longer than the
+/// time of an answer from another processor.
 const KEEP: Duration = Duration::from_micros(4);
 
-/// A turn of others on a processor takes longer than this; to offer it when nobody wants it takes less.
+/// Minimum time of another thread's turn; an offer without takers takes less.
 const TURN: Duration = Duration::from_micros(2);
 
-/// Number of polls between two looks at the clock.
+/// Number of polls between two reads of the clock.
 const POLLS: u32 = 32;
 
-/// When a thread that spins offers its processor to others.
+/// Time at which a spinning thread offers its processor to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offers {
     /// After [`KEEP`].
@@ -30,44 +33,46 @@ enum Offers {
     Never,
 }
 
-/// The spin budget of threads that wait again and again for the same peer, shared by them.
+/// Spin budget that threads share which repeatedly wait for the same peer.
 ///
-/// Every wait is counted, also one that was slept through: a wait of 40 us that ended by a wake-up
-/// shows that spinning would have paid. So two sides that have both begun to sleep, because of a
-/// moment without a processor, find back to spinning within a few waits. The budget has to be
-/// longer than two wake-ups for that, since each side's wait then has both in it.
+/// Every wait counts, also a wait in sleep: a wait of 40 us that ended by a wake-up shows that
+/// spinning would have paid. So two sides that both sleep, after a moment without a processor,
+/// return to spinning within a few waits. For that, the budget has to be longer than two wake-ups,
+/// since each side's wait then includes both.
 ///
 /// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the
 /// first poll on: the peer that this thread waits for runs on it, and neither sleeps. Sleeping
 /// would cost more than its wake-up: on a virtual machine each makes the processor leave the guest,
 /// which comes back to cold caches and predictors.
 ///
-/// A thread beside another one of its process that computes does neither
-/// ([`holding`](Self::holding)): the system would let that one go on for milliseconds, whatever the
-/// peers have sent meanwhile.
+/// A thread beside a computing thread of its process does neither ([`holding`](Self::holding)): the
+/// system would let the computing thread run for milliseconds, even if the peers have sent data.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
     offers: Offers,
-    /// Whether others had run on the processor when the last wait ended.
+    /// `true` if other threads had run on the processor when the last wait ended.
     shared: AtomicBool,
-    /// Moving average of the waits in nanoseconds; each counts at most twice the budget.
+    /// Moving average of the waits in nanoseconds; each counts as at most twice the budget.
     average: AtomicU64,
 }
 
 impl SpinBudget {
-    /// Spins for at most this long, if waits are expected to end within it; with zero, or on one processor,
-    /// never.
+    /// Spins for at most this long, if waits are expected to end within it.
+    ///
+    /// With zero, or on one processor, it never spins.
     pub fn new(longest: Duration) -> Self {
         Self::with(unless_alone(longest), Offers::Late)
     }
 
-    /// As [`new`](Self::new), for threads that share processors with those whom they wait for.
+    /// Does the same as [`new`](Self::new), for threads that share processors with their peers.
     pub fn crowded(longest: Duration) -> Self {
         Self::with(longest, Offers::Always)
     }
 
-    /// As [`new`](Self::new), for threads that keep their processor from others of their own process meanwhile.
+    /// Does the same as [`new`](Self::new), for threads that keep their processor.
+    ///
+    /// Other threads of their own process do not get the processor during the wait.
     pub fn holding(longest: Duration) -> Self {
         Self::with(unless_alone(longest), Offers::Never)
     }
@@ -81,7 +86,9 @@ impl SpinBudget {
         }
     }
 
-    /// Begins a wait. Its end is to be counted ([`learn`](Self::learn)), also if it ended asleep.
+    /// Begins a wait.
+    ///
+    /// Count its end with [`learn`](Self::learn), also after a sleep.
     pub fn begin(&self) -> SpinWait {
         SpinWait {
             begun: Instant::now(),
@@ -90,7 +97,7 @@ impl SpinBudget {
         }
     }
 
-    /// Begins a wait of a thread that polls by itself, at this time.
+    /// Begins a wait at this time, for a thread that does its own polls.
     pub fn poll_from(&self, begun: Instant) -> Polls<'_> {
         let is_shared = self.shared.load(Ordering::Relaxed);
         Polls {
@@ -101,7 +108,7 @@ impl SpinBudget {
         }
     }
 
-    /// How long the next wait is to spin; zero if it had better sleep at once.
+    /// Returns how long the next wait should spin; zero to sleep immediately.
     pub fn next(&self) -> Duration {
         let average = Duration::from_nanos(self.average.load(Ordering::Relaxed));
         if average > self.longest {
@@ -111,9 +118,9 @@ impl SpinBudget {
         }
     }
 
-    /// Counts a wait that took so long, awake or asleep.
+    /// Counts a wait of this duration, awake or asleep.
     pub fn learn(&self, took: Duration) {
-        // Two threads that write at once lose one wait, which does no harm.
+        // Two threads that write at the same time lose one wait, which does no harm.
         let average = self.average.load(Ordering::Relaxed);
         let took = took.min(self.longest * 2).as_nanos();
         let took = u64::try_from(took).unwrap_or(u64::MAX);
@@ -122,8 +129,7 @@ impl SpinBudget {
     }
 }
 
-/// The polls of one wait of a thread that has other things to look at between them, and looks at the clock
-/// itself.
+/// Polls of one wait, for a thread that does other work and reads the clock itself.
 ///
 /// If the wait before ended after others had run on this processor, the peer is probably one of
 /// them: the processor is offered from the first poll on. Otherwise it is kept for a few
@@ -137,8 +143,9 @@ pub struct Polls<'a> {
 }
 
 impl Polls<'_> {
-    /// Whether another poll is due at this time, before which others may have had the processor. False: it is
-    /// time to sleep.
+    /// `true` if another poll is due at this time; `false` if it is time to sleep.
+    ///
+    /// Other threads may get the processor before the poll.
     pub fn go_on(&mut self, now: Instant) -> bool {
         let spun = now.saturating_duration_since(self.begun);
         if spun >= self.of.next() {
@@ -154,7 +161,9 @@ impl Polls<'_> {
         true
     }
 
-    /// Counts the wait, which ended at this time. Returns whether others have run on the processor meanwhile.
+    /// Counts the wait, which ended at this time.
+    ///
+    /// `true` if other threads have run on the processor during the wait.
     pub fn end(self, now: Instant) -> bool {
         self.of.learn(now.saturating_duration_since(self.begun));
         self.of.shared.store(self.others_ran, Ordering::Relaxed);
@@ -171,7 +180,9 @@ pub struct SpinWait {
 }
 
 impl SpinWait {
-    /// Polls until it is ready (true), or until the budget of this wait is used up and it is time to sleep (false).
+    /// Polls until `ready` is true, or until the budget of this wait is used up.
+    ///
+    /// `true` if it is ready; `false` if it is time to sleep.
     pub fn spin(&self, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             if ready() {
@@ -199,13 +210,15 @@ impl SpinWait {
         }
     }
 
-    /// Time since it began.
+    /// Returns the time since the wait began.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 }
 
-/// This long, or zero with one processor: there the peer cannot go on while we look.
+/// Returns this duration, or zero with one processor.
+///
+/// There the peer cannot run while this thread polls.
 fn unless_alone(longest: Duration) -> Duration {
     static ALONE: OnceLock<bool> = OnceLock::new();
     let count = || available_parallelism().is_ok_and(|processors| processors.get() == 1);

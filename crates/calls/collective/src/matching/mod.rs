@@ -1,4 +1,5 @@
-//! Which message goes to which receive: the part of one rank, for its messages to and from all others. Pure.
+//! Which message goes to which receive: the part of one rank, for its messages to and from all
+//! others. Pure.
 //!
 //! - A receive that is posted takes the first message that has come with its tag from its sender
 //!   (from any rank, if it has none); a message that comes goes to the first receive that was
@@ -196,7 +197,8 @@ impl Matching {
         Ok((incoming.operation, incoming.received))
     }
 
-    /// Whether messages to a rank went that it has not matched yet: an answer of it is on its way some time.
+    /// `true` if messages to a rank went that it has not matched yet: an answer of it is on its way
+    /// some time.
     pub(crate) fn awaits_answer(&self, peer: u32) -> bool {
         let peer = self.peers.get(&peer);
         peer.is_some_and(|peer| !peer.unmatched.is_empty())

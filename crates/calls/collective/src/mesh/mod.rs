@@ -28,16 +28,16 @@ use crate::shared;
 use crate::socket::{Endpoint, Setup};
 use crate::wire::{Cause, Frame};
 
-/// The most bytes of one message between hosts: small enough to stay in a processor's cache between the
-/// copy and the socket, long enough that system calls do not count.
+/// The most bytes of one message between hosts: small enough to stay in a processor's cache between
+/// the copy and the socket, long enough that system calls do not count.
 pub(crate) const MESSAGE: usize = 256 * 1024;
 
-/// The same if all ranks are on one host: no system call goes with a message in shared memory, and what
-/// the ranks write and read stays in their nearest caches.
+/// The same if all ranks are on one host: no system call goes with a message in shared memory, and
+/// what the ranks write and read stays in their nearest caches.
 pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 
-/// The most time that a rank waits awake for another one: about what a peer takes that is in the call but has yet to run
-/// on the processor of this rank.
+/// The most time that a rank waits awake for another one: about what a peer takes that is in the
+/// call but has yet to run on the processor of this rank.
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// All connections of one rank.
@@ -52,16 +52,17 @@ pub(crate) struct Mesh {
     last_calls: BTreeMap<u32, Call>,
     /// The shared buffer of this rank; without one, no memory is shared.
     buffer: Option<SharedBuffer>,
-    /// Whether [`Mesh::connect_all`] has done its work.
+    /// `true` if [`Mesh::connect_all`] has done its work.
     all_connected: bool,
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
-    /// The most bytes of one message. The same for all ranks: if the host of one is that of all others,
-    /// so it is for each.
+    /// The most bytes of one message.
+    ///
+    /// The same for all ranks: if the host of one is that of all others, so it is for each.
     pub(crate) longest: usize,
     /// For operations on the caller's thread, and for those beside it.
     spin: [SpinBudget; 2],
-    /// Whether the operation runs beside the caller's thread, which computes meanwhile.
+    /// `true` if the operation runs beside the caller's thread, which computes meanwhile.
     pub(crate) beside: bool,
     /// The operation in progress, or the last one; `None` before the first one.
     pub(crate) running: Option<Running>,
@@ -76,7 +77,9 @@ pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
     local.count()
 }
 
-/// The spin budget of a thread of a rank. A thread that waits awake must not hold a processor that its peers need.
+/// The spin budget of a thread of a rank.
+///
+/// A thread that waits awake must not hold a processor that its peers need.
 pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
     let processors = available_parallelism().map_or(1, usize::from);
     if local_ranks(endpoints) <= processors {
@@ -118,7 +121,9 @@ impl Mesh {
         }
     }
 
-    /// The spin budget of this rank. Beside a thread that computes it keeps the processor for that time.
+    /// The spin budget of this rank.
+    ///
+    /// Beside a thread that computes it keeps the processor for that time.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
     }
@@ -203,7 +208,7 @@ impl Mesh {
         Ok(self.inbound.get_mut(&peer).expect("it has connected"))
     }
 
-    /// Whether all ranks are on this host.
+    /// `true` if all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
         self.endpoints.iter().all(|place| place.local.is_some())
     }

@@ -20,7 +20,9 @@ impl Mesh {
         }
     }
 
-    /// Hears what a peer says beside its ring. True: nothing, so it can be waited for.
+    /// Hears what a peer says beside its ring.
+    ///
+    /// True: nothing, so it can be waited for.
     pub(super) fn read_control(&mut self, peer: u32, incoming: &Incoming<'_>) -> Result<bool> {
         let Some(inbound) = self.inbound.get_mut(&peer) else {
             return Ok(true);

@@ -8,8 +8,8 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 
 impl Mesh {
-    /// Waits until every other rank and this one have connected to one another, and know how what they
-    /// send one another is carried. Only the first time takes any.
+    /// Waits until every other rank and this one have connected to one another, and know how what
+    /// they send one another is carried. Only the first time takes any.
     pub(crate) fn connect_all(&mut self) -> Result<()> {
         if self.all_connected {
             return Ok(());
@@ -37,7 +37,9 @@ impl Mesh {
         Ok(())
     }
 
-    /// Which half of the shared buffers, 0 or 1, is the next one's turn. All ranks take as many halves_used.
+    /// Which half of the shared buffers, 0 or 1, is the next one's turn.
+    ///
+    /// All ranks take as many halves_used.
     pub(crate) fn next_half(&mut self) -> Result<usize> {
         let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {
@@ -57,14 +59,14 @@ impl Mesh {
         }
     }
 
-    /// Whether a peer that was met reads the shared buffer of this rank.
+    /// `true` if a peer that was met reads the shared buffer of this rank.
     pub(crate) fn shares_buffer_with(&self, peer: u32) -> bool {
         self.outbound
             .get(&peer)
             .is_some_and(Outbound::shares_buffer)
     }
 
-    /// Whether this rank reads the shared buffer of a peer that was met.
+    /// `true` if this rank reads the shared buffer of a peer that was met.
     pub(crate) fn reads_buffer_of(&self, peer: u32) -> bool {
         let inbound = self.inbound.get(&peer);
         inbound.is_some_and(|inbound| inbound.buffer().is_some())

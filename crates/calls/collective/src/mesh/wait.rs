@@ -11,8 +11,8 @@ use crate::error::{CollectiveError, Result};
 use crate::polling::{Polling, Source};
 
 impl Mesh {
-    /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where rings
-    /// carry them. True: something has happened.
+    /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where
+    /// rings carry them. True: something has happened.
     pub(super) fn spin_for(&mut self, wait: SpinWait, from: Option<u32>) -> bool {
         let outbound = self.outbound.values_mut();
         let mut behind: Vec<_> = outbound.filter(|one| one.doorbell().is_some()).collect();

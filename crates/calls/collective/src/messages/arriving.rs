@@ -64,8 +64,8 @@ impl Arriving {
         }
     }
 
-    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those of an announced
-    /// message.
+    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those
+    /// of an announced message.
     pub(super) fn read(&mut self, buffer: Option<&mut [u8]>) -> io::Result<Reading> {
         let target = match &mut self.body {
             Body::Frame => &mut self.head[self.read..],
@@ -115,12 +115,12 @@ impl Arriving {
         io::Error::new(error.kind(), format!("{error}, inside a message"))
     }
 
-    /// Whether the peer has read enough of the answers for more messages of it to be read.
+    /// `true` if the peer has read enough of the answers for more messages of it to be read.
     pub(super) fn is_read(&self) -> bool {
         self.answers.len() - self.answered <= UNREAD
     }
 
-    /// Whether answers wait for the socket.
+    /// `true` if answers wait for the socket.
     pub(super) fn has_answers(&self) -> bool {
         self.answered < self.answers.len()
     }
@@ -130,7 +130,9 @@ impl Arriving {
         self.answers.extend_from_slice(&frame.encode());
     }
 
-    /// Sends answers, as many as can be sent now. If the peer is gone, reading says so.
+    /// Sends answers, as many as can be sent now.
+    ///
+    /// If the peer is gone, reading says so.
     pub(super) fn send_answers(&mut self) {
         while self.has_answers() {
             let rest = IoSlice::new(&self.answers[self.answered..]);

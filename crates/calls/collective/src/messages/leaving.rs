@@ -92,12 +92,13 @@ impl Leaving {
         }
     }
 
-    /// Whether values can be sent although nothing happens.
+    /// `true` if values can be sent although nothing happens.
     pub(super) fn can_go_on(&self) -> bool {
         !self.streams.is_empty() && !self.outbound.is_behind(0) && self.outbound.ended().is_none()
     }
 
-    /// Whether something is to go through the ring, and there is space for it; for looking again and again.
+    /// `true` if something is to go through the ring, and there is space for it; for looking again
+    /// and again.
     pub(super) fn has_space(&mut self) -> bool {
         let waits = !self.streams.is_empty() || self.outbound.is_behind(0);
         waits && self.outbound.ended().is_none() && self.outbound.can_go_on()

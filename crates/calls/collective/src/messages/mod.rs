@@ -1,17 +1,17 @@
-//! Messages from one rank to another. The others take no part and need not know.
+//! Messages from one rank to another, without the participation of other ranks.
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
-//! | `transfer.rs` | the buffers, and an operation that has not ended |
+//! | `transfer.rs` | buffers, and operations that have not ended |
 //! | `driver/` | the thread that moves messages, the operations, and their end |
 //! | `arriving.rs` | the connection of a peer that sends |
 //! | `leaving.rs` | the connection to a peer that receives |
 //!
-//! Which message goes to which receive is decided by `matching`.
+//! `matching` decides which receive gets a message.
 //!
-//! Messages have connections and a listener of their own, beside those of the collectives: so a
-//! message waits for no collective and no collective for it. A thread moves them; it starts with
-//! the first message of this rank.
+//! Messages have connections and a listener apart from those of the collectives. So no message
+//! waits for a collective, and no collective waits for a message. A thread moves the messages; it
+//! starts with the first message of this rank.
 
 mod arriving;
 mod driver;
@@ -41,8 +41,10 @@ use crate::socket::Setup;
 use crate::wire::Frame;
 use crate::work::{Work, work};
 
-/// Sends and receives messages in a group: a handle that is cloned and used by any thread, also while the group
-/// is in a collective operation. Each handle has a time limit of its own, at first that of the group.
+/// Handle that sends and receives messages in a group.
+///
+/// It can be cloned and used by any thread, also while the group is in a collective operation. Each
+/// handle has a separate time limit, which starts as that of the group.
 ///
 /// ```
 /// use std::thread;
@@ -73,16 +75,17 @@ use crate::work::{Work, work};
 /// - A receive takes a message with its tag. Messages between the same ranks with the same tag are
 ///   received in the order of the sends; receives take messages in the order in which they were
 ///   posted, whether they name a rank or not.
-/// - A send has ended when its values are on their way to a rank that is there, and the buffer is
-///   free; that says nothing about the receive. A message of more than 64 KiB waits for its receive
-///   first, and so does a shorter one while 256 KiB of this rank wait at the other one. A rank
-///   keeps no more than this for each other one, and 1024 messages without values.
-/// - A failure is final for the group, as for collective operations: a lost rank that an operation
-///   waits for, a message of another length or type, the end of the time limit. All operations end
-///   then, here and at the other ranks.
+/// - A send has ended when its values are on their way to a connected rank and the buffer is free.
+///   That does not mean that the message was received. A message of more than 64 KiB waits for its
+///   receive first. A shorter message also waits while 256 KiB of this rank are pending at the
+///   other rank. A rank keeps no more than this for each other rank, and 1024 messages without
+///   values.
+/// - A failure is final for the group, as for collective operations. Failures are the loss of a
+///   rank that an operation waits for, a message of another length or type, and the end of the time
+///   limit. All operations end then, here and at the other ranks.
 /// - A rank that leaves the group ends the operations that wait for it with
-///   [`CollectiveError::Lost`]. A receive from any rank ends when a rank is lost that did not leave
-///   in order, or when all have left.
+///   [`CollectiveError::Lost`]. A receive from any rank ends when a rank is lost without leaving in
+///   order, or when all ranks have left.
 #[derive(Clone)]
 pub struct PointToPoint {
     inner: Arc<Inner>,
@@ -103,20 +106,20 @@ struct State {
 }
 
 enum Stage {
-    /// No message yet.
+    /// No message until now.
     Idle(Box<Setup>),
     Running {
         commands: Sender<Command>,
         thread: JoinHandle<()>,
     },
-    /// The rank has left the group, or there could be no thread.
+    /// The rank has left the group, or the system started no thread.
     Ended,
 }
 
-/// An order of another thread to the driver. It ends when nobody can tell it anything.
+/// Command to the driver, which ends when no thread can send one any more.
 enum Command {
     Begin(Transfer),
-    /// The group was broken by another operation.
+    /// Another operation broke the group.
     Break,
 }
 
@@ -140,18 +143,20 @@ impl PointToPoint {
         Self { inner, timeout }
     }
 
-    /// The same handle with another time limit for the operations that follow. It counts from the call.
+    /// Returns this handle with another time limit for later operations.
+    ///
+    /// The limit counts from the call of each operation.
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Begins to send the values of a buffer to a rank, with a tag. The result of the work is the buffer.
+    /// Starts to send a buffer to a rank, with a tag; the result is the buffer.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if there is no such rank or it is this one, [`CollectiveError::Broken`] or
-    /// [`CollectiveError::Interrupted`] if the group has ended, [`CollectiveError::System`] if there can be no thread.
-    /// Other errors are those of the work.
+    /// [`CollectiveError::Argument`] if the rank does not exist or is this one,
+    /// [`CollectiveError::Broken`] or [`CollectiveError::Interrupted`] if the group has ended,
+    /// [`CollectiveError::System`] if the system starts no thread. The work reports other errors.
     pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());
@@ -162,12 +167,14 @@ impl PointToPoint {
         Ok(work)
     }
 
-    /// Begins to receive a message with a tag into a buffer, from a rank or, without `from`, from any. The message
-    /// must be as long as the buffer. The result of the work has the buffer and the sender.
+    /// Starts to receive a message with a tag into a buffer of the same length.
+    ///
+    /// The sender is the rank `from`; `None` for any rank. The result of the work has the buffer
+    /// and the sender.
     ///
     /// # Errors
     ///
-    /// As for [`send`](Self::send).
+    /// Those of [`send`](Self::send).
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,
@@ -220,7 +227,7 @@ impl PointToPoint {
             peer,
             is_matched: false,
         };
-        // Under the lock, so that the driver has the operations in the order of their numbers.
+        // Under the lock, so that the driver gets the operations in the order of their numbers.
         self.inner.tell(&mut state, Command::Begin(transfer))
     }
 
@@ -234,7 +241,7 @@ impl PointToPoint {
         Err(CollectiveError::Argument(wrong))
     }
 
-    /// The group was broken: ends all operations and tells the peers.
+    /// Ends all operations and notifies the peers, because the group was broken.
     pub(crate) fn break_off(&self, broken: &Break) {
         let mut state = self.inner.state.lock();
         if let Stage::Running { commands, .. } = &state.stage {
@@ -244,17 +251,17 @@ impl PointToPoint {
         }
     }
 
-    /// This rank leaves the group: ends all operations and says so to the peers.
+    /// Ends all operations and notifies the peers, because this rank leaves the group.
     pub(crate) fn leave(&self) {
         let stage = std::mem::replace(&mut self.inner.state.lock().stage, Stage::Ended);
         match stage {
             Stage::Idle(setup) => setup.close(&self.inner.member, &Frame::Leave),
             Stage::Running { commands, thread } => {
                 drop(commands);
-                // A function that is called when an operation has ended may drop the group, on this
-                // very thread.
+                // A function that is called at the end of an operation may drop the group on this
+                // thread.
                 if thread.thread().id() != thread::current().id() {
-                    // A panic was reported by the work that it ended.
+                    // The work that a panic ended has reported it.
                     let _ = thread.join();
                 }
             }
@@ -273,7 +280,7 @@ impl fmt::Debug for PointToPoint {
 }
 
 impl Inner {
-    /// Gives the driver a command. It starts with the first one, which it has before anything else happens.
+    /// Sends the driver a command, and starts the driver with the first command.
     fn tell(&self, state: &mut State, command: Command) -> Result<()> {
         if let Stage::Running { commands, .. } = &state.stage {
             commands.send(command);
@@ -294,10 +301,10 @@ impl Inner {
     }
 }
 
-/// The error of operations that a rank leaves behind.
+/// Error of operations of a rank that has left the group.
 const LEFT: &str = "this rank has left the group";
 
-/// The membership of a rank: when it is dropped, the rank leaves.
+/// Membership of a rank, which leaves at the drop.
 #[derive(Debug)]
 pub(crate) struct Membership(pub(crate) PointToPoint);
 

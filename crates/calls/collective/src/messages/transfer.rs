@@ -9,13 +9,14 @@ use crate::error::Result;
 use crate::running::Running;
 use crate::work::Completer;
 
-/// Values that a message carries: a `Vec` of elements, or memory of another owner. The operation has it until it
-/// has ended, and gives it back.
+/// Values that a message carries: a `Vec` of elements, or memory of another owner. The operation
+/// has it until it has ended, and gives it back.
 pub trait SendBuffer: Send + 'static {
     /// The type of the values.
     fn element(&self) -> ElementType;
 
-    /// The values as they are in memory, a multiple of [`ElementType::size`] of bytes; always the same.
+    /// The values as they are in memory, a multiple of [`ElementType::size`] of bytes; always the
+    /// same.
     fn bytes(&self) -> &[u8];
 }
 
@@ -24,8 +25,9 @@ pub trait ReceiveBuffer: Send + 'static {
     /// The type of the values.
     fn element(&self) -> ElementType;
 
-    /// The room, a multiple of [`ElementType::size`] of bytes; always the same. A receive that fails may have
-    /// changed a part.
+    /// The room, a multiple of [`ElementType::size`] of bytes; always the same.
+    ///
+    /// A receive that fails may have changed a part.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 

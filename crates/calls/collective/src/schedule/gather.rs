@@ -18,7 +18,9 @@ pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
     ring(rank, world_size, 0, Arrival::Replace)
 }
 
-/// Parts travel around the ring. The first one that each rank sends is that of the rank `behind` it.
+/// Parts travel around the ring.
+///
+/// The first one that each rank sends is that of the rank `behind` it.
 pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) -> Schedule {
     let next = add(rank, 1, world_size);
     let previous = subtract(rank, 1, world_size);

@@ -1,4 +1,6 @@
-//! Schedules: the messages of one rank, step by step. Pure: ranks in, steps out.
+//! Schedules: the messages of one rank, step by step.
+//!
+//! Pure: ranks in, steps out.
 //!
 //! A buffer is cut into numbered parts ([`Parts`]). In every step a rank sends at most one run of
 //! parts to one rank and receives at most one run from one rank; the sending comes first and is not
@@ -32,7 +34,9 @@ pub(crate) use self::spread::{binomial_tree, direct_scatter, dissemination, scat
 pub(crate) struct Schedule {
     /// Number of parts of the longest message, the same on all ranks; at least 1.
     pub(crate) widest: u32,
-    /// The steps. All ranks have equally many; in some a rank may have nothing to do.
+    /// The steps.
+    ///
+    /// All ranks have equally many; in some a rank may have nothing to do.
     pub(crate) steps: Vec<Step>,
 }
 

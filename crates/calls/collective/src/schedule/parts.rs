@@ -10,7 +10,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// `len` elements in `count` parts that differ by one element at most; the longer ones come first.
+    /// `len` elements in `count` parts that differ by one element at most; the longer ones come
+    /// first.
     pub(crate) fn even(count: u32, len: usize) -> Self {
         let count = count as usize;
         let (each, rest) = (len / count, len % count);
@@ -58,8 +59,8 @@ impl Parts {
         lengths.max().unwrap_or_default()
     }
 
-    /// The elements of one part that belong to one piece, when each part is taken `most` elements at
-    /// a time.
+    /// The elements of one part that belong to one piece, when each part is taken `most` elements
+    /// at a time.
     pub(crate) fn piece(&self, part: u32, piece: usize, most: usize) -> Range<usize> {
         let range = self.range(part);
         let start = range.end.min(range.start + piece * most);

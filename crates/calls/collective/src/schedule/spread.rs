@@ -13,7 +13,8 @@ pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
     }))
 }
 
-/// Broadcast in few steps: in step `n` the `2^n` ranks that have the data give it to as many others.
+/// Broadcast in few steps: in step `n` the `2^n` ranks that have the data give it to as many
+/// others.
 ///
 /// ```text
 ///   step 0   root -> 1

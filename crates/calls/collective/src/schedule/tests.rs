@@ -5,8 +5,10 @@ use super::*;
 /// Number of contributions of each rank to a part.
 type Contributions = Vec<u32>;
 
-/// Plays all ranks and returns what each has in each part at the end. Every rank begins with its own
-/// contribution in the parts for which `begins` says so. Panics where INV-C1 does not hold.
+/// Plays all ranks and returns what each has in each part at the end.
+///
+/// Every rank begins with its own contribution in the parts for which `begins` says so. Panics
+/// where INV-C1 does not hold.
 fn play(
     schedules: &[Schedule],
     parts: u32,

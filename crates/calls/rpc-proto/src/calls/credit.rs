@@ -1,11 +1,11 @@
-//! How much may be in flight to a peer at once.
+//! Limits of calls and bytes in flight to a peer.
 
-/// How much may be in flight to one peer.
+/// Limits of calls and bytes in flight to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CreditLimits {
-    /// The most calls that were sent and have not ended. Default: 256.
+    /// Maximum number of calls that were sent and have not ended (default: 256).
     pub calls: u32,
-    /// The most bytes of their messages. Default: 64 MiB.
+    /// Maximum number of bytes of their messages (default: 64 MiB).
     pub bytes: u64,
 }
 
@@ -18,11 +18,11 @@ impl Default for CreditLimits {
     }
 }
 
-/// What is in flight to one peer, and whether more may be.
+/// Calls and bytes in flight to one peer, within limits.
 ///
-/// A message that alone is over the limit of bytes passes when nothing else is in flight, and
-/// nothing else passes until it has ended. Who waits in which order is up to the driver: as long as
-/// it asks for the first in its queue only, a large message is not overtaken for ever.
+/// A message that alone exceeds the limit of bytes passes when nothing else is in flight. Nothing
+/// else passes until it has ended. The driver decides the order of waiting messages: if it asks
+/// only for the first in its queue, other messages cannot overtake a large message without a limit.
 #[derive(Debug, Clone, Default)]
 pub struct Credit {
     limits: CreditLimits,
@@ -31,7 +31,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Nothing in flight.
+    /// Starts with nothing in flight.
     pub fn new(limits: CreditLimits) -> Self {
         Self {
             limits,
@@ -40,7 +40,7 @@ impl Credit {
         }
     }
 
-    /// Takes credit for a call with so many bytes, if there is enough.
+    /// Takes credit for a call of this many bytes, if there is enough.
     #[must_use]
     pub fn try_take(&mut self, bytes: u64) -> bool {
         let after = self.bytes.saturating_add(bytes);
@@ -58,24 +58,24 @@ impl Credit {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// `true` if what is in flight is within the limits.
+    /// `true` if calls and bytes in flight are within the limits.
     pub(super) fn is_within(&self) -> bool {
         self.calls < self.limits.calls && self.bytes <= self.limits.bytes
     }
 
-    /// Gives back what was taken for a call, because it has ended.
+    /// Gives back the credit of a call that has ended.
     pub fn give_back(&mut self, bytes: u64) {
         debug_assert!(self.calls > 0 && self.bytes >= bytes, "nobody took that");
         self.calls = self.calls.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// How many calls are in flight.
+    /// Returns the number of calls in flight.
     pub fn calls(&self) -> u32 {
         self.calls
     }
 
-    /// How many bytes are in flight.
+    /// Returns the number of bytes in flight.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,7 +1,7 @@
-//! Calls that wait for their end, and how much may be in flight to a peer.
+//! Calls that wait for their end, and limits of calls in flight to a peer.
 //!
-//! Reading order: [`table`] (calls that wait, with their deadlines), [`credit`] (what the caller
-//! keeps to), [`window`] (what the callee keeps to).
+//! Reading order: [`table`] (waiting calls with their deadlines), [`credit`] (limits at the
+//! caller), [`window`] (limits at the callee).
 
 pub mod credit;
 pub mod table;

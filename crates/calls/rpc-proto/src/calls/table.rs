@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::time::Mono;
 
-/// Calls that wait for something, by number, each with a deadline or without.
+/// Waiting calls by number, each with or without a deadline.
 ///
 /// A call leaves the table exactly once: taken, expired or drained.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ impl<T> CallTable<T> {
         })
     }
 
-    /// The first deadline; `None` if no call has one.
+    /// Returns the first deadline; `None` if no call has one.
     pub fn first_deadline(&self) -> Option<Mono> {
         self.deadlines.first().map(|(at, _)| *at)
     }
@@ -69,7 +69,7 @@ impl<T> CallTable<T> {
         calls.map(|(call, (value, _))| (call, value))
     }
 
-    /// Number of calls.
+    /// Returns the number of calls.
     pub fn len(&self) -> usize {
         self.calls.len()
     }

@@ -1,23 +1,23 @@
-//! Bounds of what one caller has open at the callee, whatever the caller keeps to.
+//! Limits of one caller's open calls at the callee, even for a misbehaving caller.
 
 use super::credit::{Credit, CreditLimits};
 
-/// Calls of one caller that are open at the callee.
+/// Open calls of one caller at the callee.
 ///
-/// A call is let in as long as what is open before it is within the limits, so a message of any
-/// length that is allowed passes: the caller keeps to its [`Credit`], which lets a large one pass
-/// alone.
+/// A call is admitted if the calls that are already open are within the limits, so an allowed
+/// message of any length passes. The caller keeps to its [`Credit`], which lets a large message
+/// pass alone.
 #[derive(Debug, Clone)]
 pub struct Window {
     /// Calls that count against the caller's own [limits](CreditLimits).
     own: Credit,
-    /// Calls that the caller makes beyond them: parts of other calls, and those that it has given
-    /// up and whose functions have not ended.
+    /// Calls beyond these limits: parts of other calls, and cancelled calls whose functions have
+    /// not ended.
     beyond: Credit,
 }
 
 impl Default for Window {
-    /// A window for a caller that keeps to the usual limits.
+    /// Makes a window for a caller with the default limits.
     ///
     /// It has room for twice as many calls and the same bytes, and beyond them for 16384 calls and
     /// 256 MiB.
@@ -36,17 +36,17 @@ impl Default for Window {
     }
 }
 
-/// The part of a window that one call has taken.
+/// Part of a window that one call takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Whether it is beyond what counts for the caller.
+    /// `true` if the call does not count against the caller's own limits.
     pub beyond: bool,
-    /// Bytes of it that are kept.
+    /// Number of its bytes that are kept.
     pub bytes: u64,
 }
 
 impl Window {
-    /// A window of which nothing is taken.
+    /// Makes an empty window.
     pub fn new(own: CreditLimits, beyond: CreditLimits) -> Self {
         Self {
             own: Credit::new(own),
@@ -54,22 +54,24 @@ impl Window {
         }
     }
 
-    /// Whether one more call may be let in; `beyond`: as part of another one.
+    /// `true` if one more call may be admitted; `beyond` for a part of another call.
     pub fn has_room(&self, beyond: bool) -> bool {
         self.beyond.is_within() && (beyond || self.own.is_within())
     }
 
-    /// A call was let in and stays open.
+    /// Records an admitted call.
     pub fn take(&mut self, share: Share) {
         self.open(share.beyond).take(share.bytes);
     }
 
-    /// A call is over.
+    /// Records the end of a call.
     pub fn give_back(&mut self, share: Share) {
         self.open(share.beyond).give_back(share.bytes);
     }
 
-    /// The caller has given a call up, of which so many bytes are kept: it counts no more for the caller.
+    /// Moves a call that the caller has cancelled, with the bytes still kept.
+    ///
+    /// It no longer counts against the caller's own limits.
     pub fn give_up(&mut self, share: &mut Share, kept: u64) {
         self.give_back(*share);
         *share = Share {
@@ -79,7 +81,7 @@ impl Window {
         self.take(*share);
     }
 
-    /// The number of open calls, and of their bytes.
+    /// Returns the number of open calls, and of their bytes.
     pub fn in_use(&self) -> (u32, u64) {
         let (own, beyond) = (&self.own, &self.beyond);
         (own.calls() + beyond.calls(), own.bytes() + beyond.bytes())
@@ -143,8 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the functions
-        /// of what is given up end.
+        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the
+        /// functions of what is given up end.
         #[test]
         fn whoever_keeps_to_its_credit_is_let_in(
             steps in prop::collection::vec((0..3_u8, 0..80_u64), 0..200),

@@ -1,4 +1,4 @@
-//! Which device of one worker is which of another.
+//! Maps between the devices of two workers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Device;
 
-/// Why a map was refused when it was given. The texts are PyTorch's.
+/// Reason why a map was refused, with PyTorch's texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotOneToOne {
     /// Two devices appear as the same one of the callee.
@@ -16,11 +16,11 @@ pub enum NotOneToOne {
         "`device_map` only supports 1-to-1 mapping, trying to map {source_device} and {other} to {target}"
     )]
     SameTarget {
-        /// The device that was mapped last.
+        /// Device that was mapped last.
         source_device: Device,
-        /// The one that was there before.
+        /// Device that was mapped earlier.
         other: Device,
-        /// The callee's device.
+        /// Device of the callee.
         target: Device,
     },
     /// One device appears as two of the same map.
@@ -30,9 +30,9 @@ pub enum NotOneToOne {
     TwoTargets {
         /// The device.
         source_device: Device,
-        /// What it was mapped to last.
+        /// Later target of the device.
         new: Device,
-        /// What it was mapped to before.
+        /// Earlier target of the device.
         old: Device,
     },
     /// A map that is added to another disagrees with it.
@@ -42,27 +42,28 @@ pub enum NotOneToOne {
     Disagrees {
         /// The device.
         source_device: Device,
-        /// What it would be mapped to.
+        /// New target of the device.
         new: Device,
-        /// What it is mapped to.
+        /// Current target of the device.
         old: Device,
     },
 }
 
-/// My device → the callee's device. Printed as `{cuda:0: cuda:1}`, in the order of the keys.
+/// Map from own devices to the callee's devices.
 ///
-/// A map that was given as a whole maps to each device once. Adding maps to one another may break
-/// that, which is found when the group is formed, as in PyTorch.
+/// It is printed as `{cuda:0: cuda:1}`, in the order of the keys. A map that was given as a whole
+/// maps to each device once. Merging maps may break that; the forming of the group reports it, as
+/// in PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceMap(BTreeMap<Device, Device>);
 
 impl DeviceMap {
-    /// A map of these pairs.
+    /// Makes a map of these pairs.
     ///
     /// # Errors
     ///
-    /// [`NotOneToOne`] if a device is mapped to two, or two to one.
+    /// [`NotOneToOne`] if one device is mapped to two devices, or two devices to one.
     pub fn new<S, T>(pairs: impl IntoIterator<Item = (S, T)>) -> Result<Self, NotOneToOne>
     where
         S: Into<Device>,
@@ -96,11 +97,11 @@ impl DeviceMap {
         Ok(Self(map))
     }
 
-    /// Adds the pairs of another map; either all of them or, on an error, none.
+    /// Adds the pairs of another map: all of them or, on an error, none.
     ///
     /// # Errors
     ///
-    /// [`NotOneToOne::Disagrees`] if a device is mapped to another one already.
+    /// [`NotOneToOne::Disagrees`] if a device is already mapped to another one.
     pub fn merge(&mut self, other: &Self) -> Result<(), NotOneToOne> {
         for (source_device, new) in other.pairs() {
             if let Some(old) = self.get(source_device).filter(|old| *old != new) {
@@ -115,27 +116,29 @@ impl DeviceMap {
         Ok(())
     }
 
-    /// Where a device appears.
+    /// Returns the target of a device.
     pub fn get(&self, source: Device) -> Option<Device> {
         self.0.get(&source).copied()
     }
 
-    /// My devices, in their order.
+    /// Returns the own devices, in their order.
     pub fn sources(&self) -> impl Iterator<Item = Device> {
         self.0.keys().copied()
     }
 
-    /// The callee's devices, in the order of mine.
+    /// Returns the callee's devices, in the order of the own devices.
     pub fn targets(&self) -> impl Iterator<Item = Device> {
         self.0.values().copied()
     }
 
-    /// Both.
+    /// Returns the pairs of devices.
     pub fn pairs(&self) -> impl Iterator<Item = (Device, Device)> {
         self.0.iter().map(|(source, target)| (*source, *target))
     }
 
-    /// The map the other way round. If two devices are mapped to one, the last of them remains.
+    /// Returns the inverse map.
+    ///
+    /// If two devices are mapped to one, the last of them remains.
     #[must_use]
     pub fn inverse(&self) -> Self {
         Self(
@@ -145,7 +148,7 @@ impl DeviceMap {
         )
     }
 
-    /// Whether it maps nothing.
+    /// `true` if the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

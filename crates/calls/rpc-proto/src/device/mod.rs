@@ -1,8 +1,8 @@
-//! Devices of workers, and which device of one worker is which of another.
+//! Devices of workers, and maps between the devices of two workers.
 //!
-//! A worker says for each callee where tensors of its own devices shall appear there. Before a
-//! group works, all its members check the maps of all, by the same rules in the same order, so that
-//! each comes to the same verdict with the same words.
+//! A worker specifies for each callee the target of its own devices there. Before a group works,
+//! each member checks the maps of all members, by the same rules in the same order. So all members
+//! come to the same verdict in the same words.
 //!
 //! * [`spec`]: a device; [`map`]: a map between the devices of two workers.
 //! * [`mod@check`]: the rules V1 to V8, and the errors for a breach.
@@ -22,16 +22,16 @@ pub use map::{DeviceMap, NotOneToOne};
 pub use reverse::{device_list, reverse_maps};
 pub use spec::{BadDevice, Device, DeviceType};
 
-/// What one worker has told of its devices.
+/// Devices of one worker, as it reported them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DeviceData {
-    /// How many accelerators it has (0 on a host without any).
+    /// Number of its accelerators (0 on a host without any).
     #[serde(default)]
     pub device_count: u32,
-    /// By the name of a callee: where its own devices appear there.
+    /// Device maps by the name of the callee.
     #[serde(default)]
     pub device_maps: BTreeMap<String, DeviceMap>,
-    /// The devices that it wants to use; empty means those that the maps name.
+    /// Devices that the worker uses; empty for those that the maps name.
     #[serde(default)]
     pub devices: Vec<Device>,
 }

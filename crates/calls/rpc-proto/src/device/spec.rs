@@ -1,4 +1,4 @@
-//! A device: where the bytes of a tensor are.
+//! Devices, the locations of tensors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The kind of a device.
+/// Kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum DeviceType {
@@ -55,7 +55,9 @@ pub enum BadDevice {
     Index(String),
 }
 
-/// One device of a worker. The CPU has no index; an accelerator without one is none in particular.
+/// One device of a worker.
+///
+/// The CPU has no index; an accelerator without one is none in particular.
 ///
 /// Printed and parsed as `cpu`, `cuda`, `cuda:1`; a bare number is an accelerator's index.
 #[derive(
@@ -88,22 +90,22 @@ impl Device {
         }
     }
 
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(self) -> DeviceType {
         self.kind
     }
 
-    /// Its index among those of its kind.
+    /// Returns the index among the devices of its kind.
     pub fn index(self) -> Option<u32> {
         self.index
     }
 
-    /// Whether it is the memory of the host.
+    /// `true` for the memory of the host.
     pub fn is_cpu(self) -> bool {
         self.kind == DeviceType::Cpu
     }
 
-    /// Whether a worker with so many accelerators has it.
+    /// `true` if a worker with this many accelerators has the device.
     pub fn is_among(self, device_count: u32) -> bool {
         match self.index {
             _ if self.is_cpu() => true,

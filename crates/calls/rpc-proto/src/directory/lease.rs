@@ -17,8 +17,9 @@ pub struct LeaseWatch {
     seen: BTreeMap<u64, Seen>,
 }
 
-/// A lease starts again so often after looks that came late. An observer whose every look is late would
-/// never see a lease end otherwise.
+/// A lease starts again so often after looks that came late.
+///
+/// An observer whose every look is late would never see a lease end otherwise.
 const MOST_RESTARTS: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,9 @@ use thiserror::Error;
 use crate::device::{DeviceData, Node};
 use crate::worker::WorkerInfo;
 
-/// A worker as the others have to know it. Written as JSON, so that people can read it in the store.
+/// A worker as the others have to know it.
+///
+/// Written as JSON, so that people can read it in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its name and id.
@@ -32,7 +34,7 @@ pub struct Departure {
     pub info: WorkerInfo,
     /// In which life.
     pub incarnation: u64,
-    /// Whether its lease ran out; else it said good-bye.
+    /// `true` if its lease ran out; else it said good-bye.
     pub lost: bool,
 }
 

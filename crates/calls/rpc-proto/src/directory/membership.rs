@@ -94,12 +94,12 @@ impl Membership {
         self.epoch
     }
 
-    /// Whether nobody is there.
+    /// `true` if nobody is there.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whether it has been ended.
+    /// `true` if it has been ended.
     pub fn is_over(&self) -> bool {
         self.over
     }

@@ -1,14 +1,14 @@
-//! Who is in a group, how to reach them, and what each change means.
+//! Members of a group, their addresses, and the meaning of each change.
 //!
 //! * [`member`]: what a worker tells of itself, and how it is written into a store.
 //! * [`view`]: the group as one member sees it: never changed, only replaced.
-//! * [`round`]: one store may serve several groups one after the other; which of them is this?
+//! * [`round`]: the current one of several successive groups in one store.
 //! * [`membership`]: the record of a dynamic group, that its members change by compare-and-set.
 //! * [`lease`]: expiry: members that have been silent for too long.
 //!
-//! A change of a dynamic group is one new version of one record: whoever writes it first has
-//! decided. A worker is in the group exactly if it is in the record, so there is nothing to clean
-//! up if it dies on the way in or out.
+//! A change of a dynamic group is a new version of one record: the first writer decides. A worker
+//! is in the group exactly if it is in the record, so nothing has to be cleaned up if it dies while
+//! it joins or leaves.
 
 pub mod lease;
 pub mod member;

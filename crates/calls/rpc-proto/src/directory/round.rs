@@ -29,7 +29,7 @@ pub struct Round {
     pub epoch: u64,
     /// What it is.
     pub kind: RoundKind,
-    /// Whether it has ended.
+    /// `true` if it has ended.
     #[serde(default)]
     pub over: bool,
 }

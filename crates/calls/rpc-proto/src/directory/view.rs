@@ -69,8 +69,8 @@ impl GroupView {
     ///
     /// # Errors
     ///
-    /// [`NotUnique`] if two have the same id or name; of several such pairs, the one with the lowest
-    /// ids.
+    /// [`NotUnique`] if two have the same id or name; of several such pairs, the one with the
+    /// lowest ids.
     ///
     /// # Panics
     ///

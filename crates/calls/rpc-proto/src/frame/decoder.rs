@@ -1,4 +1,4 @@
-//! From the bytes of a connection to frames, however the bytes are cut.
+//! Decoding of frames from the bytes of a connection, however the bytes are cut.
 
 use bytes::Bytes;
 
@@ -8,36 +8,39 @@ use super::limits::Limits;
 use super::part::{Frame, Part, PartHead, PartLocation, SECTION_LENGTH};
 use super::staging::{LEAST_ROOM, Staging};
 
-/// Bodies and parts that are shorter, in bytes, are received in the staging buffer; others straight
-/// in memory of their own.
+/// Maximum length of bodies and parts in the staging buffer.
+///
+/// Longer ones are received directly into separate memory.
 pub const SMALL: usize = LEAST_ROOM;
 
-/// The most to reserve, in bytes, for a body or part of which nothing has come.
+/// Maximum number of bytes to reserve for a body or part before any of it arrives.
 pub const AHEAD: usize = 256 << 10;
 
-/// The bytes to reserve for a body or part of `length` bytes of which `received` have come: at least one
-/// more, unless that is all, and never more than as many again and [`AHEAD`].
+/// Returns the bytes to reserve for a body or part, `received` of them included.
+///
+/// This is `length`, but at most twice `received` or [`AHEAD`], whichever is larger.
 pub fn to_reserve(received: usize, length: usize) -> usize {
     length.min(received.saturating_mul(2).max(AHEAD))
 }
 
-/// Where the bytes of large bodies and inline parts are received.
+/// Source of memory for large bodies and inline parts.
 ///
-/// A part that is announced may never come, so a supply reserves no more than [`to_reserve`] says;
-/// memory that it has anyway may be larger.
+/// An announced part may never arrive, so a supply reserves at most [`to_reserve`]; memory that it
+/// already has may be larger.
 pub trait Supply {
-    /// Memory to receive in. Its length is what can be received in it until it is [grown](Supply::grow).
+    /// Receive memory, usable up to its length until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
 
-    /// Memory for a body or part of `length` bytes, of which nothing has come: at least one byte, `length` at most.
+    /// Returns memory for a body or part of `length` bytes: from 1 to `length` bytes.
     fn buffer(&mut self, length: usize) -> Self::Buffer;
 
-    /// More memory for a body or part of `length` bytes whose buffer is full and shorter; what is in it stays. Says
-    /// whether there is any.
+    /// Grows a full buffer of a longer body or part, and keeps its content.
+    ///
+    /// `false` if there is no memory.
     #[must_use]
     fn grow(&mut self, buffer: &mut Self::Buffer, length: usize) -> bool;
 
-    /// The bytes of a buffer that is full.
+    /// Returns the bytes of a full buffer.
     fn freeze(&mut self, buffer: Self::Buffer) -> Bytes;
 }
 
@@ -66,12 +69,13 @@ impl Supply for FromHeap {
     }
 }
 
-/// Makes frames of received bytes.
+/// Decoder of received bytes to frames.
 ///
-/// Its owner reads into [`room`](Self::room), says with [`filled`](Self::filled) how much came, and
-/// calls [`next`](Self::next) until there is no frame any more. Bytes of large parts are so read
-/// straight to where they stay. At most one frame is in flight, and for that no more is reserved
-/// than [`to_reserve`] says, a part when its turn comes.
+/// Its owner reads into [`room`](Self::room), reports the number of bytes with
+/// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. So
+/// bytes of large parts are read directly into their final memory. At most one frame is in
+/// progress. The decoder reserves at most [`to_reserve`] for it, and for a part only when its turn
+/// comes.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: Limits,
@@ -82,20 +86,20 @@ pub struct Decoder<S: Supply> {
     failed: Option<FrameError>,
 }
 
-/// A frame whose header is here.
+/// A frame whose header has arrived.
 #[derive(Debug)]
 struct Arriving {
     header: Header,
     body_length: usize,
     sections: usize,
-    /// Bytes of body and parts, as far as they were announced.
+    /// Announced bytes of body and parts until now.
     total: u64,
     heads: Vec<PartHead>,
     body: Option<Bytes>,
     parts: Vec<Part>,
 }
 
-/// A body or part that is received straight in its own memory.
+/// A body or part that is received directly into separate memory.
 #[derive(Debug)]
 struct Filling<B> {
     memory: B,
@@ -104,7 +108,7 @@ struct Filling<B> {
 }
 
 impl<B: AsMut<[u8]>> Filling<B> {
-    /// Where the next bytes of it belong.
+    /// Returns the memory for its next bytes.
     fn rest(&mut self) -> &mut [u8] {
         let memory = self.memory.as_mut();
         let reserved = memory.len().min(self.length);
@@ -113,7 +117,7 @@ impl<B: AsMut<[u8]>> Filling<B> {
 }
 
 impl<S: Supply> Decoder<S> {
-    /// Nothing was received yet.
+    /// Makes a decoder that has received nothing.
     pub fn new(limits: Limits, supply: S) -> Self {
         Self {
             limits,
@@ -125,17 +129,17 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// Other limits, for the frames that [`next`](Self::next) has not begun with.
+    /// Sets the limits of frames that [`next`](Self::next) has not begun.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Whether nothing of an unfinished frame is here: a connection may close now.
+    /// `true` if no part of an unfinished frame has arrived: a connection may close now.
     pub fn is_between_frames(&self) -> bool {
         self.arriving.is_none() && self.staging.waiting().is_empty()
     }
 
-    /// Where the next bytes belong. It is never empty.
+    /// Returns the memory for the next bytes, which is never empty.
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.filling {
             Some(filling) => filling.rest(),
@@ -143,7 +147,7 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// So many bytes were written at the beginning of the [`room`](Self::room).
+    /// Records bytes that were written at the beginning of the [`room`](Self::room).
     ///
     /// # Panics
     ///
@@ -162,11 +166,12 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// The next frame, if all of it is here.
+    /// Returns the next frame, if it has arrived completely.
     ///
     /// # Errors
     ///
-    /// [`FrameError`] if the bytes are no frame, or break a limit; the same again ever after.
+    /// [`FrameError`] if the bytes are no frame, or exceed a limit; every later call returns the
+    /// same error.
     #[expect(
         clippy::should_implement_trait,
         reason = "no iterator: more may come after it has returned nothing"
@@ -211,7 +216,7 @@ impl<S: Supply> Decoder<S> {
         }))
     }
 
-    /// Takes the sections that are here; tells whether all of them were.
+    /// Takes the sections that have arrived; `true` if these are all.
     fn take_sections(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -228,7 +233,7 @@ impl<S: Supply> Decoder<S> {
         Ok(true)
     }
 
-    /// Takes the body; tells whether it is complete.
+    /// Takes the body; `true` if it is complete.
     fn take_body(&mut self) -> bool {
         let Some(frame) = &mut self.arriving else {
             return false;
@@ -250,7 +255,7 @@ impl<S: Supply> Decoder<S> {
         self.fill(length)
     }
 
-    /// Takes the next part; tells whether there was one, and it is complete.
+    /// Takes the next part; `true` if there was one and it is complete.
     fn take_part(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -273,13 +278,15 @@ impl<S: Supply> Decoder<S> {
             return Ok(false);
         };
         // Copied, because a part may be kept for long and would keep the whole staging buffer, and
-        // because memory of its own is aligned for numbers.
+        // because separate memory is aligned for numbers.
         frame.parts.push(Part::Here(Bytes::copy_from_slice(bytes)));
         self.staging.skip(length);
         Ok(true)
     }
 
-    /// Begins to fill memory of its own with what is here of a body or part; tells whether that was all.
+    /// Starts to fill separate memory with the received bytes of a body or part.
+    ///
+    /// `true` if these were all bytes.
     fn fill(&mut self, length: usize) -> bool {
         self.filling = Some(Filling {
             memory: self.supply.buffer(length),
@@ -304,8 +311,9 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// Hands a body or part that is complete to its frame; tells whether it did. One that has no room any
-    /// more gets some.
+    /// Adds a complete body or part to its frame; `true` if it was complete.
+    ///
+    /// A body or part with a full buffer gets more memory.
     fn go_on_filling(&mut self) -> bool {
         let (Some(filling), Some(frame)) = (&mut self.filling, &mut self.arriving) else {
             return false;

@@ -1,40 +1,43 @@
-//! The first 64 bytes of a frame.
+//! Header of a frame: its first 64 bytes.
 
 use super::error::FrameError;
 use super::{MAGIC, VERSION};
 
-/// How long a header is, in bytes.
+/// Length of a header, in bytes.
 pub const HEADER_LENGTH: usize = 64;
 
-/// What a frame is for.
+/// Purpose of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Who the sender is: the first frame in each direction, see [`super::hello`].
+    /// Identification of the sender: the first frame in each direction, see [`super::hello`].
     Hello = 1,
     /// A call.
     Request = 2,
     /// The value that a call returned.
     Reply = 3,
-    /// The error that a call ended with.
+    /// The error of a call.
     Error = 4,
-    /// The caller does not want the result any more.
+    /// The caller no longer needs the result.
     Cancel = 5,
     /// The receiver may have more calls and bytes in flight.
     Credit = 6,
-    /// Are you there?
+    /// Test that the peer answers.
     Ping = 7,
     /// The answer to a ping.
     Pong = 8,
-    /// The sender closes the connection, and says why.
+    /// The sender closes the connection, with a reason.
     GoAway = 9,
-    /// Messages about remote references, several at once.
+    /// Several messages about remote references.
     References = 10,
-    /// Parts that the receiver needs no more, so that the sender may reuse their memory: those of a
-    /// call, which it has copied, or without a call those that its body lists, see [`super::release`].
+    /// Parts that the receiver no longer needs, so that the sender may reuse their memory.
+    ///
+    /// They are those of a call, which the receiver has copied, or without a call those that the
+    /// body lists, see [`super::release`].
     Release = 11,
-    /// The hello of the peer is accepted. If the job has a token, the body proves that the sender
-    /// has it too.
+    /// Acceptance of the peer's hello.
+    ///
+    /// If the job has a token, the body proves that the sender has it too.
     Accepted = 12,
 }
 
@@ -61,27 +64,27 @@ impl FrameKind {
     }
 }
 
-/// What a frame says about itself, beside its body and parts.
+/// Fields of a frame beside its body and parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it is for.
+    /// Purpose of the frame.
     pub kind: FrameKind,
     /// Bits whose meaning depends on the kind.
     pub flags: u16,
-    /// The number of the call, chosen by the caller; 0 if it is about no call.
+    /// Number of the call, chosen by the caller; 0 for a frame without a call.
     pub call: u64,
-    /// Which method is called, see [`super::method_hash`]; 0 if none is.
+    /// Number of the called method, see [`super::method_hash`]; 0 for none.
     pub method: u64,
-    /// How long the caller still waits, in microseconds; 0 if there is no deadline.
+    /// Remaining time of the caller's wait, in microseconds; 0 without a deadline.
     pub deadline_micros: u64,
-    /// The trace that the call belongs to; 0 if none.
+    /// Trace that the call belongs to; 0 for none.
     pub trace: u128,
-    /// The span of the caller in that trace.
+    /// Span of the caller in that trace.
     pub span: u64,
 }
 
 impl Header {
-    /// A header with this kind, and zero everywhere else.
+    /// Makes a header of this kind, with zero in all other fields.
     pub fn new(kind: FrameKind) -> Self {
         Self {
             kind,
@@ -94,7 +97,7 @@ impl Header {
         }
     }
 
-    /// The bytes of the header of a frame with so many bytes of body and so many parts.
+    /// Returns the bytes of the header of a frame with this body and these parts.
     pub(super) fn to_bytes(self, body: u32, sections: u16) -> [u8; HEADER_LENGTH] {
         let mut bytes = [0; HEADER_LENGTH];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -111,10 +114,10 @@ impl Header {
         bytes
     }
 
-    /// What the bytes of a header say: the header, the length of the body, the number of sections.
+    /// Reads the header, the length of the body, and the number of sections.
     pub(super) fn from_bytes(bytes: &[u8; HEADER_LENGTH]) -> Result<(Self, u32, u16), FrameError> {
         let magic = u32::from_le_bytes(at(bytes, 0));
-        // A record of TLS: its kind (handshake or alert), and a version that all of them say.
+        // A TLS record: its kind (handshake or alert), and a version that all records have.
         if matches!(bytes, [0x15 | 0x16, 3, ..]) {
             return Err(FrameError::Tls);
         }
@@ -142,7 +145,7 @@ impl Header {
     }
 }
 
-/// The `N` bytes at a offset in a header or a section.
+/// Returns the `N` bytes at an offset in a header or a section.
 pub(super) fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut taken = [0; N];
     taken.copy_from_slice(&bytes[offset..offset + N]);

@@ -1,4 +1,4 @@
-//! What two workers tell each other before anything else, and what they refuse.
+//! First messages between two workers, and the reasons of a refusal.
 //!
 //! ```text
 //!  connector                                 acceptor
@@ -10,40 +10,42 @@
 //!
 //! Either side may answer with [`FrameKind::GoAway`](super::FrameKind::GoAway) and its reason.
 //!
-//! The token of a job is never sent. A proof is a keyed hash of the role of who proves and of both
-//! hellos byte by byte, so it is of no use on another connection or in the other direction, and
-//! nobody on the way can change a word of a hello. The hash itself is made by the driver.
+//! The token of a job is never sent. A proof is a keyed hash of the role of the prover and of both
+//! hellos byte by byte. So it is useless on another connection or in the other direction, and an
+//! attacker between the workers cannot change a hello. The driver computes the hash.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::worker::WorkerInfo;
 
-/// The version of what is said in frames. The first two bytes of a hello, in every version.
+/// Version of the protocol.
+///
+/// In every version it is the first two bytes of a hello.
 pub const PROTOCOL: u16 = 1;
 
-/// How many random bytes each side sends.
+/// Number of random bytes from each side.
 pub const NONCE_LENGTH: usize = 32;
 
-/// Who a worker is: the body of the first frame in each direction.
+/// Identification of a worker: the body of the first frame in each direction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of the protocol that it speaks.
+    /// Version of the protocol that the worker speaks.
     #[serde(skip, default = "this_protocol")]
     pub version: u16,
-    /// Bits for what it can do beyond that.
+    /// Bits of optional features.
     pub features: u64,
-    /// Its name and id.
+    /// Name and id of the worker.
     pub worker: WorkerInfo,
-    /// The epoch of the group that it is in.
+    /// Epoch of the worker's group.
     pub group: u64,
-    /// A random number that tells this life of the worker from earlier ones.
+    /// Random number that distinguishes this life of the worker from earlier lives.
     pub incarnation: u64,
-    /// The boot id of its host, which tells whether two workers are on the same one.
+    /// Boot id of the host, which is equal for workers of one host.
     pub host: String,
-    /// Its process id, as it sees it itself.
+    /// Process id of the worker in its own PID namespace.
     pub process: u32,
-    /// Whether it wants a proof of the token of the job.
+    /// `true` if the worker requires a proof of the job's token.
     pub wants_proof: bool,
     /// Random bytes, for the proof.
     pub nonce: [u8; NONCE_LENGTH],
@@ -52,7 +54,7 @@ pub struct Hello {
 /// The body of an [`Accepted`](super::FrameKind::Accepted) frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accepted {
-    /// The keyed hash over both hellos; none if the job has no token.
+    /// Keyed hash over both hellos; `None` if the job has no token.
     pub proof: Option<[u8; 32]>,
 }
 
@@ -60,7 +62,7 @@ fn this_protocol() -> u16 {
     PROTOCOL
 }
 
-/// Why a peer is refused.
+/// Reason for the refusal of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HelloError {
     /// The bytes are no hello.
@@ -83,24 +85,24 @@ pub enum HelloError {
          one of them is from an earlier or another job"
     )]
     Group {
-        /// Who we are.
+        /// This worker.
         us: WorkerInfo,
-        /// Who the peer says that it is.
+        /// Claimed identity of the peer.
         peer: WorkerInfo,
-        /// Our epoch.
+        /// Epoch of this worker.
         ours: u64,
         /// The epoch of the peer.
         theirs: u64,
     },
-    /// Somebody else is at the address.
+    /// Another worker is at the address.
     #[error("{found} answers where {expected} was expected: its address is out of date")]
     Worker {
-        /// Who was called.
+        /// Worker that was expected.
         expected: WorkerInfo,
-        /// Who answered.
+        /// Worker that answered.
         found: WorkerInfo,
     },
-    /// The peer is ourselves.
+    /// The peer is this worker itself.
     #[error("{0} is connected with itself: another worker published its address")]
     Itself(WorkerInfo),
     /// Only one of the two has a token.
@@ -108,9 +110,9 @@ pub enum HelloError {
         "{with} has a job token and {without} has none: give the same token to all workers or to none"
     )]
     TokenMissing {
-        /// Who has one.
+        /// Worker with a token.
         with: WorkerInfo,
-        /// Who has none.
+        /// Worker without a token.
         without: WorkerInfo,
     },
     /// The proof is wrong or missing.
@@ -118,19 +120,19 @@ pub enum HelloError {
         "{peer} has another job token than {us}: give the same token to all workers of the job"
     )]
     Token {
-        /// Who we are.
+        /// This worker.
         us: WorkerInfo,
-        /// Who the peer says that it is.
+        /// Claimed identity of the peer.
         peer: WorkerInfo,
     },
 }
 
 impl Hello {
-    /// The body of the frame.
+    /// Returns the body of the frame.
     ///
     /// # Panics
     ///
-    /// Never: all that is in it can be written.
+    /// Never: all fields can be serialised.
     pub fn to_bytes(&self) -> Vec<u8> {
         let start = self.version.to_le_bytes().to_vec();
         postcard::to_extend(self, start).expect("a hello holds numbers and texts only")
@@ -140,8 +142,8 @@ impl Hello {
     ///
     /// # Errors
     ///
-    /// [`HelloError::Version`] if the peer speaks another version, [`HelloError::Unreadable`] if the
-    /// bytes are something else.
+    /// [`HelloError::Version`] if the peer speaks another version, [`HelloError::Unreadable`] if
+    /// the bytes are no hello.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HelloError> {
         let (version, rest) = bytes.split_first_chunk().ok_or(HelloError::Unreadable)?;
         let theirs = u16::from_le_bytes(*version);
@@ -152,7 +154,7 @@ impl Hello {
         read(rest)
     }
 
-    /// Whether we may talk to this peer at all, whatever group it is in.
+    /// Checks that this worker may talk to the peer, whatever its group.
     ///
     /// # Errors
     ///
@@ -172,7 +174,7 @@ impl Hello {
         })
     }
 
-    /// Whether the peer is in the same epoch of the group.
+    /// Checks that the peer is in the same epoch of the group.
     ///
     /// # Errors
     ///
@@ -189,7 +191,7 @@ impl Hello {
         })
     }
 
-    /// Whether this, the hello of a peer, is from the worker that was called.
+    /// Checks that this hello of a peer is from the worker that was called.
     ///
     /// # Errors
     ///
@@ -204,7 +206,7 @@ impl Hello {
         })
     }
 
-    /// The error for a peer whose proof is wrong.
+    /// Returns the error for a peer with a wrong proof.
     pub fn wrong_token(&self, peer: &Self) -> HelloError {
         HelloError::Token {
             us: self.worker.clone(),
@@ -214,11 +216,11 @@ impl Hello {
 }
 
 impl Accepted {
-    /// The body of the frame.
+    /// Returns the body of the frame.
     ///
     /// # Panics
     ///
-    /// Never: all that is in it can be written.
+    /// Never: all fields can be serialised.
     pub fn to_bytes(self) -> Vec<u8> {
         postcard::to_extend(&self, Vec::new()).expect("it holds bytes only")
     }
@@ -317,7 +319,7 @@ mod tests {
         );
     }
 
-    /// Changes one thing about the peer of `w0`, and asks what is said about it.
+    /// Changes one field of the peer of `w0`, and returns the resulting refusal.
     fn refusal(change: impl FnOnce(&mut Hello)) -> String {
         let (ours, mut theirs) = (hello(0), hello(1));
         change(&mut theirs);

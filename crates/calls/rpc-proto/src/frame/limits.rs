@@ -1,16 +1,16 @@
-//! How large a frame may be.
+//! Size limits of frames.
 
 use super::error::FrameError;
 use super::part::PartHead;
 
-/// How large a frame may be. They are checked before anything is reserved for it.
+/// Size limits of a frame, checked before any memory is reserved for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest body, in bytes. Default: 64 MiB.
+    /// Maximum length of the body, in bytes (default: 64 MiB).
     pub body: u32,
-    /// The most parts. Default: 65535.
+    /// Maximum number of parts (default: 65535).
     pub sections: u16,
-    /// The most bytes of body and parts together, wherever the parts are. Default: 4 GiB.
+    /// Maximum total of body and parts in bytes, wherever the parts are (default: 4 GiB).
     pub total: u64,
 }
 
@@ -25,18 +25,18 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a peer that has not said yet who it is.
+    /// Limits for a peer that has not identified itself.
     pub const UNAUTHENTICATED: Self = Self {
         body: 4 << 10,
         sections: 0,
         total: 4 << 10,
     };
 
-    /// Whether a frame may be sent to a peer with these limits.
+    /// Checks that a frame may be sent to a peer with these limits.
     ///
     /// # Errors
     ///
-    /// The limit that it breaks.
+    /// The limit that the frame exceeds.
     pub fn check(&self, body: usize, parts: &[PartHead]) -> Result<(), FrameError> {
         let mut total = self.check_head(body as u64, parts.len() as u64)?;
         for part in parts {
@@ -45,7 +45,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks what a header says, and returns the bytes that the frame has so far.
+    /// Checks the sizes in a header, and returns the bytes of the frame until now.
     pub(super) fn check_head(&self, body: u64, sections: u64) -> Result<u64, FrameError> {
         if body > u64::from(self.body) {
             return Err(FrameError::Body {
@@ -62,7 +62,7 @@ impl Limits {
         self.add(0, body)
     }
 
-    /// The bytes of a frame with another part of this length.
+    /// Adds a part of this length to the bytes of a frame.
     pub(super) fn add(&self, total: u64, length: u64) -> Result<u64, FrameError> {
         let total = total.saturating_add(length);
         if total > self.total {

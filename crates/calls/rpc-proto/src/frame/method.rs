@@ -5,9 +5,9 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// The number of a method on the wire: a hash of `name@version`.
 ///
-/// It only has to spread: names come from programs, not from peers, and two that collide are
-/// refused when the second is registered. So it is FNV-1a with a last stir, which a compiler can
-/// work out for a constant name.
+/// The hash needs only a good distribution: names come from programs, not from peers, and the
+/// registration of a second name with the same hash fails. So it is FNV-1a with a final mix, which
+/// the compiler evaluates for a constant name.
 pub const fn method_hash(name: &str, version: u32) -> u64 {
     let mut hash = OFFSET;
     let name = name.as_bytes();
@@ -31,7 +31,9 @@ const fn step(hash: u64, byte: u8) -> u64 {
     (hash ^ byte as u64).wrapping_mul(PRIME)
 }
 
-/// Lets every bit have a say in every other. It is reversible, so it adds no collisions.
+/// Mixes every bit with every other bit.
+///
+/// It is reversible, so it adds no collisions.
 const fn stir(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,4 +1,4 @@
-//! Frames: what two workers send each other over a connection, as bytes.
+//! Frames: the bytes that two workers send each other over a connection.
 //!
 //! ```text
 //! ┌──────────────┬───────────────────────────┬────────┬─────────────────────────────┐
@@ -6,17 +6,16 @@
 //! └──────────────┴───────────────────────────┴────────┴─────────────────────────────┘
 //! ```
 //!
-//! All numbers are little endian. The *body* is a serialised value. *Parts* are what it refers to
-//! by number and what is not worth copying together with it: the bytes of tensors. A part is
-//! inline, or it is somewhere that the receiver can reach, in memory that both share or in the
-//! memory of the sender; then the frame only says where.
+//! All numbers are little endian. The *body* is a serialised value. *Parts* are the bytes of
+//! tensors: the body refers to them by number, and copying them together with the body would cost
+//! too much. A part is inline, or it is in memory that the receiver can reach: shared memory or the
+//! memory of the sender. In that case the frame has only its location.
 //!
-//! The sections have one size, so the header alone tells how many bytes come before the parts.
+//! All sections have the same size, so the header alone gives the number of bytes before the parts.
 //!
-//! Reading order: [`header`], [`part`] and [`method`] (the words), [`encode()`], then the way back:
-//! [`limits`] (what is refused before anything is reserved for it), `staging` and [`decoder`]; last
-//! [`hello`] (what two workers tell each other first), [`release`] (what they give back) and
-//! [`refusal`] (what they say last).
+//! Reading order: [`header`], [`part`] and [`method`] (the fields), [`encode()`]. Then the other
+//! direction: [`limits`] (checks before memory is reserved), `staging` and [`decoder`]. Last
+//! [`hello`] (the first messages), [`release`] (returned parts) and [`refusal`] (the last message).
 
 pub mod decoder;
 pub mod error;
@@ -36,8 +35,8 @@ pub use limits::Limits;
 pub use method::method_hash;
 pub use part::{Frame, Part, PartHead, PartLocation, encode};
 
-/// What every frame begins with: `rdzc` in the order of the bytes.
+/// First bytes of every frame: `rdzc` in the order of the bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"rdzc");
 
-/// The version of the frame format. A peer with another one is refused.
+/// Version of the frame format. A peer with another version is refused.
 pub const VERSION: u8 = 1;

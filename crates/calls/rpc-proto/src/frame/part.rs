@@ -1,61 +1,61 @@
-//! Parts: bytes beside the body, and where they are.
+//! Parts: bytes beside the body, and their locations.
 
 use bytes::Bytes;
 
 use super::error::FrameError;
 use super::header::{HEADER_LENGTH, Header, at};
 
-/// How long a section is: what a frame says about one part, in bytes.
+/// Length in bytes of a section, which describes one part.
 pub const SECTION_LENGTH: usize = 32;
 
-/// Where the bytes of a part are.
+/// Location of the bytes of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartLocation {
     /// In the frame, after the body.
     Inline,
     /// In the memory of the process that sent the frame.
     Process {
-        /// The address there.
+        /// Address in that process.
         address: u64,
     },
     /// In memory that sender and receiver share.
     Arena {
-        /// Which of the sender's arenas.
+        /// Number of the sender's arena.
         arena: u32,
-        /// Which use of that place this is: what is given back is named by it, see
+        /// Number of this use of the location, which a release names, see
         /// [`release`](super::release).
         generation: u32,
-        /// Where in the arena, in bytes.
+        /// Offset in the arena, in bytes.
         offset: u64,
     },
 }
 
-/// What a frame says about a part.
+/// Description of a part in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PartHead {
-    /// Where its bytes are.
+    /// Location of the bytes.
     pub location: PartLocation,
-    /// How many there are.
+    /// Number of bytes.
     pub length: u64,
 }
 
 /// A part that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// Its bytes came with the frame.
+    /// Bytes that arrived with the frame.
     Here(Bytes),
-    /// Its bytes have to be fetched, or are used where they are.
+    /// Bytes to fetch, or to use in place.
     Elsewhere(PartHead),
 }
 
 /// A frame that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it says about itself.
+    /// Header of the frame.
     pub header: Header,
     /// The serialised value.
     pub body: Bytes,
-    /// What the body refers to by number.
+    /// Parts, to which the body refers by number.
     pub parts: Vec<Part>,
 }
 
@@ -64,7 +64,7 @@ const PROCESS: u16 = 1;
 const ARENA: u16 = 2;
 
 impl PartHead {
-    /// A part whose bytes follow the body.
+    /// Describes a part whose bytes follow the body.
     pub fn inline(length: u64) -> Self {
         Self {
             location: PartLocation::Inline,
@@ -72,7 +72,8 @@ impl PartHead {
         }
     }
 
-    /// place u16, 0 u16, arena u32, length u64, address or offset u64, generation u32, 0 u32
+    /// Returns place u16, 0 u16, arena u32, length u64, address or offset u64, generation u32, 0
+    /// u32.
     pub(super) fn to_bytes(self) -> [u8; SECTION_LENGTH] {
         let (location, arena, generation, offset) = match self.location {
             PartLocation::Inline => (INLINE, 0, 0, 0),
@@ -110,7 +111,7 @@ impl PartHead {
             location,
             length: u64::from_le_bytes(at(bytes, 8)),
         };
-        // One way to write each section: whatever else is set would be lost unseen.
+        // Each section has exactly one encoding: other set bits would be lost silently.
         if head.to_bytes() != *bytes {
             return Err(FrameError::Reserved("a section"));
         }
@@ -118,13 +119,14 @@ impl PartHead {
     }
 }
 
-/// Appends header, sections and body to `into`. The bytes of the inline parts follow it on the
-/// wire, in their order, and are not copied here.
+/// Appends header, sections and body to `into`.
+///
+/// The bytes of the inline parts follow on the wire, in their order. They are not copied here.
 ///
 /// # Panics
 ///
-/// If the body or the number of parts does not fit the format, which [`super::Limits::check`] finds
-/// out beforehand.
+/// If the body or the number of parts does not fit the format; check with [`super::Limits::check`]
+/// first.
 pub fn encode(header: &Header, body: &[u8], parts: &[PartHead], into: &mut Vec<u8>) {
     let length = u32::try_from(body.len()).expect("limits are checked before a frame is written");
     let sections = u16::try_from(parts.len()).expect("limits are checked before");

@@ -1,14 +1,14 @@
-//! The last frame of a connection: why it is closed.
+//! Last frame of a connection, with the reason of its end.
 
 use rdzv_core::escape::escape_bytes;
 
 use super::header::{FrameKind, Header};
 use super::part::encode;
 
-/// The longest reason, in bytes. It fits what a stranger may send.
+/// Maximum length of a reason in bytes, within the limits for an unknown peer.
 const LONGEST: usize = 2 << 10;
 
-/// A whole frame that says why the connection is closed. A longer reason is cut.
+/// Returns a whole frame with the reason for closing. A longer reason is cut.
 pub fn go_away(reason: &str) -> Vec<u8> {
     let end = reason.floor_char_boundary(LONGEST);
     let mut frame = Vec::new();
@@ -21,7 +21,7 @@ pub fn go_away(reason: &str) -> Vec<u8> {
     frame
 }
 
-/// The reason in the body of such a frame, escaped.
+/// Returns the reason in the body of such a frame, escaped.
 pub fn reason(body: &[u8]) -> String {
     let body = &body[..body.len().min(LONGEST)];
     escape_bytes(body)

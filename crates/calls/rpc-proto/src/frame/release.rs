@@ -1,21 +1,23 @@
-//! What a frame of the kind `Release` with a body says: which parts in arenas are used no more.
+//! Body of a `Release` frame: parts in arenas that are no longer used.
 
 use super::error::FrameError;
 use super::header::at;
 
-/// How long one of them is, in bytes.
+/// Length of one released part, in bytes.
 const LENGTH: usize = 8;
 
-/// The end of one loan of a part that was at [`PartLocation::Arena`](super::PartLocation::Arena).
+/// End of one loan of a [`PartLocation::Arena`](super::PartLocation::Arena) part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReleasedPart {
-    /// Which of the lender's arenas.
+    /// Number of the lender's arena.
     pub arena: u32,
-    /// The generation that the part came with.
+    /// Generation with which the part came.
     pub generation: u32,
 }
 
-/// The body of a frame that gives all of these back. One that is given back twice was lent twice.
+/// Returns the body of a frame that gives all of these parts back.
+///
+/// A part that appears twice was lent twice.
 pub fn to_bytes(returned: &[ReleasedPart]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(returned.len() * LENGTH);
     for one in returned {
@@ -25,11 +27,11 @@ pub fn to_bytes(returned: &[ReleasedPart]) -> Vec<u8> {
     bytes
 }
 
-/// What such a body says.
+/// Reads such a body.
 ///
 /// # Errors
 ///
-/// [`FrameError::Release`] if it ends in the middle of one.
+/// [`FrameError::Release`] if the body ends in the middle of a part.
 pub fn from_bytes(body: &[u8]) -> Result<impl Iterator<Item = ReleasedPart> + '_, FrameError> {
     let (all, rest) = body.as_chunks::<LENGTH>();
     if !rest.is_empty() {

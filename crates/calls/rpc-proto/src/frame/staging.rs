@@ -1,18 +1,19 @@
-//! The buffer that small things are received in, many at a time.
+//! Buffer that receives many small values at a time.
 
 use bytes::{Bytes, BytesMut};
 
-/// How much is asked of a connection at once, in bytes.
+/// Number of bytes to request from a connection at a time.
 pub(super) const STAGING: usize = 64 << 10;
 
-/// Below this much room the buffer is renewed. What is waited for in it is never longer than this,
-/// so it always fits.
+/// Minimum room before the buffer is renewed.
+///
+/// A value that is awaited in the buffer is never longer than this, so it always fits.
 pub(super) const LEAST_ROOM: usize = 16 << 10;
 
-/// Bytes that were received and not looked at yet, and room for more behind them.
+/// Received but unread bytes, and room for more behind them.
 ///
-/// What is taken out shares the memory. When the room runs out and nobody holds anything of it any
-/// more, the same memory is used again.
+/// Bytes that are taken out share the memory. When the room runs out and no code holds such bytes
+/// any more, the same memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     /// Received bytes, then room. All of it is initialised.
@@ -36,23 +37,23 @@ impl Staging {
         self.received += count;
     }
 
-    /// What was received and not taken.
+    /// Returns the bytes that were received and not taken.
     pub(super) fn waiting(&self) -> &[u8] {
         &self.block[..self.received]
     }
 
-    /// The next bytes, if all of them are here. They stay.
+    /// Returns the next bytes, if all of them have arrived, and keeps them.
     pub(super) fn peek<const N: usize>(&self) -> Option<&[u8; N]> {
         self.waiting().first_chunk()
     }
 
-    /// Takes so many bytes that are here.
+    /// Takes this many received bytes.
     pub(super) fn take(&mut self, count: usize) -> Bytes {
         self.received -= count;
         self.block.split_to(count).freeze()
     }
 
-    /// Forgets so many bytes that are here.
+    /// Discards this many received bytes.
     pub(super) fn skip(&mut self, count: usize) {
         self.received -= count;
         bytes::Buf::advance(&mut self.block, count);

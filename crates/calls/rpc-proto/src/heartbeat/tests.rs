@@ -58,7 +58,9 @@ fn a_rhythm_has_whole_seconds_and_as_many_probes_as_fit() {
     assert_eq!(rhythm(0.1), (2.0, 1, 1));
 }
 
-/// A host that vanishes is noticed at the limit. `gone` is what the system says after some silence.
+/// A host that vanishes is noticed at the limit.
+///
+/// `gone` is what the system says after some silence.
 fn is_noticed_at_the_limit(gone: impl Fn(f64) -> Seen) {
     for cut in [0.3, 2.0, 7.99] {
         let found = followed(default(), 60.0, &|now| match now - cut {

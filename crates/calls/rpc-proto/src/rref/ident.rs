@@ -9,7 +9,9 @@ use crate::worker::WorkerId;
 /// How many bits of a local id tell the lives of a worker apart; the rest counts.
 const INCARNATION_BITS: u32 = 24;
 
-/// One life of a worker. A process that starts again under the same id is another member.
+/// One life of a worker.
+///
+/// A process that starts again under the same id is another member.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

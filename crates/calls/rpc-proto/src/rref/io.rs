@@ -20,14 +20,17 @@ pub struct Settings {
     pub linger: Duration,
     /// How long an acknowledgement waits for a message to go with. Default: 100 ms.
     pub acknowledge_within: Duration,
-    /// How long a fork may be silent before its receiver is asked about it. It has to be longer than
-    /// a call or result may be in flight. Default: 30 s.
+    /// How long a fork may be silent before its receiver is asked about it.
+    ///
+    /// It has to be longer than a call or result may be in flight. Default: 30 s.
     pub ask_after: Duration,
-    /// How long a member that has forks or values of ours may be silent before it is asked whether it
-    /// is there; between half of this and one and a half. If it is not, nobody else need notice.
+    /// How long a member that has forks or values of ours may be silent before it is asked whether
+    /// it is there; between half of this and one and a half. If it is not, nobody else need notice.
     /// Default: 30 s.
     pub renew_after: Duration,
-    /// How long a fork that was given up is refused, should it still come. Default: 10 min.
+    /// How long a fork that was given up is refused, should it still come.
+    ///
+    /// Default: 10 min.
     pub refuse_for: Duration,
 }
 
@@ -55,10 +58,12 @@ pub enum Input<'a> {
     Made {
         /// The value.
         rref: RRefId,
-        /// Whether the function failed.
+        /// `true` if the function failed.
         failed: bool,
     },
-    /// F7: the last use of a handle is over. One for each time that the owner's handle was given.
+    /// F7: the last use of a handle is over.
+    ///
+    /// One for each time that the owner's handle was given.
     Dropped(Handle),
     /// F8, on the owner: somebody asks for a value.
     ///
@@ -82,11 +87,12 @@ pub enum Input<'a> {
     /// This member has left the group, or is certainly dead.
     Left(Member),
     /// Release everything that the driver holds, and say when all have heard of it:
-    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when all
-    /// members have drained, nothing is left anywhere.
+    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when
+    /// all members have drained, nothing is left anywhere.
     Shutdown,
-    /// The driver makes no more calls, and goes on to serve others who may use what is held here. Say when
-    /// nothing is in flight: [`Output::Drained`] follows. What is held stays held until the end.
+    /// The driver makes no more calls, and goes on to serve others who may use what is held here.
+    /// Say when nothing is in flight: [`Output::Drained`] follows. What is held stays held until
+    /// the end.
     Quiesce,
     /// The end, drained or not. [`Output::Ended`] follows.
     End,
@@ -105,7 +111,7 @@ pub enum Output {
     Completed {
         /// The creator's fork.
         fork: ForkId,
-        /// Whether it failed.
+        /// `true` if it failed.
         failed: bool,
     },
     /// This fork can no longer be used.
@@ -124,7 +130,9 @@ pub enum Output {
     /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have. After
     /// [`Input::Quiesce`]: nobody has to hear of anything.
     Drained,
-    /// After [`Input::End`]: these forks were left. Each prints as a line of PyTorch's report.
+    /// After [`Input::End`]: these forks were left.
+    ///
+    /// Each prints as a line of PyTorch's report.
     Ended(Vec<Leak>),
 }
 
@@ -139,8 +147,9 @@ pub enum Adopted {
         rref: RRefId,
         /// The fork.
         fork: ForkId,
-        /// Whether the owner knows of it. If not, no function may see it before
-        /// [`Output::Confirmed`].
+        /// `true` if the owner knows of it.
+        ///
+        /// If not, no function may see it before [`Output::Confirmed`].
         confirmed: bool,
     },
 }
@@ -163,7 +172,7 @@ pub struct Counters {
 pub struct UserInfo {
     /// Who has the value.
     pub owner: Member,
-    /// Whether the owner knows of this fork.
+    /// `true` if the owner knows of this fork.
     pub confirmed: bool,
     /// Why it cannot be used any more, if so: it will not be confirmed then.
     pub broken: Option<Failure>,

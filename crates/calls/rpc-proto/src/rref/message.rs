@@ -49,7 +49,7 @@ pub enum Control {
     Completed {
         /// The creator's fork.
         fork: ForkId,
-        /// Whether the function failed. The value is its error then.
+        /// `true` if the function failed. The value is its error then.
         failed: bool,
     },
     /// Owner to creator: others refer to this value of yours; will you still ask me for it?

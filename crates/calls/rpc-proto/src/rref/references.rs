@@ -110,7 +110,7 @@ impl References {
         }
     }
 
-    /// Whether nothing is left: no value, no fork, nothing in flight.
+    /// `true` if nothing is left: no value, no fork, nothing in flight.
     pub fn is_empty(&self) -> bool {
         self.owned.is_empty()
             && self.users.is_empty()

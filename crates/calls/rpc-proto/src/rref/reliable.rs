@@ -60,7 +60,7 @@ impl Link {
         self.unacknowledged.len()
     }
 
-    /// Whether nothing is waited for, or nobody is there to wait for.
+    /// `true` if nothing is waited for, or nobody is there to wait for.
     pub(super) fn is_quiet(&self) -> bool {
         self.unacknowledged.is_empty() || self.unreachable_since.is_some()
     }

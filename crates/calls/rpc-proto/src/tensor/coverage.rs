@@ -13,7 +13,9 @@ pub struct Repeat {
     pub step: usize,
 }
 
-/// The bytes of a view: a block without gaps, repeated. Found without looking at each element.
+/// The bytes of a view: a block without gaps, repeated.
+///
+/// Found without looking at each element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
     /// Where the first block begins, in bytes.
@@ -91,12 +93,12 @@ impl Coverage {
         self.start..self.start + last + self.block
     }
 
-    /// Whether it covers every byte of its reach.
+    /// `true` if it covers every byte of its reach.
     pub fn is_dense(&self) -> bool {
         self.repeats.is_empty()
     }
 
-    /// Whether its blocks lie apart, in the order in which [`blocks`](Self::blocks) yields them.
+    /// `true` if its blocks lie apart, in the order in which [`blocks`](Self::blocks) yields them.
     pub fn is_nested(&self) -> bool {
         let mut extent = self.block;
         self.repeats.iter().rev().all(|repeat| {

@@ -74,7 +74,9 @@ pub enum MetaError {
     NotContiguous,
 }
 
-/// What a tensor is, apart from its memory. Always sound: the bytes that it covers can be counted.
+/// What a tensor is, apart from its memory.
+///
+/// Always sound: the bytes that it covers can be counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct TensorMeta {
@@ -122,7 +124,9 @@ impl TryFrom<Fields> for TensorMeta {
 }
 
 impl TensorMeta {
-    /// A tensor of this shape. Strides are in elements; the offset of the first one is in bytes.
+    /// A tensor of this shape.
+    ///
+    /// Strides are in elements; the offset of the first one is in bytes.
     ///
     /// # Errors
     ///
@@ -230,7 +234,7 @@ impl TensorMeta {
         self.checked_len().expect("checked when it was made")
     }
 
-    /// Whether it has no elements.
+    /// `true` if it has no elements.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
@@ -240,7 +244,7 @@ impl TensorMeta {
         self.offset..self.checked_end().expect("checked when it was made")
     }
 
-    /// Whether its elements lie one after another, the last index fastest.
+    /// `true` if its elements lie one after another, the last index fastest.
     pub fn is_contiguous(&self) -> bool {
         let dimensions = self.shape.iter().zip(&self.strides);
         let mut expected = 1;
@@ -366,7 +370,9 @@ impl TensorMeta {
     }
 }
 
-/// The strides of elements that lie one after another. Saturates where no tensor can be.
+/// The strides of elements that lie one after another.
+///
+/// Saturates where no tensor can be.
 fn contiguous_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for dimension in (1..shape.len()).rev() {

@@ -93,13 +93,14 @@ impl Part {
         }
     }
 
-    /// Whether it has no bytes. No plan has such a part.
+    /// `true` if it has no bytes. No plan has such a part.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends the bytes of the part to `out`. `reach` are the bytes of the storage at
-    /// [`reach`](Self::reach).
+    /// Appends the bytes of the part to `out`.
+    ///
+    /// `reach` are the bytes of the storage at [`reach`](Self::reach).
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! The handle of an agent: starting, asking, stopping.
+//! Handle of an agent: start, queries, stop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,23 +20,23 @@ use crate::runtime::driver;
 use crate::transport::Listener;
 use crate::wire::link::Endpoint;
 
-/// What an agent knows of its calls, connections and functions just now.
+/// Current calls, connections and functions of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Traffic {
     /// Calls made since the start.
     pub calls: u64,
-    /// Those of them that failed.
+    /// Those of these calls that failed.
     pub failures: u64,
-    /// Calls of other workers that were begun since the start.
+    /// Calls of other workers that this worker began to serve since the start.
     pub served: u64,
     /// Calls on their way.
     pub in_flight: u64,
-    /// Calls of other workers that are being worked on.
+    /// Calls of other workers that this worker is serving.
     pub running: u64,
-    /// Connections that were made to other workers since the start.
+    /// Connections to other workers since the start.
     pub connections: u64,
-    /// Workers that are connected to.
+    /// Workers to which a connection exists.
     pub peers: Vec<PeerTraffic>,
 }
 
@@ -46,21 +46,22 @@ pub struct Traffic {
 pub struct PeerTraffic {
     /// The worker.
     pub worker: WorkerInfo,
-    /// What carries the bytes: `shared`, `unix`, `tcp` or `tls`.
+    /// Transport of the connection: `shared`, `unix`, `tcp` or `tls`.
     pub transport: String,
-    /// Why that was chosen.
+    /// Reason for this transport.
     pub reason: String,
-    /// Whether large parts are read out of the memory of the other process.
+    /// `true` if large parts are read from the memory of the other process.
     pub reads_memory: bool,
-    /// Calls on their way to it.
+    /// Calls to this worker on their way.
     pub in_flight: u64,
     /// Bytes of those calls.
     pub bytes_in_flight: u64,
 }
 
 impl RpcAgent {
-    /// Starts the threads of an agent. What has to be known before anybody is served is told to it by
-    /// `knowing`.
+    /// Starts the threads of an agent.
+    ///
+    /// `knowing` gives the agent what it has to know before it serves a call.
     pub(crate) fn start(
         setup: Setup,
         methods: Methods,
@@ -94,7 +95,7 @@ impl RpcAgent {
         group.take()
     }
 
-    /// Says to the group whose answers this worker waits for.
+    /// Reports to the group for which workers' answers this worker waits.
     pub(super) fn waits_for(&self, others: &[WorkerId]) -> Result<(), RpcError> {
         let group = self.guard.as_ref().map(|guard| guard.group.lock());
         match group.as_deref() {
@@ -110,40 +111,40 @@ impl RpcAgent {
         })
     }
 
-    /// The worker that this agent is.
+    /// Returns the worker that this agent is.
     pub fn me(&self) -> &WorkerInfo {
         &self.core().me
     }
 
-    /// Whether the group is static: all workers were known from the beginning.
+    /// `true` if the group is static: all workers were known from the beginning.
     pub fn is_static_group(&self) -> bool {
-        // The members of a dynamic group have none that they all know.
+        // A dynamic group has no number that all its members know.
         self.core().group != 0
     }
 
-    /// A worker of the group.
+    /// Returns a worker of the group.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::UnknownWorker`] if nobody has this name or id.
+    /// [`RpcErrorKind::UnknownWorker`] if no worker has this name or id.
     ///
     /// [`RpcErrorKind::UnknownWorker`]: crate::RpcErrorKind::UnknownWorker
     pub fn worker<'a>(&self, which: impl Into<Destination<'a>>) -> Result<WorkerInfo, RpcError> {
         Ok(self.core().member(&which.into())?.info)
     }
 
-    /// The workers of the group, this one included, by their ids.
+    /// Returns the workers of the group, this one included, in the order of their ids.
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let members = self.core().members();
         members.values().map(|member| member.info.clone()).collect()
     }
 
-    /// How long calls may take that do not say so themselves.
+    /// Returns the time limit of calls that set none.
     pub fn timeout(&self) -> Timeout {
         self.core().timeout().map_or(Timeout::Never, Timeout::After)
     }
 
-    /// Changes that, for calls made from now on.
+    /// Sets the time limit of calls that are made from now on and set none.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ impl RpcAgent {
         Ok(())
     }
 
-    /// What the agent is doing.
+    /// Returns the current traffic of the agent.
     pub fn traffic(&self) -> Traffic {
         let core = self.core();
         let counters = &core.counters;
@@ -182,10 +183,12 @@ impl RpcAgent {
         }
     }
 
-    /// Stops at once: calls on their way fail with [`RpcErrorKind::Stopping`] here and with
-    /// [`RpcErrorKind::PeerLost`] at the other side, functions that run are told through their
-    /// [`Cancellation`](crate::Cancellation) and not waited for. Async functions that have not ended a second
-    /// later are dropped where they wait.
+    /// Stops immediately, without waiting for running functions.
+    ///
+    /// Calls on their way fail with [`RpcErrorKind::Stopping`] here and with
+    /// [`RpcErrorKind::PeerLost`] on the other side. Running functions are notified through their
+    /// [`Cancellation`](crate::Cancellation). Async functions that have not ended 1 s later are
+    /// dropped at their await.
     ///
     /// [`RpcErrorKind::PeerLost`]: crate::RpcErrorKind::PeerLost
     /// [`RpcErrorKind::Stopping`]: crate::RpcErrorKind::Stopping

@@ -1,4 +1,4 @@
-//! Becoming a member of a group, and leaving it.
+//! Joining and leaving a group.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +21,10 @@ use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::member::Member;
 use crate::transport::{Listener, PeerAddress};
 
-/// Makes an [`RpcAgent`] a member of a group: name, rank and methods of the worker, and where the group meets.
-/// [`RpcAgent::builder`] begins it, [`connect`](Self::connect) ends it.
+/// Builder of an [`RpcAgent`], which is a member of a group.
+///
+/// It collects the name, the rank and the methods of the worker, and the store of the group.
+/// [`RpcAgent::builder`] starts it, [`connect`](Self::connect) ends it.
 #[derive(Debug, Clone)]
 #[must_use = "nothing happens before `connect`"]
 pub struct RpcAgentBuilder {
@@ -36,7 +38,9 @@ pub struct RpcAgentBuilder {
 }
 
 impl RpcAgent {
-    /// Begins to make an agent whose worker has this name: 1 to 127 letters, digits, `-`, `_` and `:`.
+    /// Starts to build an agent whose worker has this name.
+    ///
+    /// A name has 1 to 127 letters, digits, `-`, `_` and `:`.
     ///
     /// ```no_run
     /// use rdzv_rpc::{Method, Methods, RpcAgent, RpcError};
@@ -67,45 +71,51 @@ impl RpcAgent {
 }
 
 impl RpcAgentBuilder {
-    /// The rank of the worker, which is its id. Default: that of the init method, `RANK` with `env://`. With a
-    /// [`store`](Self::store) it has to be given.
+    /// Sets the rank of the worker, which is its id.
+    ///
+    /// The default is the rank of the init method, `RANK` with `env://`. It is required with a
+    /// [`store`](Self::store).
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// Makes the group static: so many workers, which all come at the beginning and stay until the end.
-    /// Default, and `None`: a dynamic group, whose workers come and go.
+    /// Makes the group static, with this number of workers.
+    ///
+    /// All workers join at the beginning and stay until the end. The default, also with `None`, is
+    /// a dynamic group, whose workers come and go.
     pub fn world_size(mut self, workers: impl Into<Option<u32>>) -> Self {
         self.world_size = workers.into();
         self
     }
 
-    /// Where the workers meet. Default: the store that [`RpcOptions::init_method`] names.
+    /// Sets the store in which the group forms.
+    ///
+    /// The default is the store that [`RpcOptions::init_method`] names.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// The functions that others can call. Default: none.
+    /// Sets the functions that other workers can call (default: none).
     pub fn methods(mut self, methods: Methods) -> Self {
         self.methods = methods;
         self
     }
 
-    /// What can be chosen. Default: [`RpcOptions::default`].
+    /// Sets the options (default: [`RpcOptions::default`]).
     pub fn options(mut self, options: RpcOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// How memory of accelerators is handled. Default: there is only the CPU.
+    /// Sets the backend for accelerator memory (default: CPU only).
     pub fn device_backend(mut self, backend: Arc<dyn DeviceBackend>) -> Self {
         self.device_backend = backend;
         self
     }
 
-    /// Refuses what is wrong by itself, before anything is sent.
+    /// Refuses arguments that are wrong by their own values, before anything is sent.
     fn check(&self) -> Result<WorkerName, RpcError> {
         let name = WorkerName::new(self.name.as_str())?;
         self.options.check()?;
@@ -120,9 +130,9 @@ impl RpcAgentBuilder {
 
     /// Starts the agent and makes it a member of the group.
     ///
-    /// In a static group this returns when all members are there; in a dynamic one when this worker
-    /// has joined. Wrong arguments are refused before anything is sent; what does not fit together
-    /// in the group is told to all its members.
+    /// In a static group this returns when all members have joined; in a dynamic group when this
+    /// worker has joined. It refuses wrong arguments before it sends anything. If settings of
+    /// members do not fit together, all members get the error.
     ///
     /// A process may have several agents.
     ///
@@ -198,7 +208,7 @@ impl RpcAgentBuilder {
             backend: self.device_backend,
             references: options.references,
         };
-        // Others may call as soon as it listens, and functions call on.
+        // Other workers may call as soon as it listens, and functions may make calls.
         let agent = RpcAgent::start(setup, self.methods, listener, |core| {
             core.see(&group.view());
         })?;
@@ -220,15 +230,16 @@ impl RpcAgentBuilder {
 }
 
 impl RpcAgent {
-    /// Shuts down in good order: makes no more calls, waits until those it has made are over, meets
-    /// the other members (in a static group) or leaves (a dynamic one), and stops. Whatever happens,
-    /// the agent is stopped in the end. If it is stopped already, nothing happens; if another thread shuts
-    /// it down, this waits for that.
+    /// Shuts down in an orderly way, and always stops the agent in the end.
+    ///
+    /// It makes no more calls and waits until its own calls are over. In a static group it then
+    /// waits for the other members; in a dynamic group it leaves. If the agent has stopped already,
+    /// nothing happens. If another thread shuts it down, this waits for that thread.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if calls were not over, or members had not come, in this time; it
-    /// names them.
+    /// [`RpcErrorKind::Deadline`] if calls were still running, or members had not arrived, within
+    /// this time. The error names them.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let until = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_until(until) else {
@@ -250,15 +261,16 @@ impl RpcAgent {
         }
         let drained = self.core().in_flight.drain(until);
         let core = self.core();
-        // A worker that is being connected to has calls that wait for that.
+        // A worker to which the connection is not yet made has calls that wait for it.
         let stuck: Vec<WorkerInfo> = core
             .peers
             .busy()
             .into_iter()
             .filter_map(|id| Some(core.members().get(&id)?.info.clone()))
             .collect();
-        // Until all members of a static group are here, functions of this one are called and use
-        // what it holds, whoever has it. One that leaves a dynamic group gives it back.
+        // Until all members of a static group have arrived, other members may call functions of
+        // this worker and use values that it holds. A worker that leaves a dynamic group gives its
+        // references back.
         let stays = self.is_in_static_group();
         let how = match stays {
             true => Input::Quiesce,
@@ -272,13 +284,13 @@ impl RpcAgent {
         }
         let left = until.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
-            // Nobody is kept waiting by a worker that knows that it will be late.
+            // A worker that knows that it will be late does not keep the others waiting.
             Some(group) if drained => group.shutdown_barrier(left),
             Some(group) => group.leave(),
             None => Ok(()),
         };
         if stays && drained && met.is_ok() {
-            // All others end as well: what they hold still is no leak.
+            // All other workers end as well: the values that they still hold are no leak.
             drop(core.references.end(core));
         }
         self.stop();
@@ -293,7 +305,7 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// Takes over what is known of the group now.
+    /// Takes over the current view of the group.
     fn see(self: &Arc<Self>, view: &Arc<GroupView>) {
         let mut members = crate::runtime::member::Members::new();
         for member in view.members() {

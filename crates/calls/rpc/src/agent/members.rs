@@ -1,4 +1,4 @@
-//! The workers of the group of an agent, and their devices, as the group has settled them.
+//! Workers of the group of an agent, and their devices as the group settled them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ use crate::runtime::call::Destination;
 use crate::runtime::core::RpcAgent;
 
 impl RpcAgent {
-    /// Blocks until the workers of the group are as `wanted` says of them (this one is among them, and
-    /// they are in the order of their ids), and tells who they are. It asks now, and after each change;
-    /// a static group never changes.
+    /// Blocks until the workers of the group satisfy `wanted`, and returns them.
+    ///
+    /// `wanted` gets the workers in the order of their ids, this worker included. It is called
+    /// immediately and after each change; a static group never changes.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if that takes longer than `within`; it names who is there.
-    /// [`RpcErrorKind::Stopping`] if the agent is stopped meanwhile.
+    /// [`RpcErrorKind::Deadline`] if that takes longer than `within`; the error names the workers
+    /// of the group. [`RpcErrorKind::Stopping`] if the agent stops first.
     pub fn wait_for_group(
         &self,
         wanted: impl Fn(&[WorkerInfo]) -> bool,
@@ -49,27 +50,33 @@ impl RpcAgent {
         }
     }
 
-    /// The accelerators that this worker uses, in order: those that its options list, else those that
-    /// its own device maps and the reverse maps name.
+    /// Returns the accelerators of this worker, in order.
+    ///
+    /// They are those that its options list. Without a list, they are those that its own device
+    /// maps and the reverse maps name.
     pub fn devices(&self) -> Vec<Device> {
         let view = self.core().view();
         view.map(|view| view.devices().to_vec()).unwrap_or_default()
     }
 
-    /// By the name of a caller: where this worker's devices appear there, which results go by. It is
-    /// the inverse of the caller's own map for this worker.
+    /// Returns, by the name of a caller, the map for results.
+    ///
+    /// It maps devices of this worker to devices of the caller, and is the inverse of the caller's
+    /// own map for this worker.
     pub fn reverse_maps(&self) -> BTreeMap<String, DeviceMap> {
         let view = self.core().view();
         view.map(|view| view.reverse_maps().clone())
             .unwrap_or_default()
     }
 
-    /// The number of accelerators, the device maps and the device list that a worker of the group has
-    /// told of itself, this one included. Nobody is asked: every worker of a group knows them of all.
+    /// Returns the devices that a worker of the group has reported, this one included.
+    ///
+    /// These are the number of accelerators, the device maps and the device list. No message is
+    /// sent: every worker of a group knows them of all workers.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::UnknownWorker`] if nobody has this name or id.
+    /// [`RpcErrorKind::UnknownWorker`] if no worker has this name or id.
     pub fn device_infos<'a>(
         &self,
         which: impl Into<Destination<'a>>,

@@ -1,4 +1,4 @@
-//! Begin and end of an agent, and its handle: the top of the layers.
+//! Start and end of an agent, and its handle: the top layer.
 //!
 //! | layer | is |
 //! |---|---|

@@ -13,8 +13,10 @@ use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
 use crate::transport::{Identity, TransportOptions};
 
 impl RpcOptions {
-    /// How bytes travel. Unix sockets serve every worker of this host that shared memory serves, and TCP serves
-    /// all: a transport that stands after them in the list is never used.
+    /// How bytes travel.
+    ///
+    /// Unix sockets serve every worker of this host that shared memory serves, and TCP serves all:
+    /// a transport that stands after them in the list is never used.
     ///
     /// `store` is the one that the worker brings along, where the workers meet then.
     pub(super) fn transport_options(
@@ -58,12 +60,13 @@ impl RpcOptions {
     }
 }
 
-/// Whether the channels, if any are named, are to read the memory of other processes.
+/// `true` if the channels, if any are named, are to read the memory of other processes.
 fn reads_memory(channels: &[String]) -> bool {
     channels.is_empty() || channels.iter().any(|name| name == MEMORY_CHANNEL)
 }
 
-/// The address that this host has for those who meet at the URL: that by which it reaches the place.
+/// The address that this host has for those who meet at the URL: that by which it reaches the
+/// place.
 fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let url = Url::parse(init_method).ok();

@@ -52,8 +52,10 @@ impl Arenas {
         })
     }
 
-    /// Borrows the parts of a frame that are in arenas of the peer. It does so for all of them, so that
-    /// they are given back also if one of them is not what it should be.
+    /// Borrows the parts of a frame that are in arenas of the peer.
+    ///
+    /// It does so for all of them, so that they are given back also if one of them is not what it
+    /// should be.
     ///
     /// # Errors
     ///
@@ -117,7 +119,9 @@ impl Arenas {
         Ok(())
     }
 
-    /// The connection is over. What is lent stays where it is until nobody has it any more.
+    /// The connection is over.
+    ///
+    /// What is lent stays where it is until nobody has it any more.
     pub(crate) fn end(&self) {
         if let Some(leases) = &self.leases {
             leases.end();

@@ -31,11 +31,13 @@ const WORTH_LENDING: usize = 64 * 1024;
 /// The driver reads no more than this by itself, in bytes; it has other connections to look after.
 const QUICK: u64 = 256 * 1024;
 
-/// The memory that is reserved at first, in bytes, for a part that is to be read: what is announced need not be there.
+/// The memory that is reserved at first, in bytes, for a part that is to be read: what is announced
+/// need not be there.
 const AT_FIRST: usize = 256 << 10;
 
-/// The memory that is reserved, in bytes, once the beginning was there. Large reads are shared between threads, so it is
-/// no less.
+/// The memory that is reserved, in bytes, once the beginning was there.
+///
+/// Large reads are shared between threads, so it is no less.
 const NEXT: usize = 16 << 20;
 
 /// The processes at both ends, and what each can read of the other.
@@ -83,7 +85,7 @@ impl Lending {
         }
     }
 
-    /// Whether the other end may read out of our memory.
+    /// `true` if the other end may read out of our memory.
     pub(crate) fn lends(&self) -> bool {
         self.lends.load(Ordering::Acquire)
     }
@@ -95,7 +97,7 @@ impl Lending {
         }
     }
 
-    /// Whether we read out of the other end's memory.
+    /// `true` if we read out of the other end's memory.
     pub(crate) fn reads_theirs(&self) -> bool {
         self.reads.load(Ordering::Acquire)
     }
@@ -142,7 +144,9 @@ impl Lending {
     }
 }
 
-/// Lets the other process read, where that has to be allowed. If it cannot be, its probe will fail.
+/// Lets the other process read, where that has to be allowed.
+///
+/// If it cannot be, its probe will fail.
 fn permit(process: &Peer) {
     if let Err(reason) = remote_read::permit(process.process) {
         tracing::debug!(%reason, "another process is not allowed to read this one");
@@ -180,7 +184,7 @@ pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     registered.map(|part| part.bytes.clone()).collect()
 }
 
-/// Whether some parts of a message have to be read out of another memory.
+/// `true` if some parts of a message have to be read out of another memory.
 pub(crate) fn is_registered(parts: &[Received]) -> bool {
     parts
         .iter()

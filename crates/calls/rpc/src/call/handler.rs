@@ -1,4 +1,4 @@
-//! Functions that can be offered as methods: async or blocking, with or without the context of the call.
+//! Functions that can be methods: async or blocking, with or without call context.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -29,7 +29,9 @@ pub trait Output: Serialize + Send + Sync + 'static {}
 
 impl<T: Serialize + Send + Sync + 'static> Output for T {}
 
-/// A function that can be offered as the method `M`. The compiler finds the `Marker`.
+/// A function that can be offered as the method `M`.
+///
+/// The compiler infers the `Marker`.
 ///
 /// | method | async function | or, in [`blocking`] |
 /// |---|---|---|
@@ -37,15 +39,15 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
 /// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
-/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>` whose result need
-/// not be a type that can be sent. The value of a `ValueMethod` is shared with other calls: what
-/// changes in it needs a lock or an atomic.
+/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type of its
+/// result need not be serialisable. The value of a `ValueMethod` is shared with other calls: parts
+/// that change need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"
 )]
 pub trait Handler<M, Marker> {
-    /// The function as a worker calls it.
+    /// Returns the function in the form in which a worker calls it.
     fn offer(self, method: M) -> Offered;
 }
 
@@ -53,7 +55,7 @@ pub trait Handler<M, Marker> {
 #[derive(Clone)]
 pub struct Offered {
     pub(super) function: functions::Function<CallContext>,
-    /// Keeps its result on this worker instead of sending it.
+    /// Variant that keeps its result on this worker instead of sending it.
     pub(super) keep: Option<Keep>,
 }
 
@@ -76,12 +78,12 @@ impl fmt::Debug for Offered {
     }
 }
 
-/// A function that is called with these arguments, with or without a [`CallContext`] before them.
+/// A function with these arguments, with or without a [`CallContext`] before them.
 pub trait Function<Arguments, Marker>: Send + Sync + 'static {
-    /// What it returns: a result, or a future of one.
+    /// Type that the function returns: a result, or a future of a result.
     type Returned;
 
-    /// Calls it.
+    /// Calls the function.
     fn call(&self, context: CallContext, arguments: Arguments) -> Self::Returned;
 }
 
@@ -137,15 +139,18 @@ pub struct Blocking<F>(F);
 #[derive(Debug, Clone)]
 pub struct KeptHere<F>(F);
 
-/// A function that blocks or computes. Each call has a thread of its own; if `worker_threads` of the agent
-/// are busy, it waits for one.
+/// Marks a function that blocks or computes.
+///
+/// Each call has a separate thread. If `num_worker_threads` calls are running, the next call waits
+/// for a thread.
 pub fn blocking<F>(function: F) -> Blocking<F> {
     Blocking(function)
 }
 
-/// An async function whose result is only kept: it can be made with
-/// [`RpcAgent::remote`](crate::RpcAgent::remote), stays on this worker, and is used through
-/// [`ValueMethod`]s. It need not be possible to send it.
+/// Marks an async function whose result is only kept.
+///
+/// [`RpcAgent::remote`](crate::RpcAgent::remote) can call it. The result stays on this worker, and
+/// callers use it through [`ValueMethod`]s. The result need not be serialisable.
 pub fn kept<F>(function: F) -> KeptHere<F> {
     KeptHere(function)
 }
@@ -154,15 +159,19 @@ pub fn kept<F>(function: F) -> KeptHere<F> {
 #[derive(Debug, Clone)]
 pub struct Deferred<F>(F);
 
-/// A function that only takes calls, and must not block: the holder of the [`Responder`] answers, on any
-/// thread. The agent has no threads for these calls, so it does not limit how many are worked on at a time.
+/// Marks a function that only accepts calls and must not block.
 ///
-/// Calls that are made in the name of such a call are made inside of [`CallContext::inside`].
+/// The holder of the [`Responder`] answers, on any thread. The agent has no threads for these
+/// calls, so it does not limit how many of them run at the same time.
+///
+/// To make calls as part of such a call, make them inside of [`CallContext::inside`].
 pub fn deferred<F>(function: F) -> Deferred<F> {
     Deferred(function)
 }
 
-/// The one who answers a call of a function in [`deferred`]. Dropped without an answer, it fails the call.
+/// Responder to a call of a function in [`deferred`].
+///
+/// The call fails if the responder is dropped without an answer.
 pub struct Responder<O> {
     context: CallContext,
     respond: Then<Respond>,
@@ -176,14 +185,14 @@ impl<O> fmt::Debug for Responder<O> {
 }
 
 impl<O: Serialize> Responder<O> {
-    /// Answers the call. An error is passed on as it is, with its kind.
+    /// Answers the call. An error is passed on unchanged, with its kind.
     pub fn respond(self, result: Result<O, RpcError>) {
         let answer = result.and_then(|output| codec::encode_output(&self.context, &output));
         self.respond.go_on(answer);
     }
 }
 
-/// How a handler was recognised; no value of it exists.
+/// Kind of a handler; a type without values.
 #[derive(Debug)]
 pub struct Recognised<Kind, Function, Returned, Error>(
     PhantomData<fn(Kind, Function, Returned, Error)>,

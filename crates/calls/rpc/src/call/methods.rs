@@ -1,4 +1,4 @@
-//! The functions that a worker offers: added by their names, and found by their number.
+//! Functions that a worker offers: added by name, and found by number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,9 @@ use crate::runtime::core::{CallContext, MethodBody};
 use crate::runtime::method::Method;
 use crate::service::functions::Functions;
 
-/// The functions that a worker offers to others, by their names. Nothing else can be called.
+/// Functions that a worker offers to others, by name.
+///
+/// Nothing else can be called.
 ///
 /// ```
 /// use rdzv_rpc::{CallContext, Method, Methods, blocking};
@@ -42,17 +44,18 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// No functions yet.
+    /// Makes an empty set of functions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Offers a function as a [`Method`](crate::Method) or as a [`ValueMethod`](crate::ValueMethod).
+    /// Offers a function as a [`Method`](crate::Method) or as a
+    /// [`ValueMethod`](crate::ValueMethod).
     ///
-    /// [`Handler`] says which functions can be given. An async function runs on threads that it shares
-    /// with the connections: it must not block, nor compute for long; [`blocking`](crate::blocking)
-    /// is for that. An async function that awaits something (calls to other workers included) takes
-    /// no thread.
+    /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
+    /// it shares with the connections: it must neither block nor compute for long. Use
+    /// [`blocking`](crate::blocking) for such functions. An async function that awaits something
+    /// (calls to other workers included) occupies no thread.
     ///
     /// # Panics
     ///
@@ -62,7 +65,7 @@ impl Methods {
         self.insert(handler.offer(method))
     }
 
-    /// The names, in alphabetical order.
+    /// Returns the names, in alphabetical order.
     pub fn names(&self) -> Vec<&'static str> {
         let offered = self.offered.values();
         let mut names: Vec<_> = offered.map(|offered| offered.function.name).collect();
@@ -87,7 +90,7 @@ impl Methods {
         self
     }
 
-    /// The functions, and those that keep a result instead of sending it, by number.
+    /// Splits the functions from those that keep their result, by number.
     pub(crate) fn split(self) -> (Functions<CallContext>, BTreeMap<u64, Keep>) {
         let mut functions = BTreeMap::new();
         let mut keeps = BTreeMap::new();

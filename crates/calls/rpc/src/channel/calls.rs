@@ -34,7 +34,7 @@ pub(super) struct Call {
     pub(super) begun: Instant,
     pub(super) timeout: Option<Duration>,
     pub(super) size: u64,
-    /// Whether it counts against the limits.
+    /// `true` if it counts against the limits.
     pub(super) counted: bool,
     pub(super) progress: Progress,
     /// The parts that the callee reads out of our memory: they must not go away before.
@@ -50,8 +50,9 @@ pub(super) struct Calls {
     pub(super) queue: VecDeque<Request>,
     /// Parts of calls that are given up, which the callee may be reading still.
     pub(super) abandoned: BTreeMap<u64, Vec<Bytes>>,
-    /// Calls that were given up while they were being sent, and what they have of the credit: the callee is
-    /// told after that, since it would forget a word about a call that it does not know yet.
+    /// Calls that were given up while they were being sent, and what they have of the credit: the
+    /// callee is told after that, since it would forget a word about a call that it does not know
+    /// yet.
     hasty: BTreeMap<u64, Option<u64>>,
 }
 
@@ -111,8 +112,10 @@ impl Calls {
         }
     }
 
-    /// A call is sent now. Says whether it was given up meanwhile: then the callee has to be told, and what
-    /// the call has of the credit is to be given back after that.
+    /// A call is sent now.
+    ///
+    /// Says whether it was given up meanwhile: then the callee has to be told, and what the call
+    /// has of the credit is to be given back after that.
     pub(super) fn has_left(&mut self, id: u64) -> Option<Option<u64>> {
         if let Some(call) = self.pending.get_mut(id) {
             call.progress = Progress::IsSent;

@@ -44,11 +44,14 @@ pub(crate) struct Client {
     arenas: Arenas,
     pub(crate) lending: Arc<Lending>,
     calls: Mutex<Calls>,
-    /// Held from the decision to send a request until it is sent. Taken before `calls`.
+    /// Held from the decision to send a request until it is sent.
+    ///
+    /// Taken before `calls`.
     order: Mutex<()>,
     /// Of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,
-    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its slot.
+    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its
+    /// slot.
     pub(crate) waker: Arc<Waker>,
 }
 

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
 
-/// What a function may fail with: any error type, a text, or a [`RemoteError`], which arrives as it is.
+/// Failure of a function: any error type, a text, or a [`RemoteError`].
+///
+/// A `RemoteError` arrives unchanged.
 pub trait Failure {
-    /// The failure in a form that another process understands.
+    /// Returns the failure in a form that another process understands.
     fn into_remote(self) -> RemoteError;
 }
 
@@ -39,18 +41,20 @@ where
     }
 }
 
-/// The body of an error frame. Who failed and at what the caller knows itself.
+/// Body of an error frame.
+///
+/// It does not name the callee and the method: the caller knows both.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     kind: RpcErrorKind,
     message: String,
     remote: Option<RemoteError>,
-    /// The methods there are, if the one asked for is not among them.
+    /// Existing methods, if the requested one does not exist.
     pub(crate) methods: Vec<String>,
 }
 
 impl Refusal {
-    /// What is told of an error.
+    /// Keeps the part of an error that is sent.
     pub(crate) fn new(error: RpcError) -> Self {
         Self {
             kind: error.kind,
@@ -60,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// There is no such method, but these.
+    /// Makes the refusal of an unknown method, with the existing ones.
     pub(crate) fn no_such_method(methods: Vec<String>) -> Self {
         let kind = RpcErrorKind::NoSuchMethod;
         let message = String::new();
@@ -70,12 +74,14 @@ impl Refusal {
         }
     }
 
-    /// The bytes of it. It cannot fail: there is nothing in it that postcard does not know.
+    /// Returns the bytes.
+    ///
+    /// This cannot fail: postcard can serialise all of its types.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// The error as the caller gets it.
+    /// Returns the error that the caller gets.
     pub(crate) fn into_error(body: &[u8], method: &str) -> RpcError {
         let Ok(refusal) = postcard::from_bytes::<Self>(body) else {
             let message = "the worker answered with an error that cannot be read";
@@ -104,7 +110,7 @@ impl Refusal {
     }
 }
 
-/// The sentence for a method that is not there, with names that are near to it.
+/// Returns the sentence for an unknown method, with similar names.
 pub(crate) fn no_such_method(wanted: &str, offered: &[String]) -> String {
     let last = |name: &str| {
         let name = name.rsplit(['.', ':', '/']).next().unwrap_or(name);

@@ -1,5 +1,5 @@
-//! The calls of an agent that are in flight, and its life: it runs, drains (its calls are waited for), and
-//! is stopped.
+//! The calls of an agent that are in flight, and its life: it runs, drains (its calls are waited
+//! for), and is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};

@@ -33,7 +33,8 @@ pub(crate) struct Request {
     pub(crate) timeout: Option<Duration>,
     /// Where the answer is to arrive.
     pub(crate) slot: Arc<Slot<Answer>>,
-    /// Whether the callee reads its large parts out of our memory; known when it leaves the queue.
+    /// `true` if the callee reads its large parts out of our memory; known when it leaves the
+    /// queue.
     pub(crate) lend: bool,
     /// Filled when the request has left the queue.
     pub(crate) sent: Arc<Slot<()>>,

@@ -89,7 +89,7 @@ impl<T> Slot<T> {
         true
     }
 
-    /// Whether the value has arrived.
+    /// `true` if the value has arrived.
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
     }

@@ -1,4 +1,6 @@
-//! Calls as spans of `tracing`, one at each end, at the level DEBUG. If nobody listens they cost one look.
+//! Calls as spans of `tracing`, one at each end, at the level DEBUG.
+//!
+//! If nobody listens they cost one look.
 
 use std::time::Instant;
 

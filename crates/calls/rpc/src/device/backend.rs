@@ -1,4 +1,4 @@
-//! What a kind of accelerator has to be able to do.
+//! Operations that an accelerator has to support.
 
 use std::any::Any;
 use std::fmt;
@@ -10,62 +10,64 @@ use rdzv_rpc_proto::device::Device;
 
 use crate::RpcError;
 
-/// Memory on a device. Freed when it is dropped.
+/// Memory on a device, freed on drop.
 pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
-    /// Where it is.
+    /// Returns the device of the memory.
     fn device(&self) -> Device;
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
 
-    /// Whether it has no bytes.
+    /// `true` if the memory has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A point in the work of a device, which may be still to come.
+/// A point in the work of a device, which the device may not have reached yet.
 pub trait Event: Send + Sync + fmt::Debug {
-    /// Returns when the device has done all work that was given to it before this point.
+    /// Returns when the device has done all work that was queued before this point.
     ///
     /// # Errors
     ///
-    /// What went wrong with that work.
+    /// The failure of that work.
     fn wait(&self) -> Result<(), RpcError>;
 }
 
-/// The accelerators of a host.
+/// Accelerators of a host.
 pub trait DeviceBackend: Send + Sync + fmt::Debug {
-    /// How many there are.
+    /// Returns the number of accelerators.
     fn count(&self) -> u32;
 
-    /// So much memory of a device; what is in it is undefined.
+    /// Allocates memory of a device; its content is undefined.
     ///
     /// # Errors
     ///
     /// Kind InvalidArgument if there is no such device, or it has no memory left.
     fn alloc(&self, device: Device, len: usize) -> Result<Arc<dyn DeviceMemory>, RpcError>;
 
-    /// Begins to copy from the host to the beginning of some memory, which is as long at least.
-    /// The bytes are not read by anybody else, so they may be used until the copy is done.
+    /// Starts to copy from the host to the beginning of some memory.
+    ///
+    /// The memory is at least as long as the bytes. The backend may keep the bytes until the copy
+    /// is done.
     ///
     /// # Errors
     ///
-    /// If it cannot begin. What happens later, an [`Event`] tells.
+    /// The failure to start the copy. An [`Event`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
-    /// Copies some bytes of memory to the host, after all work that its device has been given.
+    /// Copies bytes of memory to the host, after all queued work of its device.
     ///
     /// # Errors
     ///
-    /// What went wrong with that work.
+    /// The failure of that work.
     fn copy_out(
         &self,
         from: &Arc<dyn DeviceMemory>,
         range: Range<usize>,
     ) -> Result<Bytes, RpcError>;
 
-    /// The point after the work that a device has been given so far.
+    /// Returns the point after all work queued on a device until now.
     ///
     /// # Errors
     ///

@@ -9,18 +9,18 @@ use rdzv_rpc_proto::device::Device;
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::RpcError;
 
-/// No accelerators. Tensors of the CPU never ask their backend for anything.
+/// No accelerators. Tensors on the CPU never use their backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuOnly;
 
 impl CpuOnly {
-    /// As a backend of an agent.
+    /// Returns it as the backend of an agent.
     pub fn shared() -> Arc<dyn DeviceBackend> {
         Arc::new(Self)
     }
 }
 
-/// That there is no such device.
+/// Returns the error for a device that does not exist.
 pub(super) fn no_such_device(device: Device, count: u32) -> RpcError {
     let message = format!("there is no device {device} here: this worker has {count} accelerators");
     RpcError::invalid(message)

@@ -1,7 +1,7 @@
-//! Devices that tensors live on.
+//! Devices of tensors.
 //!
-//! The memory of the host needs nothing of this module: tensors on the CPU are `Bytes`. For
-//! accelerators there is [`DeviceBackend`]: it allocates on a device and copies there and back.
+//! Memory of the host needs nothing from this module: tensors on the CPU are `Bytes`. For
+//! accelerators there is [`DeviceBackend`], which allocates on a device and copies to and from it.
 //!
 //! # How to add an accelerator
 //!
@@ -10,9 +10,10 @@
 //! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that
 //! stream (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord`
 //! and its `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and
-//! copies into pinned memory, handed out by `Bytes::from_owner`. Give the backend to the agent's
-//! options. No other file knows one backend from another; `testing` (feature of the same name) has
-//! a small complete one.
+//! copies into pinned memory, which `Bytes::from_owner` wraps. Give the backend to
+//! [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend). No other file
+//! distinguishes between backends; `testing` (feature of the same name) has a small complete
+//! backend.
 
 mod backend;
 mod cpu;

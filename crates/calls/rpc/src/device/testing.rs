@@ -1,4 +1,4 @@
-//! Accelerators that are not there: for tests of everything that devices take part in.
+//! Simulated accelerators, for tests of everything that uses devices.
 
 use std::any::Any;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use super::cpu::no_such_device;
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::RpcError;
 
-/// Some accelerators whose memory is that of the host, `cuda:0` and so on.
+/// Simulated accelerators in the memory of the host, `cuda:0` and so on.
 ///
-/// They are as lazy as a device may be: what is copied in arrives when somebody waits for it, and
-/// until then the memory is full of `0xAA`.
+/// They are as lazy as a device may be: copied bytes arrive when some code waits for them. Until
+/// then the memory is full of `0xAA`.
 #[derive(Debug)]
 pub struct FakeDevices {
     count: u32,
     queues: Vec<Queue>,
 }
 
-/// The copies that a device has not made yet.
+/// Copies that a device has not made yet.
 type Queue = Arc<Mutex<Vec<Copy>>>;
 
 #[derive(Debug)]
@@ -44,18 +44,20 @@ struct FakeEvent {
 }
 
 impl FakeDevices {
-    /// So many accelerators.
+    /// Makes this number of accelerators.
     pub fn new(count: u32) -> Self {
         let queues = (0..count).map(|_| Queue::default()).collect();
         Self { count, queues }
     }
 
-    /// As a backend of an agent.
+    /// Returns them as the backend of an agent.
     pub fn shared(count: u32) -> Arc<dyn DeviceBackend> {
         Arc::new(Self::new(count))
     }
 
-    /// What is in some memory of theirs now, without waiting for anything. None if it is not theirs.
+    /// Returns the current content of memory of these devices, without waiting.
+    ///
+    /// `None` for memory of other devices.
     pub fn contents(memory: &Arc<dyn DeviceMemory>) -> Option<Vec<u8>> {
         let memory = ours(memory).ok()?;
         Some(memory.bytes.lock().clone())

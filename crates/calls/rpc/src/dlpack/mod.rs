@@ -1,13 +1,14 @@
-//! Tensors of other libraries, through DLPack: the memory changes hands, not a byte of it moves.
+//! Exchange of tensors with other libraries through DLPack, without copies.
 //!
-//! [`Tensor::to_dlpack`] lends memory of ours: it lives until the other library calls the deleter.
-//! [`Tensor::from_dlpack`] borrows theirs: their deleter is called when the last view of it is
-//! dropped, wherever that is, also as part of a message that is being sent. Python holds the same
-//! pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for [`Versioned`].
+//! [`Tensor::to_dlpack`] lends memory of this process, which lives until the other library calls
+//! the deleter. [`Tensor::from_dlpack`] borrows memory of the other library, and calls its deleter
+//! when the last view is dropped, also if that view is part of a message on its way. Python holds
+//! the same pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for
+//! [`Versioned`].
 //!
-//! The crate `dlpark` knows the layout and the rules of the C structures; this file is all that
-//! knows `dlpark`. It is also the one place of this crate with `unsafe`: a pointer that another
-//! library vouches for becomes a slice.
+//! The crate `dlpark` knows the layout and the rules of the C structures; only this file uses
+//! `dlpark`. It is also the only file of this crate with `unsafe`: it makes a slice from a pointer
+//! that another library guarantees.
 
 #![allow(unsafe_code)]
 
@@ -21,19 +22,19 @@ use rdzv_rpc_proto::tensor::{DataType, TensorMeta};
 use crate::RpcError;
 use crate::tensor::{Storage, Tensor};
 
-/// A tensor as libraries hand it to one another since DLPack 1.0. It knows that it is read-only.
+/// Exchange form of a tensor since DLPack 1.0, with a read-only flag.
 pub type Versioned = Managed<dlpark::ffi::DLManagedTensorVersioned>;
 
-/// A tensor as libraries handed it to one another before.
+/// Exchange form of a tensor before DLPack 1.0.
 pub type Legacy = Managed<dlpark::ffi::DLManagedTensor>;
 
-/// Our name of a data type, and DLPack's.
+/// Data types here and their DLPack counterparts.
 const DATA_TYPES: [(DataType, DLDataType); 16] = [
     (DataType::F64, DLDataType::F64),
     (DataType::F32, DLDataType::F32),
     (DataType::F16, DLDataType::F16),
     (DataType::Bf16, DLDataType::BF16),
-    // What safetensors and PyTorch mean by E4M3 has no infinities.
+    // The E4M3 of safetensors and PyTorch has no infinities.
     (DataType::F8E4M3, DLDataType::F8E4M3FN),
     (DataType::F8E5M2, DLDataType::F8E5M2),
     (DataType::I64, DLDataType::I64),
@@ -48,9 +49,9 @@ const DATA_TYPES: [(DataType, DLDataType); 16] = [
     (DataType::C64, DLDataType::C64),
 ];
 
-/// Memory of another library, which gets it back when this is dropped.
+/// Memory of another library, given back on drop.
 struct Foreign<M: ManagedTensorBase> {
-    /// Of the owner, not of the program; only ever lent for as long as the owner is here.
+    /// The `'static` is not true: the owner holds the bytes, so borrow them only from `self`.
     bytes: &'static [u8],
     _owner: Managed<M>,
 }
@@ -62,12 +63,14 @@ impl<M: ManagedTensorBase> AsRef<[u8]> for Foreign<M> {
 }
 
 impl Tensor {
-    /// This tensor for another library, as a [`Versioned`] or [`Legacy`] one. It shares the memory,
-    /// which the other library must not write to: other views and messages see it.
+    /// Exports this tensor to another library, as [`Versioned`] or [`Legacy`].
+    ///
+    /// It shares the memory. The other library must not write to it, because other views and
+    /// messages use the same memory.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if it is not on the CPU.
+    /// Kind InvalidArgument if the tensor is not on the CPU.
     pub fn to_dlpack<M: ManagedTensorBase>(&self) -> Result<Managed<M>, RpcError> {
         let Some(bytes) = self
             .storage()
@@ -108,18 +111,18 @@ impl Tensor {
         Ok(unsafe { exported.finish() })
     }
 
-    /// A tensor of another library, whose memory it uses.
+    /// Imports a tensor of another library, and uses its memory.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if it is not on the CPU, has elements of a type that we have not, or
-    /// negative strides. It is given back then.
+    /// Kind InvalidArgument if the tensor is not on the CPU, has elements of an unsupported type,
+    /// or has negative strides. The tensor is given back in this case.
     ///
     /// # Safety
     ///
-    /// The memory that shape and strides describe must be readable, and nobody may write to it,
-    /// until the other library gets it back: that is, until every view of this tensor is dropped,
-    /// and every message with one is sent.
+    /// The memory that shape and strides describe must be readable, and no code may write to it,
+    /// until the other library gets it back. This happens after every view of this tensor is
+    /// dropped and every message with a view is sent.
     pub unsafe fn from_dlpack<M: ManagedTensorBase + 'static>(
         foreign: Managed<M>,
     ) -> Result<Self, RpcError> {
@@ -131,13 +134,14 @@ impl Tensor {
             if meta.is_empty() {
                 return Ok(Self::new(Storage::host(Bytes::new()), meta)?);
             }
-            // SAFETY: only computed here; it is within the memory, as the caller promised.
+            // SAFETY: this only computes the pointer, which is within the memory, as the caller
+            // promised.
             let first = unsafe { described.offset_bytes_ptr() };
             (meta, first.map_err(|error| refused(error.to_string()))?)
         };
-        // SAFETY: the caller promised that what the strides reach is readable and does not change
-        // before `foreign` is dropped. The slice is only lent by `Foreign`, which is dropped with
-        // it.
+        // SAFETY: the caller promised that the bytes within reach of the strides are readable and
+        // do not change before `foreign` is dropped. Only `Foreign` lends the slice, and both are
+        // dropped together.
         let bytes = unsafe { std::slice::from_raw_parts(first, meta.reach().len()) };
         let owner = Foreign {
             bytes,
@@ -147,7 +151,7 @@ impl Tensor {
     }
 }
 
-/// What a foreign tensor is, from its first element on.
+/// Describes a foreign tensor, from its first element on.
 fn meta_of(foreign: &TensorRef<'_>) -> Result<TensorMeta, RpcError> {
     let device = foreign.device();
     // Pinned memory is memory of the host.

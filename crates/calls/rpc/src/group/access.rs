@@ -1,4 +1,4 @@
-//! The steps of a group in its store.
+//! Steps of a group in its store.
 
 use bytes::Bytes;
 use rdzv_rpc_proto::directory::{Membership, Round, RoundDecision, RoundKind};
@@ -9,27 +9,27 @@ use super::keys::{Keys, ROUND};
 use super::note::Note;
 use crate::RpcError;
 
-/// Versions whose keys are kept for members that are slow to look.
+/// Number of versions whose keys are kept for slow members.
 const KEPT_VERSIONS: u64 = 16;
 
-/// What no key holds.
+/// Value that no key holds.
 const NOTHING: &[u8] = b"?";
 
-/// The value of a key if it is there, without waiting for it.
+/// Returns the value of a key if it exists, without waiting for it.
 pub(super) fn peek(store: &dyn Store, key: &str) -> Result<Option<Bytes>, RpcError> {
-    // What is expected is not there, so nothing is ever stored.
+    // The expected value is not there, so nothing is ever stored.
     let held = store.compare_set(key, NOTHING, NOTHING);
     let held = held.map_err(|error| store_failed("read what the group has written", &error))?;
     Ok(Some(held).filter(|held| held[..] != *NOTHING))
 }
 
-/// Writes a key that nobody may have written before; gives what it holds then.
+/// Writes a key unless it exists; returns the value that it then holds.
 pub(super) fn claim(store: &dyn Store, key: &str, value: &[u8]) -> Result<Bytes, RpcError> {
     let held = store.compare_set(key, b"", value);
     held.map_err(|error| store_failed("write what the group will read", &error))
 }
 
-/// Writes a key without looking at what it held.
+/// Writes a key without reading its previous value.
 pub(super) fn set(store: &dyn Store, key: &str, value: &[u8]) -> Result<(), RpcError> {
     let set = store.set(key, value);
     set.map_err(|error| store_failed("write what the group will read", &error))
@@ -41,7 +41,7 @@ pub(super) fn count(store: &dyn Store, key: &str) -> Result<i64, RpcError> {
     count.map_err(|error| store_failed("count this worker", &error))
 }
 
-/// Removes a key; whether it was there does not matter.
+/// Removes a key, whether it exists or not.
 pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
     let removed = store.delete_key(key);
     removed
@@ -49,30 +49,30 @@ pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
         .map_err(|error| store_failed("remove what the group has written", &error))
 }
 
-/// The round that a worker has found.
+/// Round that a worker has found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) round: Round,
-    /// As the store holds it.
+    /// Value in the store.
     pub(super) held: Bytes,
-    /// What to do about it; never to open another one.
+    /// Decision about the round; never to open another one.
     pub(super) decision: RoundDecision,
 }
 
-/// The round that a worker of this kind of group meets the others in, opened if need be.
+/// Returns the round in which the group forms, and opens it if necessary.
 pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, RpcError> {
     let mut held = claim(store, ROUND, &Round::first(kind).encode())?;
     loop {
         let round = Round::decode(&held)?;
         let next = match round.decide(kind) {
             RoundDecision::Open(next) => next,
-            // A dynamic group whose members are all gone can be ended.
+            // A dynamic group that has lost all its members can be ended.
             RoundDecision::Refuse(_)
                 if round.kind == RoundKind::Dynamic && end(store, round.epoch)? =>
             {
                 round.ended()
             }
-            // Nobody is in a static group whose forming has failed.
+            // A static group that failed to form has no workers.
             RoundDecision::Refuse(_) if kind == RoundKind::Dynamic && has_failed(store, round)? => {
                 round.next(kind)
             }
@@ -88,19 +88,19 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
     }
 }
 
-/// The note under a key, if there is one.
+/// Returns the note under a key, if there is one.
 pub(super) fn note(store: &dyn Store, key: &str) -> Result<Option<Note>, RpcError> {
     let held = peek(store, key)?;
     held.map(|held| Note::decode(&held)).transpose()
 }
 
-/// Whether the workers of a static group have been told why it was not formed.
+/// `true` if the workers of a static group know why it was not formed.
 fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
     let go = note(store, &Keys(round.epoch).go())?;
     Ok(matches!(go, Some(Note::Refused(_))))
 }
 
-/// Puts a round in the place of another, unless somebody was faster; gives what holds then.
+/// Replaces a round unless another worker was faster; returns the resulting round.
 pub(super) fn replace_round(
     store: &dyn Store,
     held: &[u8],
@@ -110,22 +110,23 @@ pub(super) fn replace_round(
     held.map_err(|error| store_failed("open a round of the group", &error))
 }
 
-/// Ends a dynamic group for ever, if nobody is in it.
+/// Ends a dynamic group permanently, if it has no members.
 fn end(store: &dyn Store, epoch: u64) -> Result<bool, RpcError> {
     let keys = Keys(epoch);
     change(store, keys, Membership::end)?;
     Ok(members(store, keys)?.is_over())
 }
 
-/// The members of a dynamic group.
+/// Returns the members of a dynamic group.
 pub(super) fn members(store: &dyn Store, keys: Keys) -> Result<Membership, RpcError> {
     let held = peek(store, &keys.members())?;
     Ok(Membership::decode(&held.unwrap_or_default())?)
 }
 
-/// Changes the record of a dynamic group, however often somebody else is faster. `decide` says what
-/// to make of the record that is there, and is asked again for each that it finds instead; `None`
-/// leaves it as it is. Gives the record that was written.
+/// Changes the record of a dynamic group, and returns the written record.
+///
+/// `decide` returns the new record for the current one; `None` leaves it unchanged. It is called
+/// again each time another worker was faster.
 pub(super) fn change(
     store: &dyn Store,
     keys: Keys,
@@ -145,12 +146,12 @@ pub(super) fn change(
             announce(store, keys, next.epoch())?;
             return Ok(Some(next));
         }
-        // The key itself is gone if we are told what we expected: that is the empty group.
+        // If the store returns the expected value, the key does not exist: that is the empty group.
         held = if found == held { Bytes::new() } else { found };
     }
 }
 
-/// Wakes whoever waits for a version.
+/// Wakes the workers that wait for a version.
 pub(super) fn announce(store: &dyn Store, keys: Keys, version: u64) -> Result<(), RpcError> {
     set(store, &keys.changed(version), b"1")?;
     if let Some(old) = version.checked_sub(KEPT_VERSIONS) {

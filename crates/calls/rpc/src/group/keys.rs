@@ -1,17 +1,17 @@
-//! Where a group keeps what, under whatever prefix its store has.
+//! Keys of a group in its store, under the prefix of the store.
 //!
 //! | key | value |
 //! |---|---|
-//! | `rdzv/rpc/round` | the [`Round`] of now |
-//! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], the worker as a rule |
-//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready`, `…/go` | static: who has read all, how many; the note on which forming ends |
-//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: how many know why there is no group |
-//! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutting down |
-//! | `rdzv/rpc/{epoch}/waits/{rank}` | static: the workers that this one waits for before it can shut down |
-//! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: who has read the verdict |
+//! | `rdzv/rpc/round` | the current [`Round`] |
+//! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], usually the worker |
+//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready`, `…/go` | static: workers that have read all, and their number; the note that ends forming |
+//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: number of workers that know why there is no group |
+//! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutdown |
+//! | `rdzv/rpc/{epoch}/waits/{rank}` | static: workers for which this one waits before it can shut down |
+//! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: workers that have read the verdict |
 //! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
-//! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: that version is there |
-//! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: counted up by a member as long as it lives |
+//! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: this version exists |
+//! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: counted up by a live member |
 //!
 //! [`Round`]: rdzv_rpc_proto::directory::Round
 //! [`Membership`]: rdzv_rpc_proto::directory::Membership
@@ -21,7 +21,7 @@ use std::fmt::Display;
 
 use rdzv_rpc_proto::worker::WorkerId;
 
-/// The round of now.
+/// Key of the current round.
 pub(super) const ROUND: &str = "rdzv/rpc/round";
 
 /// The keys of the round of this epoch.

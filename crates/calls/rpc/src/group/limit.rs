@@ -1,8 +1,8 @@
-//! How long something may take.
+//! Time limits.
 
 use std::time::{Duration, Instant};
 
-/// A deadline that knows when it began.
+/// A deadline that knows its start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     started: Instant,
@@ -10,7 +10,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// So long from now on.
+    /// Starts a limit of this duration now.
     pub(super) fn of(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
@@ -18,7 +18,7 @@ impl Limit {
         }
     }
 
-    /// How much is left; zero if it is over.
+    /// Returns the remaining time; zero after the deadline.
     pub(super) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.started.elapsed())
     }

@@ -1,12 +1,12 @@
-//! Groups of workers that meet in a store: static ones, whose members all come at the beginning, and
-//! dynamic ones, whose members come and go.
+//! Groups of workers that form in a store.
 //!
-//! [`Group`] is what an agent holds. It knows who is there ([`Group::view`]), tells of changes
-//! ([`Group::on_change`]) and ends well ([`Group::shutdown_barrier`], [`Group::leave`]). What the
-//! members decide by is in `rdzv_rpc_proto::directory`; here are the store and the threads.
+//! In a static group, all members join at the beginning; in a dynamic group, members come and go.
 //!
-//! Reading order: `keys` (what is where in the store), `static_group` and `note`, `shutdown`;
-//! `dynamic`.
+//! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
+//! ([`Group::on_change`]) and ends in order ([`Group::shutdown_barrier`], [`Group::leave`]). The
+//! decisions of the members are in `rdzv_rpc_proto::directory`; the store and the threads are here.
+//!
+//! Reading order: `keys` (the keys in the store), `static_group` and `note`, `shutdown`; `dynamic`.
 
 mod access;
 mod dynamic;
@@ -28,22 +28,24 @@ use crate::RpcError;
 use dynamic::DynamicGroup;
 use static_group::StaticGroup;
 
-/// How long a worker of a dynamic group may be silent before the others take it for dead.
+/// Default silence after which a worker of a dynamic group counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
-/// The shortest lease: shorter than this, a busy machine looks like a dead one.
+/// Minimum lease: with a shorter one, a busy machine looks like a dead one.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
-/// What an agent is told of its group.
+/// Report to an agent about its group.
 #[derive(Debug, Clone)]
 pub enum GroupChange {
-    /// This is the group from now on. [`GroupView::changes_since`] tells what is new.
+    /// Current view of the group.
+    ///
+    /// [`GroupView::changes_since`] returns the differences.
     View(Arc<GroupView>),
-    /// No more will be told: this worker was taken for dead by the others, or the store is gone.
+    /// Last report: the others declared this worker dead, or the store is lost.
     Detached(RpcError),
 }
 
-/// Who listens for changes.
+/// Listener for changes.
 pub type OnChange = dyn Fn(&GroupChange) + Send + Sync;
 
 /// The group of an agent.
@@ -56,22 +58,24 @@ enum Kind {
     Dynamic(DynamicGroup),
 }
 
-/// A number for one life of a worker.
+/// Returns a number for one life of a worker.
 pub fn new_incarnation() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }
 
 impl Group {
-    /// Forms a static group of `world_size` workers: returns when all are there and agree.
+    /// Forms a static group of `world_size` workers.
+    ///
+    /// It returns when all workers have joined and agree.
     ///
     /// The worker's contact has to be ready to be connected to.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` before anything is sent, if the world size is 0 or the rank not below it.
-    /// Else, as a rule on all workers alike: `GroupMismatch` (world sizes, a dynamic group),
-    /// `DuplicateName`, `DuplicateId`, `DeviceMap`, `Deadline` naming the ranks that did not come;
-    /// `Store` if the store fails.
+    /// `InvalidArgument` before anything is sent, if the world size is 0 or the rank is not below
+    /// it. The other errors are usually the same on all workers: `GroupMismatch` (world sizes, a
+    /// dynamic group), `DuplicateName`, `DuplicateId`, `DeviceMap`, `Deadline` with the missing
+    /// ranks, and `Store` if the store fails.
     pub fn form(
         store: Arc<dyn Store>,
         me: Member,
@@ -82,7 +86,9 @@ impl Group {
         Ok(Self(Kind::Static(formed)))
     }
 
-    /// Joins a dynamic group, or begins it. The lease has to be the same on all workers.
+    /// Joins a dynamic group, or starts it.
+    ///
+    /// The lease has to be the same on all workers.
     ///
     /// The worker's contact has to be ready to be connected to. Two connections to the store are
     /// opened, each with a thread: one renews the lease, one waits for changes.
@@ -92,7 +98,7 @@ impl Group {
     /// `InvalidArgument` for a lease that is too short, `GroupMismatch` if the group is static,
     /// `DuplicateName` or `DuplicateId` if a living member has the name or id, `DeviceMap` if the
     /// device maps do not fit, `Deadline` if it takes too long, `Store` if the store fails. The
-    /// group is as it was then.
+    /// group is unchanged then.
     pub fn join(
         store: Arc<dyn Store>,
         me: Member,
@@ -103,7 +109,7 @@ impl Group {
         Ok(Self(Kind::Dynamic(joined)))
     }
 
-    /// The group as it is now.
+    /// Returns the current group.
     pub fn view(&self) -> Arc<GroupView> {
         match &self.0 {
             Kind::Static(group) => Arc::clone(&group.view),
@@ -111,13 +117,15 @@ impl Group {
         }
     }
 
-    /// Whether all members were known from the beginning.
+    /// `true` if all members were known from the beginning.
     pub fn is_static(&self) -> bool {
         matches!(self.0, Kind::Static(_))
     }
 
-    /// Calls back at once with the group as it is, and then after each change, from a thread of the
-    /// group. Changes in quick succession may be told as one. What is called must not add listeners.
+    /// Calls `listener` immediately with the current group, and after each change.
+    ///
+    /// The later calls come from a thread of the group. Changes in quick succession may be combined
+    /// into one report. The listener must not add listeners.
     pub fn on_change(&self, listener: impl Fn(&GroupChange) + Send + Sync + 'static) {
         match &self.0 {
             // It never changes.
@@ -126,12 +134,13 @@ impl Group {
         }
     }
 
-    /// Leaves a dynamic group: the others are told, the name and the id are free. Nothing happens in
-    /// a static group, or for the second time.
+    /// Leaves a dynamic group, and frees the name and the id.
+    ///
+    /// The other members are notified. In a static group, or the second time, nothing happens.
     ///
     /// # Errors
     ///
-    /// `Store` if the store fails: the others will notice when the lease runs out.
+    /// `Store` if the store fails: the others notice the departure when the lease expires.
     pub fn leave(&self) -> Result<(), RpcError> {
         match &self.0 {
             Kind::Static(_) => Ok(()),
@@ -139,8 +148,10 @@ impl Group {
         }
     }
 
-    /// Says that this worker waits for answers of these before it can end the group, so that nobody takes it
-    /// for the one that all wait for. Nothing happens in a dynamic group.
+    /// Records the workers whose answers this worker needs before it can end the group.
+    ///
+    /// Thus the other workers do not report this worker as the one that all wait for. In a dynamic
+    /// group nothing happens.
     ///
     /// # Errors
     ///
@@ -152,13 +163,15 @@ impl Group {
         }
     }
 
-    /// Ends a group in order. Static: waits until all workers call this, at most until the deadline;
-    /// to be called once. Dynamic: leaves, without waiting for anybody.
+    /// Ends a group in order.
+    ///
+    /// In a static group, waits up to the deadline until all workers call this; call it once. In a
+    /// dynamic group, leaves without waiting.
     ///
     /// # Errors
     ///
-    /// `Deadline` naming who is missing, in the same words on all workers that wait; `Store` if the
-    /// store fails.
+    /// `Deadline` with the missing workers, in the same words on all workers that wait; `Store` if
+    /// the store fails.
     pub fn shutdown_barrier(&self, deadline: Duration) -> Result<(), RpcError> {
         match &self.0 {
             Kind::Static(group) => shutdown::wait_for_all(group, deadline),

@@ -1,4 +1,4 @@
-//! What the workers of a static group leave for one another in the store.
+//! Notes of the workers of a static group to each other in the store.
 
 use rdzv_core::escape::escape_lines;
 use rdzv_rpc_proto::directory::Member;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{RpcError, RpcErrorKind};
 
-/// Why a group was not formed, as the worker that noticed it says to all.
+/// Reason why a group was not formed, for all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
-    /// Who noticed it.
+    /// Worker that noticed it.
     pub(super) by: WorkerInfo,
     pub(super) kind: RpcErrorKind,
     pub(super) message: String,
@@ -26,26 +26,28 @@ impl Refusal {
         }
     }
 
-    /// The error that every worker gets, in the same words.
+    /// Returns the error that every worker gets, in the same words.
     pub(super) fn error(&self) -> RpcError {
         RpcError::new(self.kind, escape_lines(&self.message))
     }
 }
 
-/// A value of a key that a worker waits for. Whoever ends the forming of a group writes its reason
-/// where the others wait, so that each of them is told at once.
+/// Value of a key that a worker waits for.
+///
+/// A worker that ends the forming of a group writes the reason to the keys for which the others
+/// wait, so that each of them gets it immediately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Note {
-    /// A worker: it takes part.
+    /// A worker that participates.
     Member(Member),
-    /// All have read all: the group is there.
+    /// All workers have read all notes: the group has formed.
     Formed,
-    /// The group will not be.
+    /// The group does not form.
     Refused(Refusal),
-    /// It meets in the next round: a worker was started again while it was forming.
+    /// The group forms in the next round, because a worker restarted.
     Moved {
-        /// The life of the worker that said so.
+        /// Life of the worker that wrote this.
         by: u64,
     },
 }
@@ -60,12 +62,12 @@ impl Note {
     }
 }
 
-/// Writes a value in the form that the store keeps.
+/// Serialises a value for the store.
 pub(super) fn written(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
     serde_json::to_vec(value).expect("texts and numbers are JSON")
 }
 
-/// Reads a value out of the store. `what` names the value in the error.
+/// Reads a value from the store. `what` names the value in the error.
 pub(super) fn read<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, RpcError> {
     serde_json::from_slice(bytes).map_err(|error| {
         let text = format!(

@@ -19,7 +19,8 @@ use super::note::{read, written};
 use super::static_group::StaticGroup;
 use crate::RpcError;
 
-/// How long the first worker, who usually hosts the store, waits for the others to read the verdict.
+/// How long the first worker, who usually hosts the store, waits for the others to read the
+/// verdict.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What became of a shutdown.
@@ -101,8 +102,8 @@ pub(super) fn waits_for(group: &StaticGroup, others: &[WorkerId]) -> Result<(), 
     set(&*group.store, &keys.waits(group.view.me().info.id), &others)
 }
 
-/// Of those that have not drained, the ones that it is about: whoever only waits for another one that has not
-/// drained either is not among them.
+/// Of those that have not drained, the ones that it is about: whoever only waits for another one
+/// that has not drained either is not among them.
 fn blamed(
     group: &StaticGroup,
     keys: Keys,
@@ -137,8 +138,8 @@ fn not_drained(verdict: &Verdict) -> RpcError {
     })
 }
 
-/// After the verdict: the last to have read it tells the first worker, and clears what the group kept
-/// in the store. The first worker waits for that a little, because the store may end with it.
+/// After the verdict: the last to have read it tells the first worker, and clears what the group
+/// kept in the store. The first worker waits for that a little, because the store may end with it.
 fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcError> {
     let store = &*group.store;
     let me = group.view.me().info.id;
@@ -164,8 +165,8 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
     }
 }
 
-/// The first worker goes, or the last one to have read the verdict: the second of the two removes the key by
-/// which they tell one another.
+/// The first worker goes, or the last one to have read the verdict: the second of the two removes
+/// the key by which they tell one another.
 fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     let gone = keys.gone();
     match claim(store, &gone, as_whom)? == as_whom {

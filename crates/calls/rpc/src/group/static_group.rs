@@ -87,7 +87,9 @@ struct Forming<'a> {
     me: &'a Member,
     world_size: u32,
     limit: Limit,
-    /// Whether another worker has sent us to a later round. Who takes our slot there is alive.
+    /// `true` if another worker has sent us to a later round.
+    ///
+    /// Who takes our slot there is alive.
     was_moved: bool,
     /// The round that it was in last.
     round: Option<Round>,
@@ -141,9 +143,9 @@ impl Forming<'_> {
         Ok(peek(self.store, ROUND)?.is_none_or(|now| now != found.held))
     }
 
-    /// Whether the round, in which our slot was empty, was formed and has ended since we found it: then
-    /// its last worker clears it away, and nobody would come. One that was given up while it was forming
-    /// says so.
+    /// Whether the round, in which our slot was empty, was formed and has ended since we found it:
+    /// then its last worker clears it away, and nobody would come. One that was given up while it
+    /// was forming says so.
     fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
         if !self.is_replaced(found)? {
             return Ok(false);
@@ -304,8 +306,10 @@ impl Forming<'_> {
         }
     }
 
-    /// The group is not formed. The first worker, whose process usually has the store, waits until the others
-    /// have been told so too, or for a moment.
+    /// The group is not formed.
+    ///
+    /// The first worker, whose process usually has the store, waits until the others have been told
+    /// so too, or for a moment.
     fn part(&self, error: &RpcError) {
         let Some(round) = self.round else { return };
         if matches!(

@@ -1,4 +1,4 @@
-//! The place of a thread where tensors and references wait while a value is (de)serialised.
+//! Thread-local slots for tensors and references during (de)serialisation.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,20 +9,20 @@ use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
 use crate::tensor::Tensor;
 
-/// A place of each thread.
+/// A slot of each thread.
 type Place<T> = LocalKey<RefCell<Option<T>>>;
 
-/// A reference as the worker holds it.
+/// A reference in the form in which the worker holds it.
 pub type LocalReference = Arc<dyn Any + Send + Sync>;
 
-/// What the value has given away so far.
+/// Tensors and references that the value has given away until now.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     pub(super) tensors: Vec<Tensor>,
     pub(super) references: Vec<LocalReference>,
 }
 
-/// What the value can take.
+/// Tensors and references that the value can take.
 #[derive(Default)]
 pub(super) struct Arrived {
     pub(super) tensors: Vec<Tensor>,
@@ -34,21 +34,21 @@ thread_local! {
     static ARRIVED: RefCell<Option<Arrived>> = const { RefCell::new(None) };
 }
 
-/// Runs `serialize` with a fresh place, and returns what was left there.
+/// Runs `serialize` with a fresh slot, and returns the content of the slot.
 pub(super) fn giving<T>(serialize: impl FnOnce() -> T) -> (T, Given) {
     let (result, given) = with_place(&GIVEN, Given::default(), serialize);
     (result, given.unwrap_or_default())
 }
 
-/// Runs `deserialize` with these things to take.
+/// Runs `deserialize` with these tensors and references to take.
 pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T {
     with_place(&ARRIVED, arrived, deserialize).0
 }
 
-/// Runs `work` with a value in a place of this thread.
+/// Runs `work` with a value in a slot of this thread, and returns the rest of it.
 ///
-/// Returns what is left of the value. What was in the place before is put back, even after a panic:
-/// messages may be made while others are.
+/// The previous content of the slot is put back, even after a panic: the serialisation of one
+/// message may run inside of that of another message.
 fn with_place<T: 'static, R>(
     place: &'static Place<T>,
     value: T,
@@ -57,7 +57,7 @@ fn with_place<T: 'static, R>(
     struct PutBack<T: 'static>(&'static Place<T>, Option<T>);
     impl<T: 'static> Drop for PutBack<T> {
         fn drop(&mut self) {
-            // Dropped only after the place is free again: dropping a reference may do a lot.
+            // Dropped only after the slot is free again: the drop of a reference may run much code.
             let _left = self.0.replace(self.1.take());
         }
     }
@@ -68,11 +68,11 @@ fn with_place<T: 'static, R>(
     (result, left)
 }
 
-/// Serialises a value as its number in one list of what is given away.
+/// Serialises a value as its number in a list of values that are given away.
 ///
 /// # Errors
 ///
-/// `outside`, if no message is being made.
+/// `outside`, outside of a message.
 pub(super) fn give<T, S: Serializer>(
     list: impl FnOnce(&mut Given) -> &mut Vec<T>,
     value: T,

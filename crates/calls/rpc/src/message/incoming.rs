@@ -1,4 +1,4 @@
-//! A message becomes a value.
+//! Decoding of a message to a value.
 
 use std::any::type_name;
 
@@ -14,12 +14,12 @@ use super::{Incoming, refused};
 use crate::tensor::{Storage, Tensor, put};
 use crate::{Payload, RpcError};
 
-/// Makes the value of a message again. Tensors use the memory of the parts as it is.
+/// Decodes the value of a message; its tensors use the memory of the parts.
 ///
 /// # Errors
 ///
-/// Kind Serialization if it is not the message of such a value, to the last byte; and what
-/// [`AdoptReferences`](super::AdoptReferences) and the device backend say.
+/// Kind Serialization if the bytes are not exactly the message of such a value; otherwise those of
+/// [`AdoptReferences`](super::AdoptReferences) and the device backend.
 pub fn decode<T: DeserializeOwned>(
     payload: &Payload,
     incoming: &mut Incoming<'_>,
@@ -50,7 +50,7 @@ pub fn decode<T: DeserializeOwned>(
     context::taking(arrived, || read(value)).map_err(what)
 }
 
-/// A value that ends where its bytes end.
+/// Reads a value that ends where its bytes end.
 fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     let mut reader = Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|error| error.to_string())?;
@@ -60,8 +60,9 @@ fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     }
 }
 
-/// Checks that the tensors of a table and the parts of the message belong together, before anything
-/// is made of them. Returns the device of each part.
+/// Checks that tensors and parts fit together, and returns the device of each part.
+///
+/// This happens before anything is made of them.
 fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {
     let mut devices: Vec<Option<Device>> = vec![None; parts.len()];
     for (number, entry) in tensors.iter().enumerate() {
@@ -91,7 +92,7 @@ fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String
     })
 }
 
-/// Puts tensors on their devices and takes references in.
+/// Puts tensors on their devices and adopts references.
 fn arrive(
     table: Table,
     devices: &[Device],

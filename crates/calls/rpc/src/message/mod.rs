@@ -1,23 +1,23 @@
-//! Values as messages: a body, and the memory of tensors beside it.
+//! Messages: a serialised value, and the memory of its tensors beside it.
 //!
 //! A body is
 //!
 //! ```text
-//! u32, little endian      how many bytes the table has; 0 without tensors and references
+//! u32, little endian      size of the table in bytes; 0 without tensors and references
 //! the value (postcard)    tensors and references in it are numbers of the table
-//! the table (postcard)    what travels with the value
+//! the table (postcard)    tensors and references of the value
 //! ```
 //!
-//! Serde knows no context, so a tensor cannot hand its bytes to the message that it is in. It
-//! leaves itself in a place of the thread instead, which exists only while [`encode`] or [`decode`]
-//! runs; anywhere else it refuses to be serialised. What is left there is dealt with when the value
-//! is done: devices are mapped, the bytes to send are planned ([`rdzv_rpc_proto::tensor::plan()`]),
-//! and references are forked, last of all, so that no fork is made for a message that is never
-//! sent.
+//! Serde has no context, so a tensor cannot hand its bytes to the message that it is in. Instead it
+//! puts itself into a slot of the thread, which exists only while [`encode`] or [`decode`] runs.
+//! Outside of these the tensor refuses to be serialised. The content of the slot is handled after
+//! the value: devices are mapped, and the bytes to send are planned
+//! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is made for a
+//! message that is never sent.
 //!
-//! Reading order: `peer` (what both directions know of the other side), `table`, `target` (the
-//! device that a tensor is sent to), `outgoing`, `incoming`, `reader` (bodies of strangers),
-//! `context` (the place of the thread).
+//! Reading order: `peer` (facts about the other side, for both directions), `table`, `target` (the
+//! device to which a tensor is sent), `outgoing`, `incoming`, `reader` (bodies from untrusted
+//! peers), `context` (the slots of the thread).
 
 mod context;
 mod incoming;
@@ -38,13 +38,13 @@ pub use references::{AdoptReferences, ForkReferences, deserialize_reference, ser
 
 use crate::{RpcError, RpcErrorKind};
 
-/// The longest body, in bytes: 64 MiB. What is larger belongs in a tensor.
+/// Maximum size of a body: 64 MiB. Put larger data into a tensor.
 pub const BODY_LIMIT: usize = 64 << 20;
 
-/// The most parts of a message.
+/// Maximum number of parts of a message.
 pub const PART_LIMIT: usize = u16::MAX as usize;
 
-/// Of the kind that all failures of this module are, but for those of devices and references.
+/// Makes an error of the kind of this module's own failures.
 fn refused(message: impl Into<String>) -> RpcError {
     RpcError::new(RpcErrorKind::Serialization, message)
 }

@@ -1,4 +1,4 @@
-//! A value becomes a message.
+//! Encoding of a value to a message.
 
 use std::any::type_name;
 
@@ -14,14 +14,15 @@ use super::{Outgoing, PART_LIMIT, refused};
 use crate::tensor::{Storage, Tensor};
 use crate::{Payload, RpcError};
 
-/// Serialises a value; the memory of its tensors becomes parts, without a copy where there are no
-/// gaps in it. Nothing is remembered of a message that fails, so encode a request before an entry
-/// for its reply is made anywhere.
+/// Serialises a value; the memory of its tensors becomes parts.
+///
+/// Memory without gaps is not copied. Nothing remembers a message that fails, so encode a request
+/// before any entry for its reply is made.
 ///
 /// # Errors
 ///
 /// Kind Serialization if the value refuses or is too large, kind DeviceMap if a tensor is on a
-/// device that the map of the destination does not have, and what [`ForkReferences`] says.
+/// device that the map of the destination does not have, and those of [`ForkReferences`].
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(
@@ -103,7 +104,7 @@ fn table_of<T: ?Sized>(
         });
     }
 
-    // Last, so that nothing is forked for what is not sent.
+    // Last, so that no fork is made for a message that is not sent.
     for local in &given.references {
         let Some(forks) = &mut outgoing.references else {
             return Err(refused(format!(
@@ -116,10 +117,10 @@ fn table_of<T: ?Sized>(
     Ok(table)
 }
 
-/// The storages of some tensors, each once.
+/// Distinct storages of some tensors.
 struct Storages<'a> {
     distinct: Vec<&'a Storage>,
-    /// For each tensor, which of them is its.
+    /// Index of the storage of each tensor.
     number: Vec<usize>,
 }
 

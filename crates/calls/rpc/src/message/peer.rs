@@ -1,4 +1,4 @@
-//! What encoding and decoding know of the other side.
+//! Facts about the other side, for encoding and decoding.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use super::{AdoptReferences, ForkReferences};
 use crate::device::DeviceBackend;
 
-/// Whether a message asks or answers.
+/// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The arguments of a call.
+    /// Arguments of a call.
     Request,
-    /// Its result.
+    /// Result of a call.
     Response,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Where a message goes.
+/// Destination of a message.
 pub struct Outgoing<'a> {
     pub(super) destination: &'a WorkerInfo,
     pub(super) direction: Direction,
@@ -34,7 +34,7 @@ pub struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// The arguments of a call to this worker: without a device map, without references.
+    /// Addresses the arguments of a call, without a device map and references.
     pub fn request(destination: &'a WorkerInfo) -> Self {
         Self {
             destination,
@@ -45,7 +45,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// The result of a call by this worker: without a device map, without references.
+    /// Addresses the result of a call, without a device map and references.
     pub fn response(destination: &'a WorkerInfo) -> Self {
         Self {
             direction: Direction::Response,
@@ -53,22 +53,28 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Which device of ours is which of the destination's: for a request, the map that the options
-    /// have for it; for a response, the reverse map for it.
+    /// Sets the map from this worker's devices to the destination's.
+    ///
+    /// For a request it is the map in the options for this destination; for a response, the reverse
+    /// map.
     #[must_use]
     pub fn with_device_map(mut self, map: Option<&'a DeviceMap>) -> Self {
         self.device_map = map;
         self
     }
 
-    /// The device list of this worker: a tensor of a result has to be on one of them, or on the CPU.
+    /// Sets the device list of this worker.
+    ///
+    /// A tensor of a result has to be on one of these devices or on the CPU.
     #[must_use]
     pub fn with_devices(mut self, devices: &'a [Device]) -> Self {
         self.devices = Some(devices);
         self
     }
 
-    /// Who forks the remote references in it. Without, there must not be any.
+    /// Sets the code that forks remote references.
+    ///
+    /// Without it, a message with references is refused.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn ForkReferences) -> Self {
         self.references = Some(references);
@@ -87,7 +93,7 @@ impl fmt::Debug for Outgoing<'_> {
     }
 }
 
-/// Where a message came from, and where its tensors go.
+/// Source of a message, and backend for its tensors.
 pub struct Incoming<'a> {
     pub(super) source: &'a WorkerInfo,
     pub(super) backend: &'a Arc<dyn DeviceBackend>,
@@ -95,7 +101,7 @@ pub struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// A message of this worker, its tensors to be put on devices by `backend`.
+    /// Describes a message of this worker; `backend` puts its tensors on devices.
     pub fn new(source: &'a WorkerInfo, backend: &'a Arc<dyn DeviceBackend>) -> Self {
         Self {
             source,
@@ -104,7 +110,9 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Who adopts the remote references in it. Without, there must not be any.
+    /// Sets the code that adopts remote references.
+    ///
+    /// Without it, a message with references is refused.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn AdoptReferences) -> Self {
         self.references = Some(references);

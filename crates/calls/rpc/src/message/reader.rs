@@ -1,7 +1,7 @@
-//! Bodies of strangers: postcard, read with limits that its own reader does not have.
+//! Reader of bodies from untrusted peers: postcard with additional limits.
 //!
-//! A few bytes can describe a value that is nested a million deep, or a list of 2^64 elements that
-//! take no bytes. Both are refused here; what is left costs about as much as the bytes it came in.
+//! A few bytes can describe a value that is nested a million deep, or a list of 2^64 elements
+//! without bytes. The reader refuses both; every other body costs about as much as its bytes.
 
 mod compound;
 
@@ -10,13 +10,13 @@ use thiserror::Error;
 
 use compound::Elements;
 
-/// Values are not nested deeper. An option, a list, a map, a struct and an enum each count one.
+/// Maximum depth of nested options, lists, maps, structs and enums.
 pub(super) const DEPTH_LIMIT: u16 = 256;
 
-/// How many elements of lists may take no bytes at all, in one body.
+/// Maximum number of list elements without any bytes, in one body.
 pub(super) const EMPTY_LIMIT: u64 = 1 << 20;
 
-/// Why bytes are not the value that they should be.
+/// Reason why bytes are not the expected value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum ReadError {
     #[error("it ends in the middle, after {0} bytes")]
@@ -55,7 +55,7 @@ pub(super) struct Reader<'de> {
 }
 
 impl<'de> Reader<'de> {
-    /// From the first of these bytes.
+    /// Starts to read at the first of these bytes.
     pub(super) fn new(input: &'de [u8]) -> Self {
         Self {
             input,
@@ -65,7 +65,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// How many bytes have not been read.
+    /// Returns the number of unread bytes.
     pub(super) fn left(&self) -> usize {
         self.input.len()
     }
@@ -98,7 +98,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Seven bits a byte, the lowest first; the eighth says that more follow.
+    /// Reads seven bits a byte, the lowest first; the eighth bit means that more follow.
     fn number(&mut self, bits: u32) -> Result<u128, ReadError> {
         let at = self.at();
         let mut number = 0;
@@ -117,7 +117,7 @@ impl<'de> Reader<'de> {
     }
 
     fn small_number(&mut self, bits: u32) -> Result<u64, ReadError> {
-        // Most numbers are lengths, variants and the like.
+        // Fast path for one byte: most numbers are lengths, variants and the like.
         match self.input.split_first() {
             Some((&byte, rest)) if byte < 0x80 => {
                 self.input = rest;
@@ -127,7 +127,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Signed numbers take turns: 0, -1, 1, -2, 2...
+    /// Reads a signed number: 0, -1, 1, -2, 2... have the codes 0, 1, 2, 3, 4...
     fn signed(&mut self, bits: u32) -> Result<i64, ReadError> {
         let number = self.small_number(bits)?;
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))
@@ -147,7 +147,7 @@ impl<'de> Reader<'de> {
         std::str::from_utf8(self.counted()?).map_err(|_| ReadError::NoText(at))
     }
 
-    /// The length of a list that its bytes could hold.
+    /// Reads the length of a list, at most as many as the bytes can hold.
     fn list_len(&mut self) -> Result<usize, ReadError> {
         let len = self.small_number(64)?;
         let left = self.left();
@@ -171,7 +171,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// A method that reads a number of so many bits, and passes it on as such a type.
+/// Defines methods that read a number of some bits, and pass it on as some type.
 macro_rules! numbers {
     ($($method:ident, $visit:ident, $read:ident, $bits:literal as $type:ty;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {

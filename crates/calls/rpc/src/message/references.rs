@@ -1,30 +1,32 @@
-//! Remote references within a message: who deals with them, and how they serialise themselves.
+//! Remote references within a message: their traits and their serialisation.
 //!
-//! This module does not know what a reference is. It carries a share in one, and the bytes of
-//! forks.
+//! This module does not know what a reference is. It transports a share in a reference, and the
+//! bytes of forks.
 
 use serde::{Deserializer, Serializer};
 
 use super::context::{self, LocalReference};
 use crate::RpcError;
 
-/// Makes forks of the references that a message takes along.
+/// Makes forks of the references in a message.
 pub trait ForkReferences {
     /// Makes a fork of `local` for the destination.
     ///
     /// # Errors
     ///
-    /// Why it cannot be passed on; the message is not sent then.
+    /// The reason why the reference cannot be passed on. The message is not sent then.
     fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError>;
 }
 
-/// Takes in the forks that come with a message.
+/// Adopts the forks in a message.
 pub trait AdoptReferences {
-    /// The reference that was forked by the sender. Dropping it gives the fork back.
+    /// Returns the reference that the sender forked.
+    ///
+    /// Dropping it gives the fork back.
     ///
     /// # Errors
     ///
-    /// Why it cannot be taken; the message is not decoded then.
+    /// The reason why the fork cannot be adopted. The message is not decoded then.
     fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError>;
 }
 
@@ -41,7 +43,7 @@ pub fn serialize_reference<S: Serializer>(
     context::give(|given| &mut given.references, local, outside, serializer)
 }
 
-/// Returns what [`AdoptReferences`] made of the reference.
+/// Returns the reference that [`AdoptReferences`] made.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What travels beside the value of a message, as the end of its body.
+//! Tensors and references of a message, at the end of its body.
 
 use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::tensor::TensorMeta;
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// The tensors and references of a message, by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Table {
-    /// One for each tensor in the value.
+    /// One entry for each tensor in the value.
     pub(super) tensors: Vec<Entry>,
-    /// The forks that were made for the receiver.
+    /// Forks that were made for the receiver.
     pub(super) references: Vec<Vec<u8>>,
 }
 
 /// A tensor of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// 1 + the number of the part it is in; 0 if it has no elements.
+    /// Number of its part plus 1; 0 for a tensor without elements.
     pub(super) part: u32,
-    /// Where the receiver is to put it.
+    /// Device on which the receiver puts the tensor.
     pub(super) device: Device,
-    /// Where in the part it lies.
+    /// Location of the tensor in the part.
     pub(super) meta: TensorMeta,
 }

@@ -1,4 +1,4 @@
-//! To which device of the receiver a tensor goes.
+//! Target device of a tensor at the receiver.
 
 use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::device::check::Row;
@@ -6,9 +6,10 @@ use rdzv_rpc_proto::device::check::Row;
 use super::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};
 
-/// Where a tensor on this device is to be put by the destination. The texts are PyTorch's, but for the
-/// list of devices, which has brackets, and for the type of the options. PyTorch says Request of
-/// responses too, and itself twice.
+/// Returns the device on which the destination puts a tensor.
+///
+/// The texts are PyTorch's, except for the list of devices, which has brackets, and for the type of
+/// the options. PyTorch also says Request for responses, and says itself twice.
 pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination.clone())

@@ -1,4 +1,4 @@
-//! A tensor within a message: a number, while the tensor itself waits beside.
+//! Serialisation of a tensor in a message: a number, with the tensor in a slot.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

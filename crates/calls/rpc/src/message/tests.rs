@@ -1,4 +1,4 @@
-//! Messages there and back, and what strangers may send.
+//! Round trips of messages, and messages of untrusted peers.
 
 mod devices;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Bodies of our own: postcard, up to a limit.
+//! Writer of bodies: postcard, up to a limit.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{BODY_LIMIT, refused};
 use crate::RpcError;
 
-/// What small bodies are written into, so that each costs one allocation of its exact size.
+/// Size of the scratch buffer, so that a small body costs one exact allocation.
 const SCRATCH: usize = 16 << 10;
 
 thread_local! {
@@ -20,7 +20,7 @@ thread_local! {
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Of which nothing is written yet.
+    /// Makes an empty body.
     pub(super) fn new() -> Self {
         let mut spare = SPARE.take();
         spare.clear();
@@ -32,12 +32,12 @@ impl Writer {
         self.0.extend_from_slice(bytes);
     }
 
-    /// How long it is, in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The bytes so far.
+    /// Returns the bytes written until now.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }
@@ -46,7 +46,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Kind Serialization if it is too large, or refuses.
+    /// Kind Serialization if the value is too large, or refuses.
     pub(super) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RpcError> {
         postcard::serialize_with_flavor(value, Bounded(&mut self.0)).map_err(|error| {
             let what = std::any::type_name::<T>();
@@ -63,7 +63,7 @@ impl Writer {
         })
     }
 
-    /// The body.
+    /// Returns the body.
     pub(super) fn finish(mut self) -> Bytes {
         if self.0.len() > SCRATCH {
             return Bytes::from(std::mem::take(&mut self.0));
@@ -74,7 +74,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Also after an error; whatever became large is not kept.
+        // Also after an error; a buffer that has become large is not kept.
         if (1..=2 * SCRATCH).contains(&self.0.capacity()) {
             SPARE.set(std::mem::take(&mut self.0));
         }

@@ -1,8 +1,8 @@
-//! Values that are made elsewhere, and copies of them.
+//! Values that another worker makes, and copies of them.
 //!
-//! The call that has a value made is answered when the owner has entered it, not when its function
-//! ends: its body is the ids of the new value and of the caller's fork, the number of the method,
-//! and the argument as for any call of it.
+//! The owner answers the call that makes a value when it has registered the value, not when the
+//! function ends. The body of the call has the ids of the new value and of the caller's fork, the
+//! number of the method, and the argument as in any call of it.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -27,7 +27,7 @@ use crate::service::cancellation::Cancellation;
 use crate::service::place::trace;
 
 const CREATE: &str = "rdzv.rref.create";
-/// What the call is told before the argument.
+/// Fields of the request before the argument.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     rref: RRefId,
@@ -54,15 +54,15 @@ pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
 }
 
 impl RpcAgent {
-    /// Has a worker call a method and keep the result, and returns a reference to it at once. The
-    /// result need not exist yet, and may never: what goes wrong is told by the reference.
+    /// Lets a worker call a method and keep the result, and returns a reference to it.
     ///
-    /// The argument is turned into a message at once; tensors in it are shared with the message, so
-    /// leave their memory unchanged until [`RRef::confirmed_by_owner`].
+    /// This returns immediately. The result need not exist yet, and may never exist: the reference
+    /// reports errors. The argument becomes a message immediately. The message shares the tensors
+    /// in it, so leave their memory unchanged until [`RRef::confirmed_by_owner`].
     ///
     /// # Errors
     ///
-    /// What can be told before the worker has answered: an argument that cannot be sent,
+    /// Errors that are known before the worker has answered: an argument that cannot be sent,
     /// [`RpcErrorKind::UnknownWorker`], [`RpcErrorKind::PeerLost`], [`RpcErrorKind::Stopping`].
     pub fn remote<'a, Argument, Output>(
         &self,
@@ -77,12 +77,14 @@ impl RpcAgent {
         self.remote_with(CallOptions::default(), to, method, argument)
     }
 
-    /// [`remote`](Self::remote) with options. The timeout is that of the owner's word that it makes the
-    /// value; how long that takes is not limited.
+    /// Does the same as [`remote`](Self::remote), with options.
+    ///
+    /// The timeout limits the time until the owner confirms that it makes the value; the time to
+    /// make it is not limited.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`remote`](Self::remote).
     pub fn remote_with<'a, Argument, Output>(
         &self,
         options: CallOptions,
@@ -151,7 +153,7 @@ impl RpcAgent {
     }
 }
 
-/// The argument with the head before it.
+/// Puts the head before the argument.
 fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     let mut body = postcard::to_stdvec(head)
         .map_err(RpcError::internal("the head of the call cannot be written"))?;
@@ -159,7 +161,9 @@ fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     Ok(BytesMut::from(body.as_slice()).freeze())
 }
 
-/// Waits for the owner's word, without a thread or task: it is told by whoever reads it.
+/// Waits for the owner's confirmation, without a thread or task.
+///
+/// The reader of the confirmation calls it.
 struct Watch {
     core: Weak<Core>,
     fork: ForkId,
@@ -204,7 +208,7 @@ impl Watch {
     }
 }
 
-/// On the owner: enters a value, and starts the function that makes it.
+/// Registers a value on the owner, and starts the function that makes it.
 fn create(context: &CallContext, payload: Payload) -> Answer {
     let (head, rest) = postcard::take_from_bytes::<Head>(&payload.body).map_err(|error| {
         let text = format!("the call for a remote value cannot be read: {error}");
@@ -220,13 +224,12 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
     });
     arrived?;
     let context = CallContext {
-        // The caller waits for the word only.
+        // The caller waits only for the confirmation.
         deadline: None,
         cancellation: Cancellation::until(None),
         ..context.clone()
     };
-    // What goes wrong with it is told by the value, to whoever asks for it: a question may be here
-    // already.
+    // The value reports its errors to those who ask for it: a question may already be waiting.
     drop(make(
         &context,
         head.rref,

@@ -1,4 +1,4 @@
-//! What the failures of the machine are called, as errors of calls.
+//! Failures of the reference machine as errors of calls.
 
 use rdzv_rpc_proto::rref::Failure;
 

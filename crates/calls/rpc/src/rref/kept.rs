@@ -1,4 +1,4 @@
-//! Values that are kept for others, whatever their type.
+//! Kept values, whatever their type.
 
 use std::any::{Any, type_name};
 use std::pin::Pin;
@@ -18,11 +18,11 @@ type Encode = fn(&CallContext, &(dyn Any + Send + Sync)) -> Result<Payload, RpcE
 pub(crate) struct Kept {
     value: Arc<dyn Any + Send + Sync>,
     type_name: &'static str,
-    /// How a copy of it is sent; `None` if it can only be used where it is.
+    /// Encoder of copies; `None` if the value can be used only in place.
     encode: Option<Encode>,
 }
 
-/// What a function came to whose result is kept: the value, or its error.
+/// Outcome of a function whose result is kept: the value, or its error.
 pub(crate) type Made = Result<Kept, RpcError>;
 
 /// A function whose result is kept instead of sent.
@@ -30,7 +30,7 @@ pub(crate) type Keep =
     Arc<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
 
 impl Kept {
-    /// A value of which others may get copies.
+    /// Keeps a value of which other workers may get copies.
     pub(crate) fn new<T: Serialize + Send + Sync + 'static>(value: T) -> Self {
         Self {
             encode: Some(|context, value| match value.downcast_ref::<T>() {
@@ -44,7 +44,7 @@ impl Kept {
         }
     }
 
-    /// A value that can only be used here.
+    /// Keeps a value that can be used only here.
     pub(crate) fn only_here<T: Send + Sync + 'static>(value: T) -> Self {
         Self {
             value: Arc::new(value),
@@ -53,11 +53,11 @@ impl Kept {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if it is of another type.
+    /// Kind InvalidArgument if the value is of another type.
     pub(super) fn get<T: Send + Sync + 'static>(self) -> Result<Arc<T>, RpcError> {
         let is = self.type_name;
         self.value.downcast::<T>().map_err(|_| {
@@ -67,7 +67,7 @@ impl Kept {
         })
     }
 
-    /// A copy of it for whoever asks.
+    /// Encodes a copy of the value for a worker that requests it.
     pub(super) fn encode(&self, context: &CallContext) -> Result<Payload, RpcError> {
         let Some(encode) = self.encode else {
             let is = self.type_name;

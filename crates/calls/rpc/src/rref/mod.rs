@@ -7,25 +7,25 @@
 //! ```
 //!
 //! An [`RRef`] is a handle of a value on its owner; on the owner it leads to the value itself.
-//! Clones on one worker share one fork; the last one that is dropped gives it back. A reference can
-//! be part of the argument or the result of any call, and nowhere else be serialised.
-//! [`RpcAgent::remote`] lets another worker make a value; a [`ValueMethod`] is called on the value,
-//! wherever that is, in one round trip.
+//! Clones on one worker share one fork; dropping the last clone gives the fork back. A reference
+//! can be part of the argument or the result of any call, and cannot be serialised elsewhere.
+//! [`RpcAgent::remote`] lets another worker make a value. A [`ValueMethod`] is called on the value,
+//! wherever the value is, in one round trip.
 //!
-//! All decisions are those of the machine in [`rdzv_rpc_proto::rref`]. What a call carries is dealt
-//! with as it is encoded and decoded (`register::travel`); a function with references in its
+//! The machine in [`rdzv_rpc_proto::rref`] makes all decisions. References in a call are handled
+//! while the call is encoded and decoded (`register::travel`). A function with references in its
 //! argument starts when their owners know of them.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `register` | the machine of an agent under its lock, values, and who waits for what |
-//! | `reference` | [`RRef`]: what users have |
+//! | `register` | the machine of an agent under its lock, values, and waiters |
+//! | `reference` | [`RRef`], the public handle |
 //! | `kept` | values that functions have made, and how they are sent |
 //! | `register::travel` | references in messages |
 //! | `question` | questions for values |
-//! | `create` | values that are made elsewhere |
+//! | `create` | values that other workers make |
 //! | `value_method` | methods of values |
-//! | `failure` | what the failures of the machine are called |
+//! | `failure` | failures of the machine as errors of calls |
 //!
 //! [`RpcAgent::remote`]: crate::RpcAgent::remote
 

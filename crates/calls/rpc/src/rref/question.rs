@@ -13,15 +13,17 @@ use crate::runtime::method::Method;
 
 pub(super) const FETCH: &str = "rdzv.rref.fetch";
 
-/// How the error of a value that was not there in time begins.
+/// Beginning of the error of a value that did not exist in time.
 pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
 
-/// The method that asks for a copy.
+/// Returns the method that requests a copy.
 pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
     Method::new(FETCH)
 }
 
-/// A value that is kept here, when it exists. Nobody waits any more when this is dropped.
+/// Returns a value that is kept here, when it exists.
+///
+/// Dropping the future withdraws the question.
 pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
     struct Asking<'a>(&'a Arc<Core>, RRefId, FetchId, register::Answer);
     impl Drop for Asking<'_> {
@@ -34,11 +36,11 @@ pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
     std::future::poll_fn(|context| asking.3.poll(context)).await
 }
 
-/// [`value`] for a function that blocks.
+/// Does the same as [`value`], for a function that blocks.
 ///
 /// # Errors
 ///
-/// As there; kind Deadline when the time is over.
+/// Those of [`value`]; kind Deadline when the time is over.
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,
@@ -54,11 +56,11 @@ pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     made?.get()
 }
 
-/// The value that is meant, when it exists.
+/// Returns the value of a question, when it exists.
 ///
 /// # Errors
 ///
-/// Why it is not there, or the error of the function that should have made it.
+/// The reason why there is no value, or the error of the function that should have made it.
 pub(crate) async fn value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,

@@ -1,4 +1,4 @@
-//! What users have of a value on some worker.
+//! Public handle of a value on some worker.
 
 use std::any::type_name;
 use std::fmt;
@@ -25,8 +25,9 @@ use crate::service::place::{Place, place};
 
 /// A reference to a value of type `T` that stays on its owner.
 ///
-/// The value lives until the last reference to it is dropped, on whichever worker. Put it into the
-/// argument or the result of a call to pass it on. Clones are cheap: they share what this one has.
+/// The value lives until the last reference to it is dropped, on any worker. To pass a reference
+/// on, put it into the argument or the result of a call. Clones are cheap: they share the state of
+/// this one.
 pub struct RRef<T> {
     held: Arc<Held>,
     value: PhantomData<fn() -> T>,
@@ -42,7 +43,7 @@ impl<T> Clone for RRef<T> {
 }
 
 impl<T: Send + Sync + 'static> RRef<T> {
-    /// A reference to a value of this worker, of which other workers can get copies.
+    /// Makes a reference to a value here, of which other workers can get copies.
     ///
     /// # Errors
     ///
@@ -54,8 +55,9 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Self::of(agent, Kept::new(value))
     }
 
-    /// A reference to a value of this worker that cannot be sent. Others use it through
-    /// [`ValueMethod`]s.
+    /// Makes a reference to a value of this worker that cannot be sent.
+    ///
+    /// Other workers use the value through [`ValueMethod`]s.
     ///
     /// # Errors
     ///
@@ -82,23 +84,24 @@ impl<T: Send + Sync + 'static> RRef<T> {
         }
     }
 
-    /// Whether the value is on this worker.
+    /// `true` if the value is on this worker.
     pub fn is_owner(&self) -> bool {
         matches!(self.held.handle, Handle::Owner(_))
     }
 
-    /// The worker that has the value.
+    /// Returns the worker that has the value.
     pub fn owner(&self) -> &WorkerInfo {
         &self.held.owner
     }
 
-    /// The name of the worker that has the value.
+    /// Returns the name of the worker that has the value.
     pub fn owner_name(&self) -> &str {
         self.held.owner.name.as_str()
     }
 
-    /// Whether the owner knows of this reference; always so on the owner itself. The function that
-    /// makes the value may run still.
+    /// `true` if the owner knows of this reference, as it always does on the owner.
+    ///
+    /// The function that makes the value may still be running.
     pub fn confirmed_by_owner(&self) -> bool {
         let Handle::User(_, fork) = self.held.handle else {
             return true;
@@ -108,7 +111,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         user.is_some_and(|user| user.confirmed)
     }
 
-    /// What is asked of the owner.
+    /// Returns the question to the owner.
     fn question(&self, operation: &'static str) -> Result<(&Arc<Core>, Fetch), RpcError> {
         let core = &self.held.core;
         let handle = self.held.handle;
@@ -122,13 +125,16 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Ok((core, question))
     }
 
-    /// The value: on the owner the value itself, elsewhere a copy of it. Blocks until it exists.
+    /// Returns the value: on the owner the value itself, elsewhere a copy of it.
+    ///
+    /// Blocks until the value exists.
     ///
     /// # Errors
     ///
-    /// The error of the function that should have made it, each time; [`RpcErrorKind::Deadline`],
-    /// [`RpcErrorKind::PeerLost`] if the owner is lost. [`RpcErrorKind::InvalidArgument`] in an
-    /// async function that was called: it has to await [`fetch`](Self::fetch).
+    /// The error of the function that should have made the value, each time;
+    /// [`RpcErrorKind::Deadline`]; [`RpcErrorKind::PeerLost`] if the owner is lost.
+    /// [`RpcErrorKind::InvalidArgument`] in an async function that serves a call: it has to await
+    /// [`fetch`](Self::fetch).
     pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -140,11 +146,11 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.ask(core, &question, timeout).wait().map(Arc::new)
     }
 
-    /// [`to_here`](Self::to_here) for async code.
+    /// Returns the same as [`to_here`](Self::to_here), for async code.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`to_here`](Self::to_here).
     pub async fn fetch(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -173,21 +179,21 @@ impl<T: Send + Sync + 'static> RRef<T> {
         agent.call_with(options, self.owner(), fetch_method::<T>(), question)
     }
 
-    /// The value itself, on the owner. Blocks until it exists.
+    /// Returns the value itself, on the owner. Blocks until the value exists.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] anywhere else; the error of the function that should have
-    /// made it; [`RpcErrorKind::Deadline`] after the agent's timeout.
+    /// [`RpcErrorKind::InvalidArgument`] on any other worker; the error of the function that should
+    /// have made the value; [`RpcErrorKind::Deadline`] after the agent's timeout.
     pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
         self.local(Timeout::Default, "local_value()")
     }
 
-    /// [`local_value`](Self::local_value) with a timeout of its own.
+    /// Returns the same as [`local_value`](Self::local_value), within a timeout.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`local_value`](Self::local_value).
     pub fn local_value_within(&self, timeout: Timeout) -> Result<Arc<T>, RpcError> {
         self.local(timeout, "local_value()")
     }
@@ -221,7 +227,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         made?.get()
     }
 
-    /// Calls a method of the value, on its owner; one round trip.
+    /// Calls a method of the value on its owner, in one round trip.
     pub fn rpc_async<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -244,12 +250,12 @@ impl<T: Send + Sync + 'static> RRef<T> {
         }
     }
 
-    /// Calls a method of the value, on its owner, and blocks until its result is there.
+    /// Calls a method of the value on its owner, and blocks until the result arrives.
     ///
     /// # Errors
     ///
-    /// What the call failed with, as for any call; [`RpcErrorKind::PeerLost`] if the owner is lost;
-    /// the error of the function that should have made the value.
+    /// Those of any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the error of the
+    /// function that should have made the value.
     pub fn rpc_sync<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -263,11 +269,11 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.rpc_async(method, argument, timeout).wait()
     }
 
-    /// Calls a method of the value, on its owner, whose result stays there too.
+    /// Calls a method of the value on its owner, which also keeps the result.
     ///
     /// # Errors
     ///
-    /// What can be told before the owner has answered; the rest is told by the reference.
+    /// Errors that are known before the owner has answered; the reference reports the rest.
     pub fn remote<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -289,7 +295,7 @@ fn over(limit: Duration) -> RpcError {
     RpcError::new(RpcErrorKind::Deadline, text)
 }
 
-/// As the reference prints it.
+/// Prints the reference.
 impl<T> fmt::Display for RRef<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.held.handle.fmt(formatter)
@@ -302,14 +308,14 @@ impl<T> fmt::Debug for RRef<T> {
     }
 }
 
-/// Only as part of a message.
+/// Fails outside of a message.
 impl<T> Serialize for RRef<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serialize_reference(self.held.clone(), serializer)
     }
 }
 
-/// Only out of a message.
+/// Fails outside of a message.
 impl<'de, T: 'static> Deserialize<'de> for RRef<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let held = deserialize_reference(deserializer)?

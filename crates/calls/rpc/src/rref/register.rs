@@ -1,6 +1,7 @@
-//! The references of an agent: its machine under a lock, the values, and who waits for what.
+//! References of an agent: its machine under a lock, the values, and the waiters.
 //!
-//! What the machine wants done is noted under the lock and done after it is released, see
+//! The register notes under the lock what the machine requests, and does it after the release of
+//! the lock, see
 //! [`effects`].
 
 mod effects;
@@ -26,13 +27,15 @@ use crate::error::RpcError;
 use crate::runtime::core::{Confirmation, Core, RpcAgent};
 use crate::wire::clock;
 
-/// A share in a value, whatever the type of the value. Dropping the share gives it back.
+/// A share in a value, whatever the type of the value.
+///
+/// A drop gives the share back.
 pub(crate) struct Held {
-    /// It does not keep the agent running, and ends with it.
+    /// The agent; this does not keep it running, and ends with it.
     pub(super) core: Arc<Core>,
     pub(super) handle: Handle,
     pub(super) owner: WorkerInfo,
-    /// The name of the value's type, on whichever worker made the first reference.
+    /// Name of the value's type, on the worker that made the first reference.
     pub(super) type_name: Box<str>,
 }
 
@@ -46,13 +49,13 @@ impl Drop for Held {
     }
 }
 
-/// Where one waits for a value.
+/// Slot in which a value arrives.
 pub(super) type Answer = Arc<Slot<Made>>;
 
 /// The references of an agent.
 pub(crate) struct Register {
     me: Member,
-    /// The functions that keep the results of methods, by the numbers of these.
+    /// Functions that keep the results of methods, by method number.
     keeps: BTreeMap<u64, Keep>,
     state: Mutex<State>,
 }
@@ -60,16 +63,16 @@ pub(crate) struct Register {
 #[derive(Default)]
 struct State {
     machine: References,
-    /// Values here that exist, and the errors of those that don't.
+    /// Existing values here, and the errors of the others.
     values: HashMap<RRefId, Made>,
-    /// Who waits for forks to be confirmed.
+    /// Waiters for the confirmation of forks.
     confirmations: HashMap<ForkId, Vec<Confirmation>>,
-    /// Who waits for which values.
+    /// Waiters for values.
     questions: HashMap<FetchId, (RRefId, Answer)>,
     next_question: u64,
-    /// Why creations failed.
+    /// Reasons of failed creations.
     causes: HashMap<ForkId, RpcError>,
-    /// Who waits for the shutdown.
+    /// Waiters for the shutdown.
     drained: Vec<Arc<Slot<()>>>,
     leaks: Vec<Leak>,
 }
@@ -86,11 +89,11 @@ impl Register {
         }
     }
 
-    /// The references of an agent.
+    /// Returns the references of an agent.
     ///
     /// # Panics
     ///
-    /// If the agent was made with others, which nobody does.
+    /// If the agent was made with another type of references, which no code does.
     pub(crate) fn of(core: &Core) -> &Self {
         let references: &dyn Any = &*core.references;
         references
@@ -98,17 +101,17 @@ impl Register {
             .expect("the references of an agent are a register")
     }
 
-    /// The function that keeps the result of a method instead of sending it, if there is such a method.
+    /// Returns the function that keeps the result of a method, if there is such a method.
     pub(super) fn keep(&self, method: u64) -> Option<&Keep> {
         self.keeps.get(&method)
     }
 
-    /// Who this agent is.
+    /// Returns the worker of this agent.
     pub(crate) fn me(&self) -> Member {
         self.me
     }
 
-    /// Asks the machine something, or tells it something, and does what it wants done.
+    /// Runs `ask` on the machine under the lock, and then does what the machine requests.
     pub(super) fn with<R>(
         &self,
         core: &Arc<Core>,
@@ -136,7 +139,7 @@ impl Register {
         answer
     }
 
-    /// Tells the machine something.
+    /// Gives the machine an input.
     pub(super) fn tell(&self, core: &Arc<Core>, input: Input<'_>) {
         self.with(core, |machine, now| machine.handle(now, input));
     }
@@ -145,13 +148,13 @@ impl Register {
         self.state.lock().machine.counters()
     }
 
-    /// How many values are here, also those that nobody refers to from elsewhere.
+    /// Returns the number of values here, also of those without references elsewhere.
     #[cfg(test)]
     pub(crate) fn values(&self) -> usize {
         self.state.lock().values.len()
     }
 
-    /// Keeps a value of the application's own.
+    /// Keeps a value that the application made.
     pub(super) fn own(&self, core: &Arc<Core>, value: Kept) -> Result<RRefId, RpcError> {
         self.with_state(core, |state, _| {
             let rref = state.machine.create()?;
@@ -160,7 +163,7 @@ impl Register {
         })
     }
 
-    /// A function that makes a value has ended.
+    /// Stores the outcome of a function that makes a value.
     pub(super) fn made(&self, core: &Arc<Core>, rref: RRefId, made: Made) {
         self.with_state(core, |state, now| {
             let failed = made.is_err();
@@ -169,7 +172,7 @@ impl Register {
         });
     }
 
-    /// A creation has failed.
+    /// Records that a creation has failed.
     pub(super) fn creation_failed(&self, core: &Arc<Core>, fork: ForkId, cause: RpcError) {
         self.with_state(core, |state, now| {
             state.causes.insert(fork, cause);
@@ -180,7 +183,7 @@ impl Register {
         });
     }
 
-    /// Why a fork is of no use.
+    /// Returns the reason why a fork is useless.
     pub(super) fn why(&self, fork: ForkId, failure: &Failure) -> RpcError {
         let cause = match failure {
             Failure::CreationFailed => self.state.lock().causes.get(&fork).cloned(),
@@ -199,17 +202,17 @@ impl Register {
         }
     }
 
-    /// Nobody uses this fork any more.
+    /// Forgets the reason of a fork that is no longer used.
     pub(super) fn forget_cause(&self, fork: ForkId) {
         self.state.lock().causes.remove(&fork);
     }
 
-    /// A place where the confirmation of a fork arrives, if it is not there yet.
+    /// Returns a slot for the confirmation of a fork, unless it has arrived.
     pub(super) fn confirmation(&self, fork: ForkId) -> Result<Option<Confirmation>, RpcError> {
         let mut state = self.state.lock();
         match state.machine.user(fork) {
             Some(user) if user.confirmed => Ok(None),
-            // It was told already, and nobody will be told again.
+            // The confirmation has arrived already, and there will be no other.
             Some(UserInfo {
                 broken: Some(failure),
                 ..
@@ -227,7 +230,7 @@ impl Register {
         }
     }
 
-    /// A place where a value arrives that is kept here.
+    /// Returns a slot for a value that is kept here.
     pub(super) fn ask(&self, core: &Arc<Core>, question: Fetch) -> (FetchId, Answer) {
         let slot = Answer::default();
         let answer = Arc::clone(&slot);
@@ -241,7 +244,7 @@ impl Register {
         (fetch, slot)
     }
 
-    /// Nobody waits for an answer any more.
+    /// Removes a waiter for a value.
     pub(super) fn no_answer(&self, core: &Arc<Core>, rref: RRefId, fetch: FetchId) {
         self.with_state(core, |state, now| {
             if state.questions.remove(&fetch).is_some() {
@@ -253,7 +256,7 @@ impl Register {
 }
 
 impl RpcAgent {
-    /// How many remote references this agent has to do with.
+    /// Returns counters of the remote references of this agent.
     pub fn references(&self) -> Counters {
         Register::of(self.core()).counters()
     }

@@ -8,7 +8,9 @@ use rdzv_rpc_proto::rref::Fetch;
 
 use crate::runtime::method::Method;
 
-/// A method of values of type `T`, by its name. Both ends share it, as a constant:
+/// A method of values of type `T`, by its name.
+///
+/// Both ends share it as a constant:
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
@@ -26,12 +28,12 @@ pub struct ValueMethod<T, Argument, Output> {
 }
 
 impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
-    /// Version 1 of the method with this name. Names are compared exactly.
+    /// Names version 1 of the method. Names are compared exactly.
     pub const fn new(name: &'static str) -> Self {
         Self::with_version(name, 1)
     }
 
-    /// Another version, for other types.
+    /// Names another version of the method, with other types.
     pub const fn with_version(name: &'static str, version: u32) -> Self {
         Self {
             wire: Method::with_version(name, version),
@@ -39,12 +41,12 @@ impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub const fn name(&self) -> &'static str {
         self.wire.name()
     }
 
-    /// The method as it is called, with the argument by value or by reference.
+    /// Returns the method as it is called, with the argument by value or by reference.
     pub(crate) fn wire<A>(&self) -> Method<(Fetch, A), Output> {
         Method::with_version(self.wire.name(), self.wire.version())
     }

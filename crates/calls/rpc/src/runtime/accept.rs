@@ -14,7 +14,9 @@ use crate::transport::{Carrier, Listener, TransportError};
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Link, fail};
 
-/// The most peers that may be about to say who they are. One more pushes another one out.
+/// The most peers that may be about to say who they are.
+///
+/// One more pushes another one out.
 const MOST_UNAUTHENTICATED: usize = 1024;
 
 /// The most of them from one source.
@@ -28,7 +30,7 @@ pub(crate) struct Reception {
     /// None when it listens no more.
     listener: Option<Listener>,
     unauthenticated: Pending<Weak<Server>>,
-    /// Whether others may have connected, of which the listener says nothing.
+    /// `true` if others may have connected, of which the listener says nothing.
     has_more: bool,
 }
 

@@ -20,14 +20,14 @@ use crate::runtime::member::Member;
 use crate::runtime::method::Method;
 use crate::service::place::{Place, place, trace};
 
-/// Who is called: a worker by its name, by its id, or as a whole.
+/// Callee of a call: a worker by its name, by its id, or as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination<'a> {
     /// By name.
     Name(&'a str),
     /// By id, which is its rank.
     Id(WorkerId),
-    /// Somebody that is known already.
+    /// A worker whose data the caller has.
     Worker(&'a WorkerInfo),
 }
 
@@ -61,20 +61,20 @@ impl<'a> From<&'a WorkerInfo> for Destination<'a> {
     }
 }
 
-/// How long a call may take.
+/// Time limit of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timeout {
-    /// Of a call: as its agent says ([`RpcAgent::timeout`]). Of an agent: 60 s.
+    /// The default: for a call that of its agent ([`RpcAgent::timeout`]), for an agent 60 s.
     #[default]
     Default,
-    /// As long as it takes.
+    /// No limit.
     Never,
-    /// So long, in steps of a microsecond; not zero.
+    /// This time, in steps of a microsecond; not zero.
     After(Duration),
 }
 
 impl Timeout {
-    /// The time, if it is limited; `default` says what it is by default.
+    /// Returns the limit, if there is one; `default` is the default limit.
     pub(crate) fn limit(
         self,
         default: impl FnOnce() -> Option<Duration>,
@@ -91,14 +91,14 @@ impl Timeout {
     }
 }
 
-/// As long as that.
+/// Limits the call to this time.
 impl From<Duration> for Timeout {
     fn from(time: Duration) -> Self {
         Self::After(time)
     }
 }
 
-/// What can be chosen for a call.
+/// Options of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallOptions {
     timeout: Timeout,
@@ -107,28 +107,31 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// The agent's timeout, no order among calls, and waiting if too much is on its way.
+    /// Returns the agent's timeout, no order among calls, and waiting under load.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long it may take.
+    /// Sets the time limit of the call.
     #[must_use]
     pub fn timeout(mut self, timeout: impl Into<Timeout>) -> Self {
         self.timeout = timeout.into();
         self
     }
 
-    /// Calls that this worker makes in the same line are worked on one after the other, in the order
-    /// in which they were made. Without a line they run side by side, in any order.
+    /// Puts the call into a line.
+    ///
+    /// The callee serves the calls of this worker in the same line in the order in which they were
+    /// made. Calls without a line run concurrently, in any order.
     #[must_use]
     pub fn line(mut self, key: u64) -> Self {
         self.line = Some(key);
         self
     }
 
-    /// If too much is on its way to the worker, fail with [`RpcErrorKind::Overloaded`] instead of
-    /// waiting.
+    /// Fails the call with [`RpcErrorKind::Overloaded`] instead of waiting.
+    ///
+    /// This matters if too many calls to the worker are on their way.
     #[must_use]
     pub fn refuse_excess(mut self) -> Self {
         self.refuse = true;
@@ -137,13 +140,13 @@ impl CallOptions {
 }
 
 impl RpcAgent {
-    /// Calls a method of a worker, and goes on.
+    /// Calls a method of a worker, and returns before the result arrives.
     ///
-    /// The argument is turned into a message at once; tensors in it are shared with the message, so
-    /// leave their memory unchanged until the result is there. If 256 calls or 64 MiB are on their
-    /// way to the worker, this waits (in async code the call does), so that memory stays bounded.
+    /// The argument becomes a message immediately. The message shares the tensors in it, so leave
+    /// their memory unchanged until the result arrives. If 256 calls or 64 MiB are on their way to
+    /// the worker, this waits (in async code the call waits), so that memory stays bounded.
     ///
-    /// What goes wrong, also before anything is sent, is told by the future.
+    /// The future reports all errors, also those from before the call was sent.
     pub fn call<'a, Argument, Output>(
         &self,
         to: impl Into<Destination<'a>>,
@@ -157,7 +160,7 @@ impl RpcAgent {
         self.call_with(CallOptions::default(), to, method, argument)
     }
 
-    /// [`call`](Self::call) with options.
+    /// Does the same as [`call`](Self::call), with options.
     pub fn call_with<'a, Argument, Output>(
         &self,
         options: CallOptions,
@@ -195,7 +198,7 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// The member of the group that is meant.
+    /// Returns the member of the group at a destination.
     pub(crate) fn member(&self, to: &Destination<'_>) -> Result<Member, RpcError> {
         let members = self.members();
         let (found, what) = match to {
@@ -254,8 +257,8 @@ impl Core {
             flags |= NESTED;
         }
         let excess = match (nested, options.refuse) {
-            // It is part of a call that counts at its caller; if it waited for others of its kind,
-            // they might wait for one another.
+            // The call is part of a call that counts at its caller. If such calls waited for one
+            // another, they could deadlock.
             (true, _) => Excess::Send,
             (false, true) => Excess::Refuse,
             (false, false) => Excess::Queue,
@@ -301,8 +304,9 @@ impl Core {
         })
     }
 
-    /// Blocks until a request has left the queue. For a connection that is being made it waits only
-    /// if there is too much that does.
+    /// Blocks until a request has left the queue.
+    ///
+    /// For a connection that is not yet made, this waits only if too much is queued.
     fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, until: Option<Instant>) {
         match self.peers.client(member.info.id) {
             Some(client) => client.wait(sent, until),
@@ -312,7 +316,7 @@ impl Core {
     }
 }
 
-/// The body with the key of its line before it.
+/// Puts the key of the line before the body.
 fn behind(key: u64, body: &Bytes) -> Bytes {
     let mut whole = BytesMut::with_capacity(8 + body.len());
     whole.put_u64_le(key);

@@ -170,7 +170,7 @@ impl AdoptReferences for Adopting<'_> {
 }
 
 impl Arrived {
-    /// Whether there is nothing to wait for.
+    /// `true` if there is nothing to wait for.
     pub(crate) fn is_known(&self) -> bool {
         self.pending.is_empty()
     }

@@ -35,8 +35,9 @@ const NOBODY_THERE: &str = ". It has ended, or its host or the network in betwee
                             tries again";
 
 impl Core {
-    /// Sends a request to a member, over a new connection if there is none. Says whether too much
-    /// waits for that connection to go on making requests.
+    /// Sends a request to a member, over a new connection if there is none.
+    ///
+    /// Says whether too much waits for that connection to go on making requests.
     pub(crate) fn send_request(
         self: &Arc<Self>,
         member: &Member,
@@ -74,7 +75,9 @@ impl Core {
         }
     }
 
-    /// The connection to a member. If there is none yet, one is made, and the references are told.
+    /// The connection to a member.
+    ///
+    /// If there is none yet, one is made, and the references are told.
     pub(crate) fn reach(self: &Arc<Self>, member: &Member) -> Option<Arc<Client>> {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();

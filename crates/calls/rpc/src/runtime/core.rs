@@ -1,10 +1,10 @@
-//! The parts that an agent is made of, and the handles of it.
+//! Parts of an agent, and handles of it.
 //!
 //! | file | contents |
 //! |---|---|
 //! | here | the parts, and the handles that applications and functions get |
-//! | [`connections`] | what the connections need of their agent, changes of the group, lost workers |
-//! | [`deadlines`] | the times at which the driver has something to do |
+//! | [`connections`] | the part that connections use, changes of the group, lost workers |
+//! | [`deadlines`] | times at which the driver must run |
 
 mod connections;
 mod deadlines;
@@ -47,12 +47,13 @@ use crate::transport::{Token, TransportOptions};
 use crate::wire::clock::limit_micros;
 use crate::wire::link::LinkPoller;
 
-/// An agent: calls methods of other workers, and is called by them. Clones are handles of the same
-/// agent, which stops when the last one is dropped.
+/// An agent: calls methods of other workers, and serves their calls.
+///
+/// Clones are handles of the same agent, which stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct RpcAgent {
     core: Arc<Core>,
-    /// None in the handles that functions get: they must not keep their own agent running.
+    /// Guard; `None` in handles for functions, which must not keep their own agent running.
     pub(crate) guard: Option<Arc<StopGuard>>,
 }
 
@@ -60,12 +61,12 @@ pub struct RpcAgent {
 pub(crate) struct StopGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) driver: Mutex<Option<JoinHandle<()>>>,
-    /// The group that it is in; none after it has left.
+    /// Group of the agent; `None` after it has left.
     pub(crate) group: Mutex<Option<Group>>,
 }
 
 impl RpcAgent {
-    /// A handle that keeps the agent running.
+    /// Makes a handle that keeps the agent running.
     pub(crate) fn owned(core: Arc<Core>, driver: JoinHandle<()>) -> Self {
         let guard = StopGuard {
             core: Arc::clone(&core),
@@ -78,7 +79,7 @@ impl RpcAgent {
         }
     }
 
-    /// A handle that does not keep the agent running.
+    /// Makes a handle that does not keep the agent running.
     pub(crate) fn borrowed(core: Arc<Core>) -> Self {
         Self { core, guard: None }
     }
@@ -87,7 +88,7 @@ impl RpcAgent {
         &self.core
     }
 
-    /// Whether it is the same agent, not only one of the same name.
+    /// `true` if the other handle is of the same agent, not only of the same name.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
@@ -119,13 +120,15 @@ impl Drop for StopGuard {
     }
 }
 
-/// A connection, as far as a function may end it.
+/// A connection that a function may end.
 pub(crate) trait HangUp: Send + Sync {
-    /// Tells the caller why, and ends the connection. That of a worker with itself stays.
+    /// Sends the reason to the caller, and ends the connection.
+    ///
+    /// The connection of a worker with itself stays.
     fn hang_up(self: Arc<Self>, reason: &str);
 }
 
-/// Who calls, until when, and from where this call descends.
+/// Caller, deadline and trace of a call.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     pub(crate) agent: RpcAgent,
@@ -134,58 +137,63 @@ pub struct CallContext {
     pub(crate) deadline: Option<Instant>,
     pub(crate) cancellation: Cancellation,
     pub(crate) trace: u128,
-    /// None for a call that came over none.
+    /// Connection of the call; `None` for a call without a connection.
     pub(crate) connection: Option<Weak<dyn HangUp>>,
 }
 
 impl CallContext {
-    /// The agent that the function runs under, to call back or on.
+    /// Returns the agent that runs the function, for further calls.
     pub fn agent(&self) -> &RpcAgent {
         &self.agent
     }
 
-    /// The worker that called.
+    /// Returns the worker that made the call.
     pub fn caller(&self) -> &WorkerInfo {
         &self.caller
     }
 
-    /// When the caller gives up, if it does.
+    /// Returns the time at which the caller stops waiting, if any.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Fires when nobody waits for the result any more.
+    /// Returns the flag that fires when the result is no longer needed.
     pub fn cancellation(&self) -> &Cancellation {
         &self.cancellation
     }
 
-    /// The number of the trace that this call belongs to. Calls that the function makes belong to
-    /// the same one.
+    /// Returns the number of the trace that this call belongs to.
+    ///
+    /// Calls that the function makes belong to the same trace.
     pub fn trace(&self) -> u128 {
         self.trace
     }
 
-    /// Ends the connection over which the call came, after its answer, because what the caller has sent breaks the
-    /// rules. Its other calls over it fail, and it has to connect again. The connection of a worker with itself stays.
+    /// Ends the connection of the call, after its answer.
+    ///
+    /// Use this if the caller has broken the protocol. Its other calls over this connection fail,
+    /// and it has to connect again. The connection of a worker with itself stays.
     pub fn hang_up(&self, reason: &str) {
         if let Some(connection) = self.connection.as_ref().and_then(Weak::upgrade) {
             connection.hang_up(reason);
         }
     }
 
-    /// Runs code in the name of this call, on a thread that is not the agent's: the calls that it makes belong to
-    /// this one, as those of functions do. It may block.
+    /// Runs code as part of this call, on a thread that is not the agent's.
+    ///
+    /// The calls that the code makes belong to this call, like those of functions. The code may
+    /// block.
     pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
         inside(Place::Blocking, self.trace, run)
     }
 
-    /// The caller, as the references know it.
+    /// Returns the caller as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.caller.id, self.caller_incarnation)
     }
 }
 
-/// Remote references of an agent, which stand above it.
+/// Remote references of an agent, a layer above it.
 pub(crate) trait References: Any + Send + Sync {
     /// Makes a fork of `local` for a message to `to`.
     fn fork(
@@ -195,7 +203,7 @@ pub(crate) trait References: Any + Send + Sync {
         local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError>;
 
-    /// The reference that `source` has forked, and its confirmation if that is not here yet.
+    /// Returns the reference that `source` has forked, and its pending confirmation.
     fn adopt(
         &self,
         core: &Arc<Core>,
@@ -203,7 +211,7 @@ pub(crate) trait References: Any + Send + Sync {
         fork: &[u8],
     ) -> Result<(LocalReference, Option<Confirmation>), RpcError>;
 
-    /// Tells the machine something.
+    /// Gives the machine an input.
     fn handle(&self, core: &Arc<Core>, input: Input<'_>);
 
     /// A batch has come from this member.
@@ -250,23 +258,23 @@ pub(crate) struct Core {
     /// The group; none for agents that got their members in another way.
     view: RwLock<Option<Arc<GroupView>>>,
     members: RwLock<Arc<Members>>,
-    /// For those who wait for other members than there are.
+    /// Wakes threads that wait for a change of the members.
     pub(crate) group_changed: (Mutex<()>, Condvar),
-    /// Microseconds; 0 for none.
+    /// Default timeout in microseconds; 0 for none.
     timeout: AtomicU64,
     next_call: AtomicU64,
-    /// Held by the thread that shuts it down.
+    /// Lock of the thread that shuts the agent down.
     pub(crate) ending: LimitedMutex<()>,
-    /// Called when the agent was stopped through a handle.
+    /// Function to call after the agent was stopped through a handle.
     pub(crate) on_stop: OnceLock<fn(&RpcAgent)>,
-    /// When the driver has to look at deadlines, in nanoseconds of the agent's clock.
+    /// Next deadline of the driver, in nanoseconds of the agent's clock.
     wake_at: AtomicU64,
-    /// When it has to check whether other hosts are there; the same.
+    /// Next check of the other hosts, in the same unit.
     check_hosts_at: AtomicU64,
     pub(crate) rhythm: Rhythm,
 }
 
-/// What an agent is made of, beside its methods.
+/// Parts of an agent except its methods.
 pub(crate) struct Setup {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,
@@ -281,7 +289,7 @@ pub(crate) struct Setup {
 }
 
 impl Core {
-    /// An agent with these functions and remote references.
+    /// Makes an agent with these functions and remote references.
     pub(crate) fn new(
         setup: Setup,
         functions: Functions<CallContext>,
@@ -319,7 +327,7 @@ impl Core {
         }))
     }
 
-    /// The first frame of this worker to another one.
+    /// Returns the first frame of this worker to another worker.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version: PROTOCOL,
@@ -334,7 +342,7 @@ impl Core {
         }
     }
 
-    /// The process at the other end, if its memory may be in reach.
+    /// Returns the process of the peer, if its memory may be readable.
     pub(crate) fn local_process(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
         let same_host = !self.host.is_empty() && self.host == peer.host;
         process.filter(|_| same_host && self.transports.read_memory)
@@ -344,7 +352,7 @@ impl Core {
         Arc::clone(&self.members.read())
     }
 
-    /// The group, with the devices of its members.
+    /// Returns the group, with the devices of its members.
     pub(crate) fn view(&self) -> Option<Arc<GroupView>> {
         self.view.read().clone()
     }
@@ -372,7 +380,7 @@ impl Core {
         self.in_flight.is_stopped()
     }
 
-    /// Stops at once.
+    /// Stops immediately.
     pub(crate) fn stop(self: &Arc<Self>) {
         if self.in_flight.stop() {
             for leak in self.references.end(self) {
@@ -384,10 +392,10 @@ impl Core {
         self.gathers.stop();
     }
 
-    /// Threads that wait for the group look again.
+    /// Wakes the threads that wait for a change of the group.
     pub(crate) fn notify_group_changed(&self) {
         let (lock, changed) = &self.group_changed;
-        // Nobody is between a look and the wait while this is held.
+        // While this thread holds the lock, no thread is between its check and its wait.
         drop(lock.lock());
         changed.notify_all();
     }

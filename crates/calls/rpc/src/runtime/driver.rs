@@ -92,7 +92,9 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     }
 }
 
-/// Takes what has happened. Connections that had frames are not armed any more, but hot.
+/// Takes what has happened.
+///
+/// Connections that had frames are not armed any more, but hot.
 fn take(
     core: &Arc<Core>,
     reception: &mut Reception,
@@ -144,8 +146,8 @@ fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
     }
 }
 
-/// Polls the hot connections for a short while, since those who have just sent something may send more, and
-/// waking up takes longer. Returns the time of the last frame.
+/// Polls the hot connections for a short while, since those who have just sent something may send
+/// more, and waking up takes longer. Returns the time of the last frame.
 fn look(
     core: &Arc<Core>,
     reception: &mut Reception,

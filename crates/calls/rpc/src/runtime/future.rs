@@ -1,4 +1,4 @@
-//! The caller's handle of a call.
+//! Handle of a call at the caller.
 
 use std::fmt;
 use std::future::Future;
@@ -22,9 +22,9 @@ use crate::runtime::peers::no_connection_in_time;
 use crate::runtime::run::panic_text;
 use crate::service::place::{Place, place};
 
-/// The result of a call, when it is there.
+/// The result of a call, available later.
 ///
-/// The call is on its way already; nothing has to be done for it to go on. Wait for the result with
+/// The call is already on its way and needs no further action. Wait for the result with
 /// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or
 /// `.await` it in async code. Dropping the future does not cancel the call:
 /// [`cancel`](Self::cancel) does.
@@ -34,16 +34,16 @@ pub struct RpcFuture<T> {
 }
 
 enum State<T> {
-    /// Of a call.
+    /// Result of a call.
     Call(Box<InFlight<T>>),
-    /// Of something that runs by itself, or is there already.
+    /// Result that arrives without this future, or exists already.
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
 }
 
 impl<T> State<T> {
-    /// Blocks until the result is there, at the latest until `until`.
+    /// Blocks until the result arrives, at most until `until`.
     ///
-    /// `None` if it is not there by then, or was taken before.
+    /// `None` if it has not arrived by then, or was taken earlier.
     fn wait(&self, until: Option<Instant>) -> Option<Result<T, RpcError>> {
         match self {
             Self::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
@@ -62,7 +62,7 @@ impl<T> State<T> {
     }
 }
 
-/// How a value is read out of a reply.
+/// Function that reads a value from a reply.
 type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
 /// A call that is on its way.
@@ -70,18 +70,18 @@ pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
     pub(crate) until: Option<Instant>,
-    /// How long it may take.
+    /// Time limit of the call.
     pub(crate) limit: Option<Duration>,
 }
 
-/// A call on its way, and what becomes of its answer.
+/// A call on its way, and the treatment of its answer.
 pub(crate) struct InFlight<T> {
     pub(crate) core: Arc<Core>,
     pub(crate) worker: WorkerInfo,
     pub(crate) method: &'static str,
     pub(crate) begun: Begun,
     pub(crate) read: Read<T>,
-    /// The references in the argument.
+    /// References in the argument.
     pub(crate) forks: Vec<ForkId>,
 }
 
@@ -94,14 +94,14 @@ impl<T> InFlight<T> {
         value.map_err(|error| self.named(error))
     }
 
-    /// An error of this call.
+    /// Adds the callee and the method to an error.
     fn named(&self, error: RpcError) -> RpcError {
         error
             .with_worker(self.worker.clone())
             .with_method(self.method)
     }
 
-    /// Blocks until the answer is there, at the latest until the call's time is over; or until then.
+    /// Blocks until the answer arrives, the call times out, or `at_most` is over.
     fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
         let until = self.begun.until.into_iter().chain(at_most).min();
         loop {
@@ -118,13 +118,14 @@ impl<T> InFlight<T> {
             }
             match client {
                 Some(client) => client.wait(&self.begun.slot, until),
-                // It is being connected to, or lost: then the slot is about to be filled.
+                // The connection is being made or is lost: another thread is about to fill the
+                // slot.
                 None => self.begun.slot.park(until),
             }
         }
     }
 
-    /// Fills the slot, whoever has the call now.
+    /// Fills the slot, whichever part of the agent has the call now.
     fn time_over(&self, client: Option<&Arc<Client>>) {
         let limit = self.begun.limit.unwrap_or_default();
         let error = match client {
@@ -133,12 +134,12 @@ impl<T> InFlight<T> {
                 time_is_over(limit, "its answer was about to arrive, or it to be sent")
             }
             None => {
-                // When the next one's is over the driver knows already.
+                // The driver already knows the next deadline.
                 let _ = self.core.peers.expire(Instant::now());
                 no_connection_in_time(limit)
             }
         };
-        // It may be in nobody's books just now. If it was found above, the slot is filled.
+        // At this moment the call may be in no table. If it was found above, the slot is filled.
         self.begun.slot.fill(Err(error));
     }
 }
@@ -156,17 +157,19 @@ impl<T: Send + 'static> RpcFuture<T> {
         }
     }
 
-    /// Whether the result is there.
+    /// `true` if the result has arrived.
     pub fn is_done(&self) -> bool {
         self.state.is_done()
     }
 
-    /// Blocks until the result is there, or so long. The result stays here: the next wait gets the same.
+    /// Blocks until the result arrives, for up to this time.
+    ///
+    /// The result stays here: the next wait gets the same result.
     ///
     /// # Errors
     ///
-    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result in this time: the
-    /// call goes on, and can be waited for again. [`RpcErrorKind::InvalidArgument`] as for
+    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result within this time:
+    /// the call continues, and the future can wait again. [`RpcErrorKind::InvalidArgument`] as for
     /// [`wait`](Self::wait).
     pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
     where
@@ -189,12 +192,12 @@ impl<T: Send + 'static> RpcFuture<T> {
         result
     }
 
-    /// Blocks until the result is there.
+    /// Blocks until the result arrives.
     ///
     /// # Errors
     ///
-    /// What the call failed with. [`RpcErrorKind::InvalidArgument`] in an async function that was
-    /// called: it would hold up what it waits for; `.await` the future there.
+    /// The error of the call. [`RpcErrorKind::InvalidArgument`] in an async function that serves a
+    /// call, where blocking would stop the work that it waits for: `.await` the future there.
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
         self.state.wait(None).unwrap_or_else(|| {
@@ -203,15 +206,17 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Gives the call up: it ends with [`RpcErrorKind::Cancelled`] unless its result is there already,
-    /// and the function is told through its [`Cancellation`](crate::Cancellation).
+    /// Cancels the call, and notifies the function.
+    ///
+    /// The call ends with [`RpcErrorKind::Cancelled`] unless its result has arrived. The function
+    /// is notified through its [`Cancellation`](crate::Cancellation).
     pub fn cancel(&self) {
         match &self.state {
             State::Call(call) => {
                 if let Some(client) = call.core.peers.client(call.worker.id) {
                     client.cancel(call.begun.id);
                 }
-                // If it waits for a connection still, it is not sent any more.
+                // A call that still waits for a connection is not sent any more.
                 let text = "the call was cancelled by its caller";
                 let error = call.named(RpcError::new(RpcErrorKind::Cancelled, text));
                 call.begun.slot.fill(Err(error));
@@ -223,8 +228,9 @@ impl<T: Send + 'static> RpcFuture<T> {
         }
     }
 
-    /// Goes on with the result as soon as it is there, whoever waits for it. A panic in `go_on`
-    /// becomes the error of the future that is returned.
+    /// Continues with the result when it arrives, even if no code waits for it.
+    ///
+    /// A panic in `go_on` becomes the error of the returned future.
     pub fn then<U, F>(self, go_on: F) -> RpcFuture<U>
     where
         U: Send + 'static,
@@ -243,7 +249,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// The results of several calls, in their order, when all are there.
+    /// Returns the results of several calls, in their order, when all have arrived.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {
@@ -277,7 +283,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     }
 }
 
-/// Refuses to block where others would be held up.
+/// Refuses to block where this would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
     if place() == Place::Async {
         let text = "an async function must not block: await the call, or offer the function with \

@@ -1,4 +1,4 @@
-//! The members of the group, as far as calls to them need them.
+//! Members of the group, for calls to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// As the references know it.
+    /// Returns the member as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.info.id, self.incarnation)
     }
@@ -32,11 +32,11 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The caller as one who holds references.
+    /// Returns the caller as a holder of references.
     pub(crate) fn holder(&self) -> Holder {
         Holder::new(self.worker.id, self.incarnation)
     }
 }
 
-/// The members of the group by id.
+/// Members of the group by id.
 pub(crate) type Members = BTreeMap<WorkerId, Member>;

@@ -1,12 +1,13 @@
-//! The typed name of a function that workers offer.
+//! Typed names of functions that workers offer.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use rdzv_rpc_proto::frame::method_hash;
 
-/// A function by its name, with the type of its argument and of its result. Both ends share it, as
-/// a constant:
+/// A function by its name, with the types of its argument and its result.
+///
+/// Both ends share it as a constant:
 ///
 /// ```
 /// use rdzv_rpc::Method;
@@ -20,13 +21,15 @@ pub struct Method<Argument, Output> {
 }
 
 impl<Argument, Output> Method<Argument, Output> {
-    /// Version 1 of the method with this name. Names are compared exactly.
+    /// Names version 1 of the method. Names are compared exactly.
     pub const fn new(name: &'static str) -> Self {
         Self::with_version(name, 1)
     }
 
-    /// Another version. Workers that know different versions of a method only do not understand one
-    /// another: change the version with the types.
+    /// Names another version of the method.
+    ///
+    /// Change the version together with the types: workers that know different versions get an
+    /// error instead of wrong values.
     pub const fn with_version(name: &'static str, version: u32) -> Self {
         Self {
             name,
@@ -35,17 +38,17 @@ impl<Argument, Output> Method<Argument, Output> {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The version.
+    /// Returns the version.
     pub const fn version(&self) -> u32 {
         self.version
     }
 
-    /// What stands for the method on the wire.
+    /// Returns the number of the method on the wire.
     pub(crate) const fn number(&self) -> u64 {
         method_hash(self.name, self.version)
     }

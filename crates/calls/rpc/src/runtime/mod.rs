@@ -1,4 +1,5 @@
-//! An agent at work: the other members, the connections to them, its threads, and the calls that it makes.
+//! An agent at work: the other members, the connections to them, its threads, and the calls that it
+//! makes.
 //!
 //! ```text
 //!   application ── call ──► peers ──► channel::client ══► another worker

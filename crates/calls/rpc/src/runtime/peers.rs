@@ -1,4 +1,5 @@
-//! The workers that this one calls, and the connections to them, which are made when they are needed.
+//! The workers that this one calls, and the connections to them, which are made when they are
+//! needed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +67,9 @@ impl Peers {
         }
     }
 
-    /// A connection is over. Returns `true` unless there is another one to the worker.
+    /// A connection is over.
+    ///
+    /// Returns `true` unless there is another one to the worker.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {
         let mut peers = self.0.lock();
         let id = lost.worker().id;

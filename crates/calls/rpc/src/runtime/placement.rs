@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Number of waits in a row, ended after others had run on the processor, that show that it is shared.
+/// Number of waits in a row, ended after others had run on the processor, that show that it is
+/// shared.
 const MANY: u32 = 4;
 
-/// The least time between two moves. It doubles with each move that has not helped, up to the limit: on a
-/// machine where all processors are busy nothing helps. A move has helped if as many waits in a row end
-/// without others having run.
+/// The least time between two moves.
+///
+/// It doubles with each move that has not helped, up to the limit: on a machine where all
+/// processors are busy nothing helps. A move has helped if as many waits in a row end without
+/// others having run.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -42,8 +45,8 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Counts a wait for a frame that ended now, after others had run on this processor or not. Returns
-    /// whether the driver has to move.
+    /// Counts a wait for a frame that ended now, after others had run on this processor or not.
+    /// Returns whether the driver has to move.
     fn count(&mut self, others_ran: bool, now: Instant) -> bool {
         if !others_ran {
             self.shared = 0;
@@ -72,8 +75,9 @@ impl Placement {
     }
 }
 
-/// Moves the calling thread to another one of the processors that it may use. Where there is none, or the
-/// system refuses, it stays.
+/// Moves the calling thread to another one of the processors that it may use.
+///
+/// Where there is none, or the system refuses, it stays.
 fn leave_processor() {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;

@@ -31,8 +31,8 @@ use crate::service::cancellation::Cancellation;
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Endpoint, Link, fail};
 
-/// Bytes of replies that a caller may leave unread, before none of its requests is begun until it takes
-/// some: as much as it may have in flight.
+/// Bytes of replies that a caller may leave unread, before none of its requests is begun until it
+/// takes some: as much as it may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
 impl HangUp for Server {
@@ -59,8 +59,8 @@ pub(crate) struct Server {
 /// The requests that are not over.
 #[derive(Default)]
 struct Served {
-    /// Requests that had to wait, since their parts are being read or others of their line come first,
-    /// until they run.
+    /// Requests that had to wait, since their parts are being read or others of their line come
+    /// first, until they run.
     waiting: BTreeMap<u64, Waiting>,
     running: BTreeMap<u64, Runs>,
     /// Their share of what the caller may have open, beside those that are answered at once.
@@ -92,7 +92,7 @@ struct Runs {
 }
 
 impl Served {
-    /// Whether a call of this number is open.
+    /// `true` if a call of this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Whether the connection is over.
+    /// `true` if the connection is over.
     pub(crate) fn is_over(&self) -> bool {
         self.link.ended().is_some()
     }

@@ -1,4 +1,4 @@
-//! How a function learns that nobody waits for its result any more.
+//! Notification of a function that its result is no longer needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-/// Becomes true once: when the caller cancels, gives up at its deadline or is lost, or when the
-/// agent stops.
+/// Flag that becomes true once, when the result is no longer needed.
+///
+/// It becomes true when the caller cancels, reaches its deadline or is lost, or when the agent
+/// stops.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<Inner>);
 
@@ -19,24 +21,24 @@ struct Inner {
 }
 
 impl Cancellation {
-    /// Whether the result is of no use any more.
+    /// `true` if the result is no longer needed.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
             || self.0.until.is_some_and(|until| until <= Instant::now())
     }
 
-    /// Returns when that is so.
+    /// Returns when the flag is true.
     pub async fn cancelled(&self) {
         let fired = self.0.fired.notified();
         tokio::pin!(fired);
-        // Enlisted before the look, so that a cancellation between the two is not missed.
+        // Registered before the check, so that a cancellation between the two is not missed.
         fired.as_mut().enable();
         if !self.is_cancelled() {
             fired.await;
         }
     }
 
-    /// One that becomes true at this time by itself.
+    /// Makes a flag that becomes true automatically at this time.
     pub(crate) fn until(until: Option<Instant>) -> Self {
         Self(Arc::new(Inner {
             until,

@@ -1,5 +1,5 @@
-//! The threads that functions run on: async ones on one thread of a tokio runtime, those that block on
-//! threads of its blocking pool, up to a number at a time and the others in order.
+//! The threads that functions run on: async ones on one thread of a tokio runtime, those that block
+//! on threads of its blocking pool, up to a number at a time and the others in order.
 //!
 //! Threads that read large parts need no permit: a function that waits for a reply holds its thread
 //! until the reply has been read.
@@ -18,7 +18,8 @@ use tokio::sync::watch;
 /// Extra threads for bulk reads, so that they progress while all worker threads run functions.
 const READERS: usize = 4;
 
-/// Time that async functions have to end by themselves after they were cancelled. Nobody waits for that.
+/// Time that async functions have to end by themselves after they were cancelled. Nobody waits for
+/// that.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A function that blocks.
@@ -80,8 +81,10 @@ impl Executor {
         CountedFunction(Arc::clone(&self.functions))
     }
 
-    /// Ends the threads, without waiting for them. Async functions, which were cancelled, have a moment to
-    /// end by themselves; the runtime itself waits for that.
+    /// Ends the threads, without waiting for them.
+    ///
+    /// Async functions, which were cancelled, have a moment to end by themselves; the runtime
+    /// itself waits for that.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {

@@ -1,4 +1,6 @@
-//! The functions that an agent offers, by number. `C` is what a function gets beside its argument.
+//! The functions that an agent offers, by number.
+//!
+//! `C` is what a function gets beside its argument.
 
 use std::collections::BTreeMap;
 use std::future::Future;

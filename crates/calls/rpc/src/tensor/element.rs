@@ -1,4 +1,4 @@
-//! Elements of tensors as numbers of Rust.
+//! Elements of tensors as Rust numbers.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::{Storage, Tensor};
 use crate::RpcError;
 
-/// A type that elements of tensors can be seen as.
+/// A Rust type of tensor elements.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
-    /// The data type of tensors that are made of it.
+    /// Data type of tensors that are made from it.
     const DATA_TYPE: DataType;
 
-    /// Whether elements of a data type can be seen as it.
+    /// `true` if elements of a data type can be read as this type.
     fn reads(data_type: DataType) -> bool {
         data_type == Self::DATA_TYPE
     }
@@ -36,8 +36,9 @@ elements! {
     [f32; 2]: C64,
 }
 
-/// Bytes are also what 8-bit floating point numbers and booleans are seen as: Rust has no such
-/// numbers, and a foreign byte need not be a Rust `bool`.
+/// Reads bytes, 8-bit floating point numbers and booleans.
+///
+/// Rust has no such floating point numbers, and a foreign byte need not be a Rust `bool`.
 impl Element for u8 {
     const DATA_TYPE: DataType = DataType::U8;
 
@@ -47,7 +48,7 @@ impl Element for u8 {
     }
 }
 
-/// Numbers that are lent as bytes.
+/// Numbers that are borrowed as bytes.
 struct Numbers<T>(Vec<T>);
 
 impl<T: Element> AsRef<[u8]> for Numbers<T> {
@@ -57,7 +58,7 @@ impl<T: Element> AsRef<[u8]> for Numbers<T> {
 }
 
 impl Tensor {
-    /// A contiguous tensor on the CPU of these numbers, which are not copied.
+    /// Makes a contiguous tensor on the CPU from these numbers, without a copy.
     ///
     /// # Errors
     ///
@@ -81,12 +82,15 @@ impl Tensor {
         })
     }
 
-    /// Its elements, the last index fastest: lent if they lie so in the memory of the host and are
-    /// aligned for their type, else copied.
+    /// Returns the elements, the last index fastest.
+    ///
+    /// They are borrowed if they have this order in the memory of the host and are aligned for
+    /// their type, and copied otherwise.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if they are no such numbers, and as [`contiguous`](Self::contiguous).
+    /// Kind InvalidArgument if the elements have another type; otherwise those of
+    /// [`contiguous`](Self::contiguous).
     pub fn as_slice<T: Element>(&self) -> Result<Cow<'_, [T]>, RpcError> {
         if !T::reads(self.data_type()) {
             let (rust, data_type) = (std::any::type_name::<T>(), self.data_type());

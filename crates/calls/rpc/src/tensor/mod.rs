@@ -1,9 +1,8 @@
-//! Tensors: typed, strided views of shared memory that travel in calls without being copied.
+//! Tensors: typed, strided views of shared memory, sent in calls without copies.
 //!
-//! A [`Tensor`] is a [`Storage`] and a [`TensorMeta`]. Views share the storage; nothing writes to a
-//! storage that a tensor was made of. There is no arithmetic here: that is the business of whoever
-//! made the numbers, who gets them as a slice of them ([`Tensor::as_slice`]), as bytes, or through
-//! DLPack.
+//! A [`Tensor`] is a [`Storage`] and a [`TensorMeta`]. Views share the storage; no code writes to a
+//! storage after a tensor was made from it. This module has no arithmetic. The application reads
+//! the numbers as a slice ([`Tensor::as_slice`]), as bytes, or through DLPack.
 
 mod element;
 mod storage;
@@ -23,11 +22,11 @@ pub(crate) use storage::put;
 use crate::RpcError;
 use crate::device::DeviceBackend;
 
-/// A typed, strided view of shared memory. Cloning and slicing never copy the memory.
+/// A typed, strided view of shared memory; clones and slices never copy it.
 ///
-/// Within the arguments and results of calls it travels beside the serialised body: exactly the
-/// bytes that it covers, and views that overlap still do so when they arrive. It cannot be
-/// serialised anywhere else.
+/// In the arguments and results of calls a tensor travels beside the serialised body. The message
+/// has exactly the bytes that the tensor covers, and overlapping views still overlap after their
+/// arrival. A tensor cannot be serialised elsewhere.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Storage,
@@ -35,11 +34,11 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A view of a storage.
+    /// Makes a view of a storage.
     ///
     /// # Errors
     ///
-    /// [`MetaError::OutOfStorage`] if it covers bytes that the storage has not.
+    /// [`MetaError::OutOfStorage`] if the view covers bytes outside of the storage.
     pub fn new(storage: Storage, meta: TensorMeta) -> Result<Self, MetaError> {
         if !meta.is_empty() {
             meta.fits(storage.len())?;
@@ -47,7 +46,7 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// A contiguous tensor on the CPU of these bytes, in the order of this machine (little endian).
+    /// Makes a contiguous tensor on the CPU from bytes in little-endian order.
     ///
     /// # Errors
     ///
@@ -75,41 +74,41 @@ impl Tensor {
         })
     }
 
-    /// The memory it is a view of.
+    /// Returns the memory of this view.
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// Its type, shape and strides, and its offset in the storage.
+    /// Returns the type, shape, strides, and offset in the storage.
     pub fn meta(&self) -> &TensorMeta {
         &self.meta
     }
 
-    /// What its elements are.
+    /// Returns the type of the elements.
     pub fn data_type(&self) -> DataType {
         self.meta.data_type()
     }
 
-    /// How many elements each dimension has. Empty for a single number.
+    /// Returns the number of elements in each dimension; empty for a single number.
     pub fn shape(&self) -> &[usize] {
         self.meta.shape()
     }
 
-    /// How far apart the elements of each dimension are, in elements.
+    /// Returns the distance of the elements of each dimension, in elements.
     pub fn strides(&self) -> &[usize] {
         self.meta.strides()
     }
 
-    /// Where it is.
+    /// Returns the device of the tensor.
     pub fn device(&self) -> Device {
         self.storage.location()
     }
 
-    /// The same tensor in the memory of the host: itself if it is there, else a copy of it.
+    /// Returns the tensor in the memory of the host, copied if it is elsewhere.
     ///
     /// # Errors
     ///
-    /// What its device says.
+    /// Those of its device.
     pub fn to_cpu(&self) -> Result<Self, RpcError> {
         if self.device().is_cpu() {
             return Ok(self.clone());
@@ -120,11 +119,11 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// A copy of the bytes that it reaches over, on a device.
+    /// Copies the bytes that the tensor reaches to a device.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// Those of the device.
     pub fn to_device(
         &self,
         device: Device,

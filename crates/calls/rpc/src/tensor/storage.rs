@@ -1,4 +1,4 @@
-//! The memory that tensors are views of.
+//! Memory of tensors.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,30 +10,31 @@ use rdzv_rpc_proto::device::Device;
 use crate::RpcError;
 use crate::device::{DeviceBackend, DeviceMemory, Event};
 
-/// Memory of the host or of a device, shared by the tensors that are views of it, and never written
-/// again. Clones are the same storage.
+/// Memory of the host or of a device, shared by tensors and never written again.
+///
+/// Clones are the same storage.
 #[derive(Clone)]
 pub struct Storage(Arc<Memory>);
 
 enum Memory {
     Host(Bytes),
-    /// Of a device on which there is nothing.
+    /// No memory, for a device.
     Nothing(Device),
     Device {
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
-        /// When everything that was copied into it has arrived.
+        /// Event after the last copy into the memory.
         filled: Arc<dyn Event>,
     },
 }
 
 impl Storage {
-    /// Memory of the host.
+    /// Makes a storage of host memory.
     pub fn host(bytes: Bytes) -> Self {
         Self(Arc::new(Memory::Host(bytes)))
     }
 
-    /// Memory of a device that others have filled; it is complete when `filled` is reached.
+    /// Makes a storage of device memory that is complete at `filled`.
     pub fn device(
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
@@ -46,12 +47,12 @@ impl Storage {
         }))
     }
 
-    /// No memory: for tensors without elements.
+    /// Makes a storage without memory, for tensors without elements.
     pub(crate) fn nothing(device: Device) -> Self {
         Self(Arc::new(Memory::Nothing(device)))
     }
 
-    /// Where it is.
+    /// Returns the device of the storage.
     pub fn location(&self) -> Device {
         match &*self.0 {
             Memory::Host(_) => Device::CPU,
@@ -60,7 +61,7 @@ impl Storage {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
             Memory::Host(bytes) => bytes.len(),
@@ -69,17 +70,17 @@ impl Storage {
         }
     }
 
-    /// Whether it has no bytes.
+    /// `true` if the storage has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the other is the same storage, not only one with equal bytes.
+    /// `true` if both are the same storage, not only equal bytes.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The bytes, if they are in the memory of the host.
+    /// Returns the bytes, if they are in the memory of the host.
     pub fn host_bytes(&self) -> Option<&Bytes> {
         match &*self.0 {
             Memory::Host(bytes) => Some(bytes),
@@ -87,11 +88,11 @@ impl Storage {
         }
     }
 
-    /// The memory of a device, once everything that was copied into it has arrived.
+    /// Returns the memory of a device, after all copies into it have arrived.
     ///
     /// # Errors
     ///
-    /// What went wrong with that.
+    /// The failure of a copy.
     pub fn device_memory(&self) -> Result<Option<&Arc<dyn DeviceMemory>>, RpcError> {
         match &*self.0 {
             Memory::Device { memory, filled, .. } => {
@@ -102,15 +103,15 @@ impl Storage {
         }
     }
 
-    /// Some bytes of it, in the memory of the host: shared if they are there, else copied out.
+    /// Returns bytes in host memory: shared if they are there, otherwise copied.
     ///
     /// # Errors
     ///
-    /// What the device says.
+    /// Those of the device.
     ///
     /// # Panics
     ///
-    /// If it has fewer.
+    /// If the range exceeds the storage.
     pub fn bytes(&self, range: Range<usize>) -> Result<Bytes, RpcError> {
         match &*self.0 {
             Memory::Host(bytes) => Ok(bytes.slice(range)),
@@ -126,7 +127,7 @@ impl Storage {
         }
     }
 
-    /// What tells storages apart.
+    /// Returns the identity of the storage.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -143,7 +144,9 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Puts the parts of a message on their devices, each device's parts at once. One storage for each part.
+/// Puts the parts of a message on their devices, with one storage for each part.
+///
+/// All parts of a device are copied together.
 pub(crate) fn put(
     backend: &Arc<dyn DeviceBackend>,
     devices: &[Device],
@@ -157,7 +160,7 @@ pub(crate) fn put(
             memories.push(memory);
         }
     }
-    // One event per device, after everything was given to it.
+    // One event for each device, after all its copies were queued.
     let mut events: Vec<(Device, Arc<dyn Event>)> = Vec::new();
     for memory in &memories {
         let device = memory.device();

@@ -9,25 +9,25 @@ use super::{Storage, Tensor};
 use crate::RpcError;
 
 impl Tensor {
-    /// Only these indices of a dimension.
+    /// Returns a view with these indices of a dimension.
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if there is no such dimension, or not so many indices.
+    /// [`MetaError`] if the dimension or one of the indices does not exist.
     pub fn slice(&self, dimension: usize, range: Range<usize>) -> Result<Self, MetaError> {
         Ok(self.with(self.meta.slice(dimension, range)?))
     }
 
-    /// One index of a dimension, which goes away.
+    /// Returns a view of one index of a dimension, without that dimension.
     ///
     /// # Errors
     ///
-    /// As [`slice`](Self::slice).
+    /// Those of [`slice`](Self::slice).
     pub fn select(&self, dimension: usize, index: usize) -> Result<Self, MetaError> {
         Ok(self.with(self.meta.select(dimension, index)?))
     }
 
-    /// Two dimensions, one in the place of the other.
+    /// Returns a view with two dimensions exchanged.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Tensor {
         Ok(self.with(self.meta.transpose(one, other)?))
     }
 
-    /// The same elements in another shape.
+    /// Returns a view of the same elements in another shape.
     ///
     /// # Errors
     ///
@@ -45,12 +45,13 @@ impl Tensor {
         Ok(self.with(self.meta.reshape(shape.into())?))
     }
 
-    /// Its elements one after another, the last index fastest: itself if they are, else a copy on
-    /// the CPU.
+    /// Returns the elements contiguously, the last index fastest.
+    ///
+    /// This is the tensor itself if its elements have this order, and a copy on the CPU otherwise.
     ///
     /// # Errors
     ///
-    /// What its device says, or that there is no memory for a copy.
+    /// Those of its device, or no memory for a copy.
     pub fn contiguous(&self) -> Result<Self, RpcError> {
         if self.meta.is_contiguous() {
             return Ok(self.clone());
@@ -74,17 +75,19 @@ impl Tensor {
         })
     }
 
-    /// The bytes of its elements, the last index fastest: shared if they lie so, else copied.
+    /// Returns the bytes of the elements, the last index fastest.
+    ///
+    /// They are shared if they have this order, and copied otherwise.
     ///
     /// # Errors
     ///
-    /// As [`contiguous`](Self::contiguous).
+    /// Those of [`contiguous`](Self::contiguous).
     pub fn to_bytes(&self) -> Result<Bytes, RpcError> {
         let contiguous = self.contiguous()?;
         contiguous.storage.bytes(contiguous.meta.reach())
     }
 
-    /// A view of the same storage that was made of this one.
+    /// Makes a view of the same storage.
     fn with(&self, meta: TensorMeta) -> Self {
         Self {
             storage: self.storage.clone(),

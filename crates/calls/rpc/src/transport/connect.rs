@@ -1,4 +1,4 @@
-//! Connecting to a worker: which way, and why.
+//! Connecting to a worker: the choice of a transport.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,13 +17,14 @@ use super::unix::{self, Agreed};
 use super::wait::Attempt;
 use super::{Carrier, TransportKind, shared, tcp};
 
-/// What the acceptor says first under TLS: that it takes our certificate.
+/// First byte of the acceptor under TLS: it accepts this side's certificate.
 pub(super) const WELCOME: u8 = b'W';
 
-/// Connects to a worker, waiting for it, and says which way and why.
+/// Connects to a worker, and waits for it.
 ///
-/// Workers of one host use a Unix socket and exchange rings over it, unless the options say
-/// otherwise; if the socket cannot be reached, and for other hosts, TCP is used.
+/// The carrier has the transport and the reason for it. Workers of one host use a Unix socket and
+/// exchange rings over it, unless the options disable that. If the socket cannot be reached, and
+/// for other hosts, TCP is used.
 ///
 /// # Errors
 ///
@@ -53,7 +54,7 @@ pub fn connect(
     far(peer_address, options, attempt, why_not)
 }
 
-/// The name of the Unix socket of the worker, or why it is not used.
+/// Returns the name of the worker's Unix socket, or why it is not used.
 fn near<'a>(peer_address: &'a PeerAddress, options: &TransportOptions) -> Result<&'a str, String> {
     if !peer_address.is_on(&host_identity()) {
         return Err("another host".to_owned());
@@ -97,7 +98,7 @@ fn far(
     }
 }
 
-/// The handshake of the side that connects, and the first byte of the other one.
+/// Does the handshake of the connecting side, and reads the acceptor's first byte.
 fn secure(
     mut session: TlsSession,
     attempt: Attempt<'_>,
@@ -195,9 +196,10 @@ fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
     socket::halves(socket).map_err(TransportError::system("share a socket"))
 }
 
-/// Tells a peer that has a plain socket why it is refused, as far as it listens.
+/// Sends the reason of a refusal to a peer on a plain socket, if the peer reads it.
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
     let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
-    // It may be gone, and a new socket has room: either way there is nothing to wait for.
+    // The peer may have closed, and a new socket has room: in both cases there is nothing to wait
+    // for.
     let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
 }

@@ -1,62 +1,62 @@
-//! Why there is no connection.
+//! Reasons for a failed connection.
 
 use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why there is no connection.
+/// Reason for a failed connection.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// This worker will have nothing to do with the peer. The peer was told.
+    /// This worker refuses the peer, and has sent it the reason.
     #[error("{peer} is refused: {reason}")]
     Refused {
-        /// Who was refused.
+        /// Refused peer.
         peer: String,
-        /// Why.
+        /// Reason of the refusal.
         reason: String,
     },
-    /// The peer will have nothing to do with this worker.
+    /// The peer refuses this worker.
     #[error("{peer} refuses this worker: {reason}")]
     RefusedBy {
-        /// Who refused.
+        /// Peer that refuses.
         peer: String,
-        /// Why, in its words.
+        /// Reason, in the words of the peer.
         reason: String,
     },
-    /// The peer cannot be reached. Trying again may help.
+    /// The peer cannot be reached. A retry may help.
     #[error("{peer} cannot be reached: {source}")]
     Unreachable {
-        /// Who should have been reached.
+        /// Peer that cannot be reached.
         peer: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
-    /// The peer was silent for too long. Trying again may help.
+    /// The peer was silent for too long. A retry may help.
     #[error("{peer}: nothing {what} within {waited:?}")]
     Late {
-        /// Who was silent.
+        /// Silent peer.
         peer: String,
-        /// What should have happened.
+        /// Expected event.
         what: &'static str,
-        /// How long was waited.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// Something on this side does not work.
+    /// An operation on this side failed.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted operation.
         what: String,
-        /// What the system says.
+        /// Error of the system.
         #[source]
         source: io::Error,
     },
 }
 
 impl TransportError {
-    /// For `map_err` of a call of the system.
+    /// Converts the error of a system call, for `map_err`.
     pub(super) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::System {
             what: what.into(),

@@ -113,8 +113,9 @@ impl Listener {
         })
     }
 
-    /// Where this worker can be reached. For a worker that listens at all addresses, the caller puts
-    /// in one that others can use.
+    /// Where this worker can be reached.
+    ///
+    /// For a worker that listens at all addresses, the caller puts in one that others can use.
     ///
     /// # Errors
     ///
@@ -359,7 +360,7 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
     Ok(greeted)
 }
 
-/// Whether a frame comes where a TLS handshake should begin.
+/// `true` if a frame comes where a TLS handshake should begin.
 fn is_plain(socket: &OwnedFd) -> bool {
     let mut first = [0; 4];
     let peeked = recv(socket, &mut first, RecvFlags::PEEK);

@@ -1,9 +1,9 @@
-//! How bytes get from one worker to another: TCP, TLS over TCP, Unix sockets, shared memory.
+//! Transports between workers: TCP, TLS over TCP, Unix sockets, shared memory.
 //!
-//! A worker listens ([`Listener`]) and publishes where ([`PeerAddress`]). Another one connects
-//! ([`connect()`]), and each of the two gets a [`Carrier`]: two halves that carry bytes and know
-//! nothing of frames. Which kind of carrier it is follows from where the two are, and the carrier
-//! says why.
+//! A worker listens ([`Listener`]) and publishes its address ([`PeerAddress`]). Another worker
+//! connects ([`connect()`]), and each of the two gets a [`Carrier`]: two halves that transport
+//! bytes and know nothing of frames. The locations of the two workers decide the kind of the
+//! carrier, which also has the reason.
 //!
 //! ```text
 //!  connect(contact) ── same boot id? ── yes ─► Unix socket ── rings accepted? ── yes ─► Shared
@@ -12,9 +12,9 @@
 //!                                      └── certificates given? ── yes ─► TlsTcp, else Tcp
 //! ```
 //!
-//! Whatever has to be said before the first frame (the TLS handshake, the offer of rings) is over
-//! when a carrier is handed out. A peer that is refused at that stage is told why in a frame of the
-//! kind `GoAway`, or by a TLS alert.
+//! All steps before the first frame (the TLS handshake, the offer of rings) are over when a worker
+//! gets a carrier. A peer that is refused at that stage gets the reason in a `GoAway` frame, or a
+//! TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]. The proof
@@ -50,12 +50,12 @@ pub use options::TransportOptions;
 pub use peer_address::PeerAddress;
 pub use rdzv_trust::{Identity, Token};
 
-/// The half of a connection that bytes come out of.
+/// Receiving half of a connection.
 pub trait ReadHalf: Send {
-    /// Reads what is there. It never waits.
+    /// Reads the available bytes, and never waits.
     ///
-    /// Who reads goes on until there is nothing, and sleeps only then: what was received may be
-    /// here already, while the descriptor says nothing of it.
+    /// A reader continues until there is nothing, and sleeps only then: received bytes may be here
+    /// already while the descriptor is not readable.
     ///
     /// # Errors
     ///
@@ -63,30 +63,34 @@ pub trait ReadHalf: Send {
     /// closed. Any other error is the end of the connection.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Whoever reads is going to sleep until the descriptor is readable. False: it must not, there
-    /// is something to read.
+    /// Prepares the reader to sleep until the descriptor is readable.
+    ///
+    /// `false` if it must not sleep, because there is something to read.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
 
-    /// Whoever reads is awake again, whatever woke it. Follows each
-    /// [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
+    /// Records that the reader is awake, whatever woke it.
+    ///
+    /// Follows each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
     fn awake(&mut self) {}
 
-    /// Whether what comes while the reader is awake does not make the descriptor ready, so that a poller may
-    /// go on watching it.
+    /// `true` if arrivals do not make the descriptor ready while the reader is awake.
+    ///
+    /// A poller may then continue to watch it.
     fn is_quiet_awake(&self) -> bool {
         false
     }
 
-    /// Becomes readable when there is something to read, the end included. No other half has the
-    /// same.
+    /// Returns a descriptor that is readable when there is something to read.
+    ///
+    /// This includes the end. No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
-/// The half of a connection that bytes go into.
+/// Sending half of a connection.
 pub trait WriteHalf: Send {
-    /// Writes the beginning of the parts, and says how many bytes that was. It never waits.
+    /// Writes the beginning of the parts, and returns the number of bytes; never waits.
     ///
     /// # Errors
     ///
@@ -94,40 +98,44 @@ pub trait WriteHalf: Send {
     /// the same bytes. Any other error is the end of the connection.
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Whoever writes is going to sleep until the descriptor is ready. False: it must not, there is
-    /// room.
+    /// Prepares the writer to sleep until the descriptor is ready.
+    ///
+    /// `false` if it must not sleep, because there is room.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
 
-    /// Whoever writes is awake again, whatever woke it. Follows each
-    /// [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
+    /// Records that the writer is awake, whatever woke it.
+    ///
+    /// Follows each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
     fn awake(&mut self) {}
 
-    /// Becomes ready when something can be written, or the connection is broken: see
-    /// [`ready_when`](Self::ready_when). No other half has the same.
+    /// Returns a descriptor that is ready for writing, or if the connection is broken.
+    ///
+    /// See [`ready_when`](Self::ready_when). No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What to watch the descriptor for.
+    /// Returns the condition to watch the descriptor for.
     fn ready_when(&self) -> Readiness {
         Readiness::Writable
     }
 
-    /// Ends the connection in both directions: the reader of this side and of the other one see
-    /// that it is closed. What was written is still delivered.
+    /// Ends the connection in both directions.
+    ///
+    /// The readers on both sides see that it is closed. Written bytes are still delivered.
     fn close(&mut self);
 }
 
-/// What a descriptor is watched for.
+/// Condition of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// That it can be read.
+    /// Ready for reading.
     Readable,
-    /// That it can be written.
+    /// Ready for writing.
     Writable,
 }
 
-/// What carries the bytes.
+/// Kind of transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransportKind {
     /// TCP.
@@ -153,26 +161,26 @@ impl fmt::Display for TransportKind {
 
 /// A connection between two workers.
 pub struct Carrier {
-    /// What comes from the peer.
+    /// Half that receives from the peer.
     pub read: Box<dyn ReadHalf>,
-    /// What goes to the peer.
+    /// Half that sends to the peer.
     pub write: Box<dyn WriteHalf>,
-    /// What carries the bytes.
+    /// Kind of transport.
     pub kind: TransportKind,
-    /// Why that was chosen.
+    /// Reason for this transport.
     pub reason: String,
-    /// Who is at the other end, as far as can be seen: an address, or a process and its user.
+    /// Visible identity of the peer: an address, or a process and its user.
     pub peer: String,
-    /// The process at the other end, as the kernel knows it; none over TCP.
+    /// Process of the peer, as the kernel reports it; `None` over TCP.
     pub process: Option<Peer>,
-    /// The worker names that the certificate of the peer is for; none without TLS.
+    /// Worker names in the peer's certificate; `None` without TLS.
     pub certified: Option<Vec<String>>,
-    /// What lends the bytes of arenas; none where they cannot be lent.
+    /// Leases of arena bytes; `None` if they cannot be lent.
     pub arenas: Option<Arc<Leases>>,
 }
 
 impl Carrier {
-    /// Two halves of one kind; nothing else is known of the peer.
+    /// Makes a carrier from two halves of one kind, without data about the peer.
     fn new(
         (read, write): (impl ReadHalf + 'static, impl WriteHalf + 'static),
         kind: TransportKind,
@@ -191,16 +199,16 @@ impl Carrier {
         }
     }
 
-    /// Whether the peer may say that this is its name: without TLS it may say anything.
+    /// Checks that the peer may have this name; without TLS it may have any name.
     ///
     /// # Errors
     ///
-    /// [`TransportError::Refused`] if its certificate is for others.
+    /// [`TransportError::Refused`] if its certificate is for other names.
     pub fn check_name(&self, name: &str) -> Result<(), TransportError> {
         self.credentials().check(name)
     }
 
-    /// What the peer has shown, for when it says its name.
+    /// Returns the credentials of the peer, for a later check of its name.
     pub fn credentials(&self) -> Credentials {
         Credentials {
             peer: self.peer.clone(),
@@ -209,7 +217,7 @@ impl Carrier {
     }
 }
 
-/// Who a peer is as far as it could be seen before it said its name.
+/// Identity of a peer before it has sent its name.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     peer: String,
@@ -217,11 +225,11 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether the peer may say that this is its name: without TLS it may say anything.
+    /// Checks that the peer may have this name; without TLS it may have any name.
     ///
     /// # Errors
     ///
-    /// [`TransportError::Refused`] if its certificate is for others.
+    /// [`TransportError::Refused`] if its certificate is for other names.
     pub fn check(&self, name: &str) -> Result<(), TransportError> {
         let Some(certified) = &self.certified else {
             return Ok(());

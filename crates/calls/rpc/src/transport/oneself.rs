@@ -1,4 +1,4 @@
-//! Calls of a worker to itself: a pair of sockets, so that they take the same way as others.
+//! Connection of a worker to itself: a pair of sockets, like those to others.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,11 +7,11 @@ use super::connect::near_carrier;
 use super::error::TransportError;
 use super::unix::Agreed;
 
-/// Both ends of a connection.
+/// Returns both ends of a connection.
 ///
 /// # Errors
 ///
-/// [`TransportError::System`] if there can be no sockets.
+/// [`TransportError::System`] if the system makes no sockets.
 pub fn pair() -> Result<(Carrier, Carrier), TransportError> {
     let broken = || TransportError::system("make a pair of sockets");
     let (near, far) = UnixStream::pair().map_err(broken())?;

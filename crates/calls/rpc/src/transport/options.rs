@@ -1,4 +1,4 @@
-//! What transports a worker uses, and how.
+//! Options of the transports.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -8,36 +8,41 @@ use rdzv_rpc_proto::heartbeat;
 
 use rdzv_trust::Identity;
 
-/// What transports a worker uses, and how. All workers of a group should have the same.
+/// Options of the transports; all workers of a group should have the same.
 #[derive(Debug, Clone)]
 pub struct TransportOptions {
-    /// Whether workers of one host use a Unix socket. Default: yes.
+    /// `true` if workers of one host use a Unix socket (default: `true`).
     pub unix: bool,
-    /// Whether workers of one host exchange bytes in shared memory, once they have a Unix socket.
-    /// Default: yes.
+    /// `true` if workers of one host exchange bytes in shared memory (default: `true`).
+    ///
+    /// They first need a Unix socket.
     pub shared: bool,
-    /// How many bytes a ring in shared memory holds. Default: 256 KiB.
+    /// Size of a ring in shared memory, in bytes (default: 256 KiB).
     pub ring: usize,
-    /// Whether workers of one host read large parts of messages out of each other's memory, where the
-    /// system allows that. Default: yes.
+    /// `true` if workers of one host read large parts from each other's memory.
+    ///
+    /// The default is `true`. The operating system has to allow it.
     pub read_memory: bool,
-    /// Whether this worker connects to others over TCP, if there is no other way. Default: yes.
+    /// `true` if this worker may connect over TCP, as the last choice (default: `true`).
     pub tcp: bool,
-    /// Where to listen for TCP. Default: 127.0.0.1.
+    /// Listening address for TCP (default: 127.0.0.1).
     pub address: IpAddr,
-    /// The TCP port to listen at. Default: 0, a free one.
+    /// Listening port for TCP (default: 0, a free port).
     pub port: u16,
-    /// The certificates for TLS over TCP; without, TCP is plain. Default: none.
+    /// Certificates for TLS over TCP (default: none, with plain TCP).
     pub tls: Option<Arc<Identity>>,
-    /// The users whose processes may connect over the Unix socket. Default: the user of this
-    /// process.
+    /// Users whose processes may connect over the Unix socket.
+    ///
+    /// The default is the user of this process.
     pub users: Option<Vec<u32>>,
-    /// The time that a peer that has connected may take to say who it is; with TLS and Unix sockets, also for what
-    /// comes before that. Default: 5 s.
+    /// Time within which a connected peer has to identify itself (default: 5 s).
+    ///
+    /// With TLS and Unix sockets this includes the steps before the identification.
     pub greeting: Duration,
-    /// How long nothing may be heard of a host that is asked, by TCP, until the connection to it is
-    /// broken, and how long connecting to it by TCP may take. A worker that is busy or stopped is still
-    /// heard of: its system answers. At least 2 s. Default: 5 s.
+    /// Silence on TCP after which a polled host counts as lost.
+    ///
+    /// It is also the time limit for connecting by TCP. A worker that is busy or stopped is not
+    /// silent: its operating system answers. The default is 5 s, the minimum 2 s.
     pub heartbeat_limit: Duration,
 }
 

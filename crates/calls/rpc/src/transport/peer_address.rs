@@ -1,4 +1,4 @@
-//! Where a worker can be reached: what it publishes in the store.
+//! Address of a worker, as published in the store.
 
 use std::fmt;
 use std::fs;
@@ -6,30 +6,31 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a worker can be reached.
+/// Address of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
-    /// The boot id of its host; empty if the host has none.
+    /// Boot id of its host; empty if the host has none.
     pub host: String,
-    /// Its process id, as it sees it itself.
+    /// Process id of the worker in its own PID namespace.
     pub process: u32,
-    /// Where it listens for TCP. Numeric, so nobody has to ask for names.
+    /// Listening address for TCP; numeric, so that no name has to be resolved.
     pub address: SocketAddr,
-    /// Whether it wants TLS there.
+    /// `true` if the worker requires TLS at this address.
     pub tls: bool,
-    /// The name of its abstract Unix socket, if it has one.
+    /// Name of its abstract Unix socket, if it has one.
     pub unix: Option<String>,
 }
 
-/// The boot id of this host: the same for all processes and containers on it, and another one after
-/// a reboot. Empty if it cannot be read.
+/// Returns the boot id of this host, or an empty text if it cannot be read.
+///
+/// It is the same for all processes and containers of the host, and changes at a reboot.
 pub fn host_identity() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
 impl PeerAddress {
-    /// Whether it is on the host with this identity.
+    /// `true` if the worker is on the host with this identity.
     pub fn is_on(&self, host: &str) -> bool {
         !host.is_empty() && self.host == host
     }

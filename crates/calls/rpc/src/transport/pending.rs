@@ -1,17 +1,18 @@
-//! Peers that have connected and have not said who they are: so many in all and from one source.
+//! Connected peers without identification, bounded in total and per source.
 //!
-//! Nobody is kept out: one more pushes out the one that has been silent for longest, of its own
-//! source if that has many, else of the one that has most.
+//! No peer is refused: one more peer evicts the peer that has been silent for longest. It evicts a
+//! peer of its own source if that source has many, and otherwise a peer of the source that has
+//! most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Where a peer connects from.
+/// Source of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// A process of this host.
     Process(u32),
-    /// An address; of IPv6 the first 64 bits, which one host may have all of.
+    /// An address; for IPv6 its first 64 bits, because one host may have all the rest.
     Address(IpAddr),
     /// Anything else.
     Unknown,
@@ -30,7 +31,7 @@ impl From<IpAddr> for Source {
 }
 
 impl Source {
-    /// The source of a peer as it is described, or its process if it is on this host.
+    /// Returns the source of a described peer, or its process if it is on this host.
     pub(crate) fn of(peer: &str, process: Option<u32>) -> Self {
         let address = || peer.parse::<SocketAddr>().ok();
         match process {
@@ -40,7 +41,7 @@ impl Source {
     }
 }
 
-/// Peers that are about to say who they are, in the order in which they came.
+/// Peers that have not identified themselves yet, in the order of their arrival.
 #[derive(Debug)]
 pub(crate) struct Pending<T> {
     most: usize,
@@ -51,7 +52,7 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Bounded to so many in all and from one source; numbered from `first`.
+    /// Bounds the peers in total and per source; numbers start at `first`.
     pub(crate) fn new(most: usize, most_of_one: usize, first: u64) -> Self {
         Self {
             most,
@@ -62,7 +63,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Makes room for one more from there: the one that has to go, if any.
+    /// Makes room for one more peer of a source, and returns the evicted peer, if any.
     pub(crate) fn make_room(&mut self, source: Source) -> Option<T> {
         let of_one = self.sources.get(&source).map_or(0, BTreeSet::len);
         let full = if of_one >= self.most_of_one {
@@ -76,7 +77,7 @@ impl<T> Pending<T> {
         self.remove(oldest)
     }
 
-    /// Adds one, and gives it a number.
+    /// Adds a peer, and returns its number.
     pub(crate) fn insert(&mut self, source: Source, peer: T) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -100,7 +101,7 @@ impl<T> Pending<T> {
         Some(peer)
     }
 
-    /// Removes those that are pending no more.
+    /// Removes the peers that are no longer pending.
     pub(crate) fn retain(&mut self, is_pending: impl Fn(&T) -> bool) {
         let over: Vec<u64> = self
             .peers
@@ -113,7 +114,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The one that came first.
+    /// Returns the peer that arrived first.
     pub(crate) fn first(&self) -> Option<(u64, &T)> {
         let (number, (_, peer)) = self.peers.first_key_value()?;
         Some((*number, peer))
@@ -156,7 +157,7 @@ mod tests {
         ] {
             assert_eq!(add(attacker, name), gone);
         }
-        // Attackers of many addresses: the one with most gives way.
+        // With attackers at many addresses, the address with the most peers is evicted from.
         for (address, gone) in [
             ("10.0.1.1:1", None),
             ("10.0.1.2:1", None),

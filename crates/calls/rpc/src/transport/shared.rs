@@ -1,7 +1,7 @@
-//! The two halves of a link through shared memory.
+//! Halves of a link through shared memory.
 //!
-//! The Unix socket that the rings were passed over stays open: its end tells that the peer has
-//! ended, which memory cannot. Arenas are passed over it, and nothing else.
+//! The Unix socket over which the rings were passed stays open: its end of file shows that the peer
+//! has ended, which memory cannot show. Only arenas are passed over this socket.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,9 +17,9 @@ use super::{ReadHalf, Readiness, WriteHalf};
 pub(super) struct Half<R> {
     ring: R,
     beside: Arc<Leases>,
-    /// The doorbell and the socket in one.
+    /// Doorbell and socket in one descriptor.
     watched: Poller,
-    /// Whether the socket may have something to tell since it was last looked at.
+    /// `true` if the socket may have something new since its last check.
     woken: bool,
 }
 
@@ -45,7 +45,7 @@ impl<R> Half<R> {
         })
     }
 
-    /// Whether the peer has ended. The socket is looked at only after something has come.
+    /// `true` if the peer has ended. The socket is checked only after an event.
     fn has_ended(&mut self) -> bool {
         self.woken = self.woken && self.beside.has_ended();
         self.woken
@@ -56,12 +56,13 @@ impl ReadHalf for Half<Consumer> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.ring.read(into)?;
         if count > 0 || into.is_empty() {
-            // What woke this side is here. The socket, if it has something to tell, wakes it again.
+            // The data that woke this side is here. If the socket has an event, it wakes this side
+            // again.
             self.woken &= count == 0;
             return Ok(count);
         }
         if self.has_ended() {
-            // What it wrote before it ended comes first.
+            // The bytes that the peer wrote before its end come first.
             return Ok(self.ring.read(into)?);
         }
         Err(io::ErrorKind::WouldBlock.into())

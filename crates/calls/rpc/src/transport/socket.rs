@@ -1,4 +1,4 @@
-//! The two halves of a socket, TCP or Unix.
+//! Halves of a TCP or Unix socket.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,13 +8,13 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sen
 
 use super::{ReadHalf, WriteHalf};
 
-/// The most pieces that the kernel takes at once.
+/// Maximum number of pieces in one system call.
 const MOST_PIECES: usize = 1024;
 
 /// A socket: a half of a carrier, or a stream for TLS.
 pub(super) struct Socket(pub(super) OwnedFd);
 
-/// The halves of a socket. Each has a descriptor of its own, so that each can be watched by itself.
+/// Splits a socket into halves with separate descriptors, which can be watched alone.
 pub(super) fn halves(socket: OwnedFd) -> io::Result<(Socket, Socket)> {
     let twin = socket.try_clone()?;
     Ok((Socket(socket), Socket(twin)))
@@ -64,13 +64,13 @@ impl Write for Socket {
     }
 }
 
-/// Reads what is there.
+/// Reads the available bytes.
 pub(super) fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
     let received = uninterrupted(|| recv(&socket, &mut *into, RecvFlags::empty()));
     Ok(received.map(|(count, _)| count)?)
 }
 
-/// Writes what the socket takes.
+/// Writes as many bytes as the socket accepts.
 pub(super) fn send(socket: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     let parts = &parts[..parts.len().min(MOST_PIECES)];
     let mut nothing = SendAncillaryBuffer::default();
@@ -79,13 +79,15 @@ pub(super) fn send(socket: impl AsFd, parts: &[IoSlice<'_>]) -> io::Result<usize
     })?)
 }
 
-/// How much that nobody will read is taken away before a connection is closed, in bytes.
+/// Maximum number of unread bytes to discard before a close.
 const LEFT_OVER: usize = 1 << 20;
 
-/// Ends the connection for both sides. What was written is delivered: TCP would take it back if
-/// something were left unread on this side, so that is read first, as far as it is here.
+/// Ends the connection for both sides.
+///
+/// Written bytes are still delivered. TCP would discard them if this side had unread bytes, so this
+/// reads the available ones first.
 pub(super) fn close(socket: impl AsFd) {
-    // They fail only if the connection is over already.
+    // These calls fail only if the connection is over already.
     let _ = shutdown(&socket, Shutdown::Write);
     let mut piece = [0; 16 << 10];
     for _ in 0..LEFT_OVER / piece.len() {

@@ -21,8 +21,9 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError>
     listener.map_err(TransportError::system(format!("listen at {address}")))
 }
 
-/// Connects, waiting for it; no longer than for a host from which nothing is heard, since then there
-/// is none.
+/// Connects, and waits for that.
+///
+/// The wait has the limit for a silent host, because such a host does not exist.
 pub(super) fn dial(
     address: SocketAddr,
     heartbeat_limit: Duration,
@@ -55,11 +56,11 @@ pub(super) fn dial(
     Ok(socket)
 }
 
-/// No waiting for more to send, and a peer whose host vanished is noticed, whether something is on
-/// its way to it or not.
+/// Disables Nagle's algorithm, and makes TCP notice a host that has vanished.
 ///
-/// What is on its way has to be acknowledged in time as long as the peers greet one another, which
-/// is when they take all that comes. Later on that is [looked at](super::tcp_info::seen).
+/// TCP notices it whether data is on its way to the host or not. Data has to be acknowledged in
+/// time while the peers greet each other, which is when they read everything that arrives. Later
+/// the heartbeat [checks](super::tcp_info::seen) that.
 pub(super) fn tune(socket: impl AsFd, heartbeat_limit: Duration) -> io::Result<()> {
     let rhythm = Rhythm::new(heartbeat_limit);
     sockopt::set_tcp_nodelay(&socket, true)?;

@@ -1,4 +1,4 @@
-//! What the system knows of a TCP connection.
+//! The operating system's data about a TCP connection.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,11 +10,11 @@ use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 use rdzv_rpc_proto::heartbeat::Seen;
 use rustix::net::sockopt;
 
-/// `TCP_RTO_MAX_MS`, since Linux 6.15: the longest time between two attempts to send something again.
+/// `TCP_RTO_MAX_MS`, since Linux 6.15: maximum interval of retransmissions.
 const RETRY_AT_LEAST: libc::c_int = 44;
 
 sockopt_impl!(
-    /// Numbers only, as the system wrote them.
+    /// The structure has only numbers, which the system has written.
     Info,
     GetOnly,
     libc::IPPROTO_TCP,
@@ -30,7 +30,7 @@ sockopt_impl!(
     u32
 );
 
-/// What was heard of the peer's host.
+/// Returns the latest signs of life of the peer's host.
 pub(crate) fn seen(socket: &impl AsFd) -> io::Result<Seen> {
     let info = Info.get(socket)?;
     let milliseconds = |count| Duration::from_millis(u64::from(count));
@@ -42,8 +42,10 @@ pub(crate) fn seen(socket: &impl AsFd) -> io::Result<Seen> {
     })
 }
 
-/// Has the system try again and ask again so often at least. Without (before Linux 6.15) pauses grow
-/// to two minutes, while the peer takes nothing or acknowledges nothing.
+/// Limits the interval of the system's retransmissions and probes.
+///
+/// Without this option (before Linux 6.15) the interval grows to two minutes while the peer accepts
+/// or acknowledges nothing.
 pub(super) fn retry_every(socket: &impl AsFd, pause: Duration) {
     const SECONDS: std::ops::RangeInclusive<u64> = 1..=120;
     let seconds = pause.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
@@ -52,9 +54,10 @@ pub(super) fn retry_every(socket: &impl AsFd, pause: Duration) {
     let _ = LongestPause.set(socket, &milliseconds);
 }
 
-/// From now on the system does not end the connection because the peer takes nothing. It would,
-/// however alive the peer's host is: its limit for what is not acknowledged is also one for a window
-/// that stays closed.
+/// Keeps the system from ending the connection because the peer accepts nothing.
+///
+/// The system would end it even if the peer's host is alive: its limit for unacknowledged data also
+/// applies to a receive window that stays closed.
 pub(crate) fn leave_open(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(socket, 0)?)
 }

@@ -1,4 +1,4 @@
-//! The two halves of a carrier over one TLS session.
+//! Halves of a carrier over one TLS session.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -19,7 +19,9 @@ pub(super) struct TlsHalf {
     watched: OwnedFd,
 }
 
-/// The halves of a session whose handshake is over. They share it: neither waits while it has it.
+/// Splits a session after its handshake.
+///
+/// The halves share the session: neither waits while it holds the session.
 pub(super) fn halves(session: TlsSession) -> io::Result<(TlsHalf, TlsHalf)> {
     let socket = &session.stream().0;
     let watched = [socket.try_clone()?, socket.try_clone()?];

@@ -1,10 +1,9 @@
-//! Unix sockets between workers of one host, and what is said over them before the first frame.
+//! Unix sockets between workers of one host, and the greeting before the first frame.
 //!
-//! They have abstract names, which are random. A file in a folder that only its owner may enter
-//! would keep others out by itself, but would stay behind whenever a worker is killed, and every
-//! process of the host can be seen through the other rule anyway: both sides ask the kernel for the
-//! user at the other end, and a foreign one is refused. Since the listener is asked too, nobody
-//! gains anything by taking a name first.
+//! They have random abstract names. A file in a private folder would also keep other users out, but
+//! would be left over whenever a worker is killed. Every process of the host can see an abstract
+//! name, so both sides ask the kernel for the user of the peer and refuse other users. The
+//! connecting side checks the listener too, so a process gains nothing by taking a name first.
 //!
 //! ```text
 //!  connector                                   acceptor
@@ -44,16 +43,16 @@ pub(super) fn listen() -> Result<(UnixListener, String), TransportError> {
     Ok((listener.map_err(TransportError::system(what))?, name))
 }
 
-/// What came of the words before the first frame.
+/// Result of the greeting before the first frame.
 #[derive(Debug)]
 pub(super) enum Agreed {
-    /// Both have rings; the socket stays open to tell when the peer ends.
+    /// Both sides have rings; the socket stays open to report the end of the peer.
     Shared(Link),
-    /// The socket itself is used, for this reason.
+    /// Both sides use the socket itself, for this reason.
     Socket(String),
 }
 
-/// Who is at the other end, in words.
+/// Describes the peer in words.
 pub(super) fn describe(peer: Peer) -> String {
     format!(
         "process {} of user {} on this host",
@@ -61,7 +60,7 @@ pub(super) fn describe(peer: Peer) -> String {
     )
 }
 
-/// Whether a process of this user may be at the other end.
+/// Refuses a peer whose process belongs to another user than allowed.
 pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), String> {
     let ours = rustix::process::geteuid().as_raw();
     let allowed = match &options.users {
@@ -78,7 +77,7 @@ pub(super) fn check_user(peer: Peer, options: &TransportOptions) -> Result<(), S
     ))
 }
 
-/// Connects to a name, and agrees on rings if both sides can.
+/// Connects to a name, and agrees on rings if both sides support them.
 pub(super) fn dial(
     name: &str,
     options: &TransportOptions,
@@ -89,7 +88,7 @@ pub(super) fn dial(
         .map_err(TransportError::system("open a Unix socket"))?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
         .map_err(|error| attempt.lost(error.into()))?;
-    // A listener whose queue is full says that it would block, and nothing tells when it is not.
+    // A listener whose queue is full returns EAGAIN, and no event reports when it has room again.
     rustix::net::connect(&socket, &address).map_err(|error| attempt.lost(error.into()))?;
     let peer = pass::peer(&socket).map_err(TransportError::system("ask who listens"))?;
     check_user(peer, options).map_err(|reason| TransportError::Refused {
@@ -106,7 +105,7 @@ pub(super) fn dial(
     Ok((socket, agreed))
 }
 
-/// Rings for the peer, or why there are none.
+/// Makes rings for the peer, or returns why there are none.
 fn offer(options: &TransportOptions) -> (Option<Offer>, String) {
     if !options.shared {
         return (None, "shared memory is turned off".to_owned());
@@ -129,7 +128,7 @@ fn greet(
     while !rest.is_empty() {
         let sent = attempt.retry(socket, PollFlags::OUT, "took the greeting", || {
             match pass::send(socket, &[IoSlice::new(rest)], descriptors) {
-                // It has closed already. Perhaps it said why.
+                // The peer has already closed. It may have sent a reason.
                 Err(error) if has_closed(&error) => Ok(rest.len()),
                 sent => sent,
             }
@@ -145,16 +144,17 @@ fn has_closed(error: &io::Error) -> bool {
     ends.contains(&error.kind())
 }
 
-/// The answer to the greeting, or the reason of a refusal.
+/// Receives the answer to the greeting, or the reason of a refusal.
 fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     let mut answer = Vec::new();
     loop {
         let mut piece = [0; 1024];
-        // A byte first: after a good answer frames may follow, and they are for others.
+        // One byte first: after a good answer frames may follow, which other code reads.
         let wanted = if answer.is_empty() { 1 } else { piece.len() };
         let count = attempt.retry(socket, PollFlags::IN, "answered the greeting", || {
             match receive(socket, &mut piece[..wanted]) {
-                // It closed without listening, which is told once. What it said comes after.
+                // The peer closed without reading, which the system reports once. Bytes that it
+                // sent come next.
                 Err(error) if has_closed(&error) => receive(socket, &mut piece[..wanted]),
                 received => received,
             }
@@ -175,7 +175,7 @@ fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     })
 }
 
-/// The acceptor's side: what has come of the greeting.
+/// Progress of a greeting at the acceptor.
 #[derive(Debug)]
 pub(super) struct Greeting {
     socket: OwnedFd,
@@ -196,7 +196,7 @@ impl Greeting {
         &self.socket
     }
 
-    /// Reads on; tells whether the greeting is complete.
+    /// Reads more bytes; `true` if the greeting is complete.
     pub(super) fn advance(&mut self) -> Result<bool, String> {
         while self.message.len() < MESSAGE {
             let mut piece = [0; MESSAGE];
@@ -217,7 +217,7 @@ impl Greeting {
         Ok(true)
     }
 
-    /// Answers a greeting that is complete.
+    /// Answers a complete greeting.
     pub(super) fn answer(
         self,
         options: &TransportOptions,
@@ -232,7 +232,7 @@ impl Greeting {
         } else {
             match pair::accept(&message, self.descriptors) {
                 Ok(link) => Agreed::Shared(link),
-                // Strangers that say anything else than a greeting are none of ours.
+                // A peer that sends anything but a greeting does not speak this protocol.
                 Err(error) if !message.starts_with(b"RZSM") => {
                     return Err((self.socket, error.to_string()));
                 }

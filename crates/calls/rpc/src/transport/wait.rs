@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::error::TransportError;
 
-/// Who waits for whom, since when and until when.
+/// A connection attempt: both sides, its start and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) peer: &'a str,
@@ -43,7 +43,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Tries again and again what would block, until it is done.
+    /// Repeats an operation that would block until it is done.
     pub(super) fn retry<T>(
         &self,
         descriptor: impl AsFd,
@@ -62,7 +62,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The connection broke while it was made.
+    /// Returns the error of a connection that broke during the attempt.
     pub(super) fn lost(&self, source: io::Error) -> TransportError {
         TransportError::Unreachable {
             peer: self.peer.to_owned(),

@@ -66,8 +66,8 @@ impl Greeting {
         (greeting, hello)
     }
 
-    /// Our hello, for a peer whose own was refused: if it meant another worker, whose address is ours
-    /// now, it has to know.
+    /// Our hello, for a peer whose own was refused: if it meant another worker, whose address is
+    /// ours now, it has to know.
     pub(crate) fn introduction(&self) -> Option<Vec<u8>> {
         let unsaid = self.role == Role::Acceptor && self.theirs.is_none();
         unsaid.then(|| self.ours.to_bytes())

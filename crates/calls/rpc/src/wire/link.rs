@@ -44,7 +44,7 @@ pub(crate) struct Link {
     room: Readiness,
     /// Bytes that wait for room.
     unsent: AtomicUsize,
-    /// Whether frames are left untaken until the peer has taken what is there for it.
+    /// `true` if frames are left untaken until the peer has taken what is there for it.
     paused: AtomicBool,
     ended: OnceLock<RpcError>,
     /// How the bytes travel, and why that way.
@@ -64,11 +64,14 @@ pub(crate) struct Link {
 pub(crate) trait Endpoint: Send + Sync {
     fn link(&self) -> &Link;
 
-    /// A frame has arrived. The caller holds the reader lock. May say how large frames may be from
-    /// now on.
+    /// A frame has arrived.
+    ///
+    /// The caller holds the reader lock. May say how large frames may be from now on.
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
 
-    /// Whether another frame may be taken. If not, none is until the peer has taken what is there for it.
+    /// `true` if another frame may be taken.
+    ///
+    /// If not, none is until the peer has taken what is there for it.
     fn may_take(&self) -> bool {
         true
     }
@@ -92,7 +95,8 @@ pub(crate) enum Pumped {
     Idle(usize),
     /// The turn is over; there may be more.
     More,
-    /// The peer has to take what is there for it before more is taken of it: the driver goes on then.
+    /// The peer has to take what is there for it before more is taken of it: the driver goes on
+    /// then.
     Paused,
     /// The connection is over.
     Ended,
@@ -163,8 +167,8 @@ impl Link {
         self.unsent.load(Ordering::Acquire)
     }
 
-    /// From now on the driver [goes on](Endpoint::goes_on) when there is room, unless there is already: the
-    /// caller looks once more.
+    /// From now on the driver [goes on](Endpoint::goes_on) when there is room, unless there is
+    /// already: the caller looks once more.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Ordering::Release);
         // The thread that makes room has the lock: it has seen the flag above, or the caller sees
@@ -173,7 +177,7 @@ impl Link {
         self.unsent.store(writer.unsent(), Ordering::Release);
     }
 
-    /// Whether something was paused, which is over then; says so once.
+    /// `true` if something was paused, which is over then; says so once.
     pub(crate) fn resume(&self) -> bool {
         self.paused.swap(false, Ordering::AcqRel)
     }
@@ -192,13 +196,17 @@ impl Link {
         }
     }
 
-    /// The driver was woken, and is not going to be again. Comes before it tries to take the reader lock: a
-    /// thread that has the lock then, and gives it back, sees this and arms again.
+    /// The driver was woken, and is not going to be again.
+    ///
+    /// Comes before it tries to take the reader lock: a thread that has the lock then, and gives it
+    /// back, sees this and arms again.
     pub(crate) fn fired(&self) {
         *self.armed.lock() = false;
     }
 
-    /// The driver is to wait for frames. The reader lock is free, or the thread that has it arms afterwards.
+    /// The driver is to wait for frames.
+    ///
+    /// The reader lock is free, or the thread that has it arms afterwards.
     fn arm(&self) -> io::Result<()> {
         let mut armed = self.armed.lock();
         if !std::mem::replace(&mut *armed, true) {
@@ -207,7 +215,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the other side has gone, noticed or not.
+    /// `true` if the other side has gone, noticed or not.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
@@ -248,8 +256,8 @@ impl Link {
         self.after(writer, left)
     }
 
-    /// Sends a last frame, and what was held back before it, as far as there is room: the connection
-    /// is about to be closed.
+    /// Sends a last frame, and what was held back before it, as far as there is room: the
+    /// connection is about to be closed.
     pub(crate) fn send_last(&self, header: &Header, body: &[u8]) {
         if self.ended().is_none() {
             let mut writer = self.writer.lock();
@@ -291,7 +299,9 @@ impl Link {
         self.heart.as_ref().map(Heart::next)
     }
 
-    /// Looks whether the other host is there. Says when to look next, or why the connection is over.
+    /// Looks whether the other host is there.
+    ///
+    /// Says when to look next, or why the connection is over.
     pub(crate) fn look(&self, now: Instant) -> Result<Option<Instant>, RpcError> {
         let heart = self.heart.as_ref();
         let look = heart.map(|heart| heart.look(&self.readable, now));
@@ -388,7 +398,9 @@ where
     Pumped::More
 }
 
-/// Gives the reader lock back: from now on the driver waits for frames. Takes those that came meanwhile.
+/// Gives the reader lock back: from now on the driver waits for frames.
+///
+/// Takes those that came meanwhile.
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
         if reader.prepare_to_sleep() {
@@ -413,8 +425,8 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGua
     }
 }
 
-/// Takes no frames until the peer has taken what is there for it; false if it has meanwhile. Nothing of what
-/// is sent may be held back.
+/// Takes no frames until the peer has taken what is there for it; false if it has meanwhile.
+/// Nothing of what is sent may be held back.
 pub(crate) fn pause<E: Endpoint + ?Sized>(endpoint: &Arc<E>) -> bool {
     endpoint.link().pause();
     // The thread that has resumed it goes on.

@@ -37,7 +37,7 @@ thread_local! {
     static DRIVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is the driver of an agent.
+/// `true` if this thread is the driver of an agent.
 pub(crate) fn is_driver() -> bool {
     DRIVER.get()
 }

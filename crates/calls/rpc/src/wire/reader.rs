@@ -17,7 +17,7 @@ use crate::transport::ReadHalf;
 pub(crate) struct Reader {
     half: Box<dyn ReadHalf>,
     decoder: Decoder<Pooled>,
-    /// Whether there may be whole frames in the decoder, of which the descriptor says nothing.
+    /// `true` if there may be whole frames in the decoder, of which the descriptor says nothing.
     has_more: bool,
 }
 
@@ -71,8 +71,9 @@ impl Reader {
         self.half.as_mut()
     }
 
-    /// Whoever reads is going to sleep until the descriptor is readable. False: it must not, since
-    /// there may be frames.
+    /// Whoever reads is going to sleep until the descriptor is readable.
+    ///
+    /// False: it must not, since there may be frames.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         !self.has_more && self.half.prepare_to_sleep()
     }

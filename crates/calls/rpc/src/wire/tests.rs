@@ -18,8 +18,8 @@ use crate::wire::poller::Poller;
 use crate::wire::reader::Reader;
 use crate::wire::writer::Writer;
 
-/// A half of a connection on which something has come once and nothing will come again: its descriptor
-/// never becomes ready.
+/// A half of a connection on which something has come once and nothing will come again: its
+/// descriptor never becomes ready.
 struct Half {
     arrived: Vec<u8>,
     descriptor: OwnedFd,

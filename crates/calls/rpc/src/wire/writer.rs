@@ -29,8 +29,10 @@ pub(crate) struct Writer {
     /// Heads and bodies of frames that are held back; they come after `queue`.
     held: Vec<u8>,
     holding: bool,
-    /// Whether the driver waits for room. Until it is back nothing is written: whoever writes counts
-    /// as awake, and would not be told of room again.
+    /// `true` if the driver waits for room.
+    ///
+    /// Until it is back nothing is written: whoever writes counts as awake, and would not be told
+    /// of room again.
     asleep: bool,
 }
 
@@ -65,7 +67,7 @@ impl Writer {
         self.queued + self.held.len()
     }
 
-    /// Whether the driver may sleep until there is room.
+    /// `true` if the driver may sleep until there is room.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.asleep = self.half.prepare_to_sleep();
         self.asleep
@@ -88,7 +90,7 @@ impl Writer {
         self.holding = true;
     }
 
-    /// Whether frames are held back.
+    /// `true` if frames are held back.
     pub(crate) fn is_holding(&self) -> bool {
         self.holding
     }

@@ -11,8 +11,9 @@ use bytes::Bytes;
 
 use super::Shared;
 
-/// Memory of an arena that nobody else uses. It is given back when it, or the bytes that it became, are
-/// dropped.
+/// Memory of an arena in exclusive use.
+///
+/// A drop of the block, or of the bytes made from it, gives the memory back.
 #[derive(Debug)]
 pub struct Block {
     pub(super) arena: Arc<Shared>,
@@ -21,7 +22,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The bytes as they are now, and will stay.
+    /// Turns the block into bytes, which never change.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -29,17 +30,16 @@ impl Block {
 
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the block lies in the mapping, which lives as long as `self`; until `self` is
-        // dropped nothing else is given the same place, no other process can write, and who writes
-        // in this process has `self` for itself.
+        // SAFETY: the block is in the mapping, which lives as long as `self`. Until `self` is
+        // dropped, no other block gets the same memory. No other process can write, and a writer in
+        // this process holds `self` exclusively.
         unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
     }
 }
 
 impl AsMut<[u8]> for Block {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. Borrowers read only what was frozen, and nobody has `self` any more
-        // then.
+        // SAFETY: as above. Borrowers read only frozen bytes, and then no code has `self` any more.
         unsafe {
             slice::from_raw_parts_mut(self.arena.memory.start().add(self.offset), self.length)
         }

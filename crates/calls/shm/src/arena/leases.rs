@@ -45,8 +45,8 @@ struct PassedArena {
     arena: Weak<Shared>,
     /// How many leases there are of each generation.
     leases: BTreeMap<u32, u64>,
-    /// As long as there are any, also if nobody else here has it: the peer may not have opened it yet,
-    /// and would not find it any more.
+    /// As long as there are any, also if nobody else here has it: the peer may not have opened it
+    /// yet, and would not find it any more.
     retained: Option<Arena>,
 }
 
@@ -73,9 +73,9 @@ impl Leases {
         &self.socket
     }
 
-    /// Leases bytes to the peer if they lie in an arena of this process, and returns their location. They
-    /// do not change until the peer has released them, or has closed its liveness socket. None if they
-    /// have to be sent in another way.
+    /// Leases bytes to the peer if they lie in an arena of this process, and returns their
+    /// location. They do not change until the peer has released them, or has closed its liveness
+    /// socket. None if they have to be sent in another way.
     pub fn grant(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
         let arena = Arena::of(bytes)?;
         let mut ours = self.ours.lock();
@@ -114,13 +114,15 @@ impl Leases {
         true
     }
 
-    /// The bytes of a lease of the peer, without a copy. `on_release` runs when the last clone is dropped, on
-    /// whichever thread that is: it must not wait. It runs also if this fails.
+    /// The bytes of a lease of the peer, without a copy.
+    ///
+    /// `on_release` runs when the last clone is dropped, on whichever thread that is: it must not
+    /// wait. It runs also if this fails.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`] if the peer has not passed that arena, it cannot be mapped, or the place is
-    /// not in it.
+    /// [`ShmError::Refused`] if the peer has not passed that arena, it cannot be mapped, or the
+    /// place is not in it.
     pub fn open(
         &self,
         location: Location,
@@ -142,13 +144,17 @@ impl Leases {
         Err(ShmError::refused("an arena", why_not))
     }
 
-    /// Whether the peer has ended, or has closed. Takes the messages that are there.
+    /// `true` if the peer has ended, or has closed.
+    ///
+    /// Takes the messages that are there.
     pub fn has_ended(&self) -> bool {
         self.poll(&mut self.theirs.lock())
     }
 
-    /// Grants no leases from now on. Those that the peer still has last until it closes its liveness
-    /// socket; ours is closed when the last bytes of the peer are dropped.
+    /// Grants no leases from now on.
+    ///
+    /// Those that the peer still has last until it closes its liveness socket; ours is closed when
+    /// the last bytes of the peer are dropped.
     pub fn end(&self) {
         let mut ours = self.ours.lock();
         let liveness = ours.liveness.take();

@@ -1,4 +1,4 @@
-//! Memory that is leased to peers without being copied.
+//! Memory that is leased to peers without a copy.
 //!
 //! ```text
 //!   owner                                             peer
@@ -9,15 +9,15 @@
 //!   leases.released(location)          ◄── later ──  on_release, when the last clone is dropped
 //! ```
 //!
-//! A block is free again when the last clone of its bytes is dropped here, and every lease of it is
-//! over: because the peer has released it, or because it can have it no more. A connection that is
-//! lost does not end a lease, since the peer still has bytes that must not change; that it has let
-//! go of all of them, or has ended, shows at the other end of a pair of sockets (the *liveness
-//! socket*).
+//! A block is free again when the last clone of its bytes is dropped here and every lease of the
+//! block is over. A lease is over when the peer has released it, or when the peer can no longer
+//! have it. A lost connection does not end a lease, since the peer still has bytes that must not
+//! change. This process learns from the end of a pair of sockets (the *liveness socket*) that the
+//! peer has dropped all of them, or has ended.
 //!
-//! Only the owner can write: the seals let nobody else map the memory for writing. That it does not
-//! write what it has leased is a promise between processes of one user, which no seal can enforce;
-//! a peer that does not trust the owner has to copy.
+//! Only the owner can write: the seals prevent other processes from mapping the memory for writing.
+//! No seal can enforce that the owner does not write to leased bytes: processes of one user rely on
+//! each other for that. A peer that does not trust the owner has to copy.
 
 mod block;
 mod blocks;
@@ -40,7 +40,9 @@ pub use self::peer::is_leased;
 use crate::error::Result;
 use crate::sealed::{self, Memory, Pages};
 
-/// Memory of this process that can be leased. Clones are the same arena.
+/// Memory of this process that can be leased.
+///
+/// Clones are handles of the same arena.
 #[derive(Debug, Clone)]
 pub struct Arena(Arc<Shared>);
 
@@ -50,37 +52,38 @@ struct Shared {
     memory: Memory,
     file: OwnedFd,
     blocks: Mutex<Blocks>,
-    /// To whom it was passed: they are told when it is gone.
+    /// Peers to which the arena was passed, for a notification of its end.
     passed: Mutex<Vec<Weak<Leases>>>,
-    /// Loans to those whose connection is over, and who may still have them.
+    /// Leases of closed connections whose peers may still use them.
     orphaned: Mutex<Vec<Orphaned>>,
 }
 
-/// Loans that nobody can return any more.
+/// Leases that no peer can return any more.
 #[derive(Debug)]
 struct Orphaned {
-    /// Hung up when the peer has let go of everything.
+    /// Socket that is hung up when the peer has dropped everything.
     liveness: Arc<OwnedFd>,
-    /// The number of leases of each generation.
+    /// Number of leases of each generation.
     leases: Vec<(u32, u64)>,
 }
 
-/// Where bytes lie in the arenas of a process.
+/// Location of bytes in the arenas of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// Which arena of the process.
+    /// Number of the arena in the process.
     pub arena: u32,
-    /// Which use of that place this is. No two blocks in use have the same number.
+    /// Number of this use of the location; unique among the blocks in use.
     pub generation: u32,
-    /// Where the bytes begin in it.
+    /// Offset of the first byte in the arena.
     pub offset: u64,
-    /// How many they are.
+    /// Number of bytes.
     pub length: u64,
 }
 
 impl Arena {
-    /// An arena of this many bytes, rounded up to a power of two of at least 4 KiB. Memory is taken from
-    /// the system when it is first used.
+    /// Makes an arena of this many bytes, rounded up to a power of two from 4 KiB.
+    ///
+    /// The system provides the memory at its first use.
     ///
     /// # Errors
     ///
@@ -103,7 +106,7 @@ impl Arena {
         Ok(Self(shared))
     }
 
-    /// The arena of this process that these bytes lie in, if they are part of a frozen block.
+    /// Returns the arena of this process that has these bytes, if they are frozen.
     pub fn of(bytes: &Bytes) -> Option<Self> {
         if bytes.is_empty() {
             return None;
@@ -111,29 +114,32 @@ impl Arena {
         find(bytes.as_ptr() as usize).map(Self)
     }
 
-    /// Tells it from the other arenas of this process.
+    /// Returns the number of the arena in this process.
     pub fn id(&self) -> u32 {
         self.0.id
     }
 
-    /// How many bytes it has.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.0.memory.length()
     }
 
-    /// How many bytes are not in use. Blocks are powers of two, so less may fit.
+    /// Returns the number of unused bytes.
+    ///
+    /// Blocks are powers of two, so less may fit.
     pub fn free(&self) -> usize {
         self.0.reclaim();
         self.0.blocks.lock().free()
     }
 
-    /// What peers need to read it; they cannot write.
+    /// Returns the descriptor with which peers can read but not write.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
     }
 
-    /// Memory to fill and then freeze; nothing if there is not enough left. What is in it is left over
-    /// from earlier uses.
+    /// Returns memory to fill and then freeze; `None` if too little is left.
+    ///
+    /// Its content is left over from earlier uses.
     pub fn allocate(&self, length: usize) -> Option<Block> {
         self.0.reclaim();
         let offset = self.0.blocks.lock().allocate(length)?;
@@ -144,7 +150,7 @@ impl Arena {
         })
     }
 
-    /// Notes another lease of these bytes, which lie here.
+    /// Records another lease of these bytes, and returns their location.
     fn pin(&self, bytes: &Bytes) -> Option<Location> {
         let offset = (bytes.as_ptr() as usize).checked_sub(self.0.start())?;
         let generation = self.0.blocks.lock().pin(offset)?;
@@ -158,7 +164,7 @@ impl Arena {
 }
 
 impl Shared {
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     fn start(&self) -> usize {
         self.memory.start() as usize
     }
@@ -167,13 +173,15 @@ impl Shared {
         self.blocks.lock().unpin(generation, count);
     }
 
-    /// Keeps leases until the peer has let go of them.
+    /// Keeps leases until the peer has dropped them.
     fn orphan(&self, liveness: Arc<OwnedFd>, leases: Vec<(u32, u64)>) {
         let orphaned = Orphaned { liveness, leases };
         self.orphaned.lock().push(orphaned);
     }
 
-    /// Ends the leases whose liveness socket is closed. Runs before each allocation.
+    /// Ends the leases whose liveness socket is closed.
+    ///
+    /// Runs before each allocation.
     fn reclaim(&self) {
         let mut orphaned = self.orphaned.lock();
         orphaned.retain(|left| {
@@ -199,23 +207,25 @@ impl Drop for Shared {
     }
 }
 
-/// The arenas of this process, by the address of the first byte: bytes are recognised wherever they come
-/// from.
+/// Arenas of this process, by the address of the first byte.
+///
+/// They serve to recognise bytes of an arena, whatever their origin.
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
 
-/// The arena in which this address is.
+/// Returns the arena that has this address.
 fn find(address: usize) -> Option<Arc<Shared>> {
     let arenas = ARENAS.read();
     let (start, shared) = arenas.range(..=address).next_back()?;
-    // Bytes of an arena keep it alive: one that is being dropped has none.
+    // Bytes of an arena keep it alive, so an arena that is being dropped has none.
     let start = *start;
     let shared = shared.upgrade();
-    // Its last handle must not be dropped while the list is locked, since it would leave it.
+    // The last handle must not be dropped while the list is locked, since the drop changes the
+    // list.
     drop(arenas);
     shared.filter(|shared| address < start + shared.memory.length())
 }
 
-/// Whether the other end of a pair of sockets is closed, in all processes.
+/// `true` if the other end of a pair of sockets is closed in all processes.
 fn is_hung_up(liveness: &OwnedFd) -> bool {
     let mut watched = [PollFd::new(liveness, PollFlags::empty())];
     let at_once = Timespec::default();

@@ -28,7 +28,7 @@ pub(super) struct PeerArena {
 /// The arenas of peers that are mapped: address of the first byte, and of the one behind the last.
 static MAPPED: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
-/// Whether these bytes are leased from a peer: they are mapped for reading only.
+/// `true` if these bytes are leased from a peer: they are mapped for reading only.
 pub fn is_leased(bytes: &Bytes) -> bool {
     let address = bytes.as_ptr() as usize;
     let mapped = MAPPED.read();
@@ -42,8 +42,8 @@ impl PeerArena {
         (start, start + self.memory.length())
     }
 
-    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket that tells it
-    /// when it is used no more.
+    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket
+    /// that tells it when it is used no more.
     ///
     /// # Errors
     ///
@@ -64,8 +64,10 @@ impl PeerArena {
         Ok(Arc::new(arena))
     }
 
-    /// The bytes at this place, without a copy. `on_release` runs when the last clone is dropped, on
-    /// whichever thread that is: it must not wait. It runs also if this fails.
+    /// The bytes at this place, without a copy.
+    ///
+    /// `on_release` runs when the last clone is dropped, on whichever thread that is: it must not
+    /// wait. It runs also if this fails.
     ///
     /// # Errors
     ///

@@ -111,7 +111,8 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes over the head of a ring: an error or some bytes, and nothing beyond it.
+    /// Whatever a peer writes over the head of a ring: an error or some bytes, and nothing beyond
+    /// it.
     #[test]
     fn a_peer_that_scribbles_does_no_harm(
         nonsense in prop::collection::vec((0..512_usize, any::<u64>(), 0..9000_usize), 1..40),

@@ -18,8 +18,9 @@ const LINGER: Duration = Duration::from_secs(2);
 type Failed = Vec<(matching::Operation, CollectiveError)>;
 
 impl Driver {
-    /// Ends the group, here and at the peers: these operations with their errors, all others because of them. The
-    /// reason is the first of them, or this error, or else that for which the group is broken already.
+    /// Ends the group, here and at the peers: these operations with their errors, all others
+    /// because of them. The reason is the first of them, or this error, or else that for which the
+    /// group is broken already.
     pub(super) fn fail(&mut self, failed: Failed, reason: Option<CollectiveError>) {
         let first = failed.first().map(|(_, error)| error).or(reason.as_ref());
         let own = self.member.rank;
@@ -69,7 +70,9 @@ impl Driver {
             .collect()
     }
 
-    /// A rank is gone: ends the operations that wait for it. If it `died`, also those that wait for any rank.
+    /// A rank is gone: ends the operations that wait for it.
+    ///
+    /// If it `died`, also those that wait for any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;
@@ -121,7 +124,9 @@ impl Driver {
         });
     }
 
-    /// Ends all operations with errors of one kind. If there are none, the later ones learn why.
+    /// Ends all operations with errors of one kind.
+    ///
+    /// If there are none, the later ones learn why.
     fn end_all(
         &mut self,
         error: impl Fn(&Running) -> CollectiveError,
@@ -186,7 +191,8 @@ impl Driver {
         running.timed_out(self.named(rank), state)
     }
 
-    /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in order.
+    /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in
+    /// order.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
             transfer.values.end(Err(CollectiveError::broken(LEFT)));
@@ -212,8 +218,9 @@ impl Driver {
         while self.linger(until) {}
     }
 
-    /// Sends what is left to the peers, and waits for the answers that are on their way: a connection that is
-    /// closed with an unread answer would take back what it has sent. False: there is nothing left to do.
+    /// Sends what is left to the peers, and waits for the answers that are on their way: a
+    /// connection that is closed with an unread answer would take back what it has sent. False:
+    /// there is nothing left to do.
     fn linger(&mut self, until: Instant) -> bool {
         // Whether each peer that is waited for lets this rank sleep.
         let mut waiting = Vec::new();

@@ -77,19 +77,19 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether values go to it or come from it through shared memory.
+    /// `true` if values go to it or come from it through shared memory.
     fn has_ring(&self) -> bool {
         let (leaving, arriving) = (self.leaving.as_ref(), self.arriving.as_ref());
         leaving.is_some_and(|one| one.outbound.shares_buffer())
             || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
-    /// Whether values can go on through its ring; for looking again and again.
+    /// `true` if values can go on through its ring; for looking again and again.
     fn has_space(&mut self) -> bool {
         self.leaving.as_mut().is_some_and(Leaving::has_space)
     }
 
-    /// Whether there are values in its ring; for looking again and again.
+    /// `true` if there are values in its ring; for looking again and again.
     fn has_data(&mut self) -> bool {
         let arriving = self.arriving.as_mut();
         arriving.is_some_and(|one| one.is_read() && one.inbound.has_more())

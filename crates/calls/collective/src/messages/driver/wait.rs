@@ -1,4 +1,5 @@
-//! The one place of the driver that waits: for commands, for data, for space, for peers who come or go.
+//! The one place of the driver that waits: for commands, for data, for space, for peers who come or
+//! go.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -10,8 +11,8 @@ use super::{Driver, Peer};
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
 
-/// Number of waits awake after which everything is polled once: commands and interruption come with the next turn
-/// anyway, peers that come or go only so.
+/// Number of waits awake after which everything is polled once: commands and interruption come with
+/// the next turn anyway, peers that come or go only so.
 const AWAKE_TURNS: u32 = 8;
 
 impl Driver {
@@ -66,8 +67,9 @@ impl Driver {
         }
     }
 
-    /// Waits awake for a moment for values that are on their way through rings, and for space for those that are
-    /// to go. True: some have moved. To be woken up for each half of a ring takes longer than the values do.
+    /// Waits awake for a moment for values that are on their way through rings, and for space for
+    /// those that are to go. True: some have moved. To be woken up for each half of a ring takes
+    /// longer than the values do.
     fn wait_awake(&mut self) -> bool {
         let matched = self.transfers.values().filter(|one| one.is_matched);
         let due: BTreeSet<u32> = matched.filter_map(|one| one.peer).collect();

@@ -28,15 +28,17 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Whether it was made of a fork, which has to live on.
+    /// `true` if it was made of a fork, which has to live on.
     pub(super) fn is_users(&self) -> bool {
         self.parent.is_some()
     }
 }
 
 impl References {
-    /// Makes a fork for whoever receives a message (F3 to F6). It is to be put into that message; what
-    /// becomes of the message is told with [`Input::NotSent`](crate::rref::Input::NotSent) or
+    /// Makes a fork for whoever receives a message (F3 to F6).
+    ///
+    /// It is to be put into that message; what becomes of the message is told with
+    /// [`Input::NotSent`](crate::rref::Input::NotSent) or
     /// [`Input::Strayed`](crate::rref::Input::Strayed), which save waiting.
     ///
     /// # Errors

@@ -46,17 +46,17 @@ impl Owned {
         }
     }
 
-    /// Whether PyTorch would count it among its owners.
+    /// `true` if PyTorch would count it among its owners.
     pub(super) fn is_shared(&self) -> bool {
         !self.forks.is_empty() || self.is_running()
     }
 
-    /// Whether the driver has something to free.
+    /// `true` if the driver has something to free.
     pub(super) fn is_made(&self) -> bool {
         self.value == Value::Made
     }
 
-    /// Whether its function runs.
+    /// `true` if its function runs.
     pub(super) fn is_running(&self) -> bool {
         self.value == Value::Running
     }
@@ -82,8 +82,9 @@ impl References {
         Ok(rref)
     }
 
-    /// F2: enters a value that a function is going to make here. The driver holds it once, and tells
-    /// [`Input::Made`](crate::rref::Input::Made) later.
+    /// F2: enters a value that a function is going to make here.
+    ///
+    /// The driver holds it once, and tells [`Input::Made`](crate::rref::Input::Made) later.
     pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
         let rref = RRefId(self.id());
         let fork = ForkId(rref.0);
@@ -94,8 +95,10 @@ impl References {
         (rref, fork)
     }
 
-    /// F1, on the owner: another member asks for a value to be made. If this is `Ok`, the function may
-    /// run and the fork is entered; the answer says so at once, not only when the function ends.
+    /// F1, on the owner: another member asks for a value to be made.
+    ///
+    /// If this is `Ok`, the function may run and the fork is entered; the answer says so at once,
+    /// not only when the function ends.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ impl References {
         }
     }
 
-    /// Whether this member's loss would change anything.
+    /// `true` if this member's loss would change anything.
     fn matters(&self, member: Member) -> bool {
         self.links
             .get(&member)
@@ -186,8 +186,8 @@ impl References {
         }
     }
 
-    /// Whether nobody is waited for: no function that makes a value, no owner that has to hear of a
-    /// fork's end, no child that has to become known. Who cannot be reached is not waited for.
+    /// `true` if nobody is waited for: no function that makes a value, no owner that has to hear of
+    /// a fork's end, no child that has to become known. Who cannot be reached is not waited for.
     fn is_idle(&self) -> bool {
         !self.children.values().any(Child::is_users)
             && !self.owned.values().any(Owned::is_running)

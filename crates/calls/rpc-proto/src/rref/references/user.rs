@@ -46,17 +46,19 @@ impl User {
         }
     }
 
-    /// Whether the owner has not confirmed it yet.
+    /// `true` if the owner has not confirmed it yet.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self.state, State::Creating | State::Requested { .. })
     }
 }
 
 impl References {
-    /// F1, F2: ids for a value that `owner` is to make. The driver holds the fork, or the value, once.
-    /// It sends the call, and tells [`Input::Accepted`](crate::rref::Input::Accepted) or
-    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs the
-    /// function, and tells [`Input::Made`](crate::rref::Input::Made).
+    /// F1, F2: ids for a value that `owner` is to make.
+    ///
+    /// The driver holds the fork, or the value, once. It sends the call, and tells
+    /// [`Input::Accepted`](crate::rref::Input::Accepted) or
+    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs
+    /// the function, and tells [`Input::Made`](crate::rref::Input::Made).
     ///
     /// # Errors
     ///
@@ -78,8 +80,10 @@ impl References {
         Ok((rref, fork))
     }
 
-    /// A reference has come inside of a call or a result. If it is a fork of a value elsewhere, the
-    /// shell holds it from now on; if the value is here, the driver holds that once more.
+    /// A reference has come inside of a call or a result.
+    ///
+    /// If it is a fork of a value elsewhere, the shell holds it from now on; if the value is here,
+    /// the driver holds that once more.
     ///
     /// # Errors
     ///

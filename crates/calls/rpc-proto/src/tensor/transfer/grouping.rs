@@ -65,7 +65,7 @@ fn regular(members: &[&Member<'_>]) -> Option<Packed> {
     is_nested.then(|| nested(members))
 }
 
-/// Whether the tensors that have no gaps cover all that there is.
+/// `true` if the tensors that have no gaps cover all that there is.
 fn is_covered_densely(members: &[&Member<'_>]) -> bool {
     let whole = reach_of(members);
     let dense = members.iter().filter(|member| member.coverage.is_dense());
@@ -214,7 +214,9 @@ fn moved(members: &[&Member<'_>], start: usize) -> Vec<(usize, TensorMeta)> {
         .collect()
 }
 
-/// The tensor with other distances between its blocks (bytes). What lies in a block stays as it is.
+/// The tensor with other distances between its blocks (bytes).
+///
+/// What lies in a block stays as it is.
 fn restrided(
     member: &Member<'_>,
     offset: usize,

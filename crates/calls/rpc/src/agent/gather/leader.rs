@@ -12,7 +12,9 @@ use crate::payload::{Answer, Payload};
 use crate::runtime::core::{CallContext, Core, MethodBody};
 use crate::runtime::gathers::Verdict;
 
-/// The method that members report with. Its argument and result are bytes of our own.
+/// The method that members report with.
+///
+/// Its argument and result are bytes of our own.
 pub(super) const GATHER: Method<(), ()> = Method::new("rdzv.gather");
 
 /// What every agent offers beside the methods of the application.

@@ -1,4 +1,6 @@
-//! Reports and their answers as bytes. Values stay what they are: messages within messages.
+//! Reports and their answers as bytes.
+//!
+//! Values stay what they are: messages within messages.
 
 use bytes::Bytes;
 use rdzv_rpc_proto::worker::WorkerName;
@@ -12,7 +14,9 @@ use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 /// The error of values that postcard refuses.
 const UNWRITTEN: &str = "the values of a gather cannot be written";
 
-/// What a member reports to the leader. The parts beside it are those of the value.
+/// What a member reports to the leader.
+///
+/// The parts beside it are those of the value.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) key: GatherKey,

@@ -33,8 +33,8 @@ impl RpcAgent {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if `within` is over, for all who wait: it names who did not report.
-    /// [`RpcErrorKind::PeerLost`] as soon as a member is lost, for all, with its name.
+    /// [`RpcErrorKind::Deadline`] if `within` is over, for all who wait: it names who did not
+    /// report. [`RpcErrorKind::PeerLost`] as soon as a member is lost, for all, with its name.
     /// [`RpcErrorKind::UnknownWorker`] for members that are not in the group,
     /// [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if a value or all
     /// together are too large, for a time of zero, and in async functions, which must not block.

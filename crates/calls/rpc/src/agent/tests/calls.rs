@@ -80,7 +80,8 @@ fn calls_go_both_ways_and_to_oneself_over_every_transport() {
     }
 }
 
-/// A thread that waits leaves the driver armed, or disarms it and arms it again; without one the driver reads.
+/// A thread that waits leaves the driver armed, or disarms it and arms it again; without one the
+/// driver reads.
 #[test]
 fn a_reply_arrives_whether_a_thread_waits_for_it_or_not() {
     for (transports, kind) in transports() {

@@ -78,11 +78,12 @@ pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
     ]
 }
 
-/// Longer than anything in these tests takes on a busy machine, and shorter than whoever runs them waits.
+/// Longer than anything in these tests takes on a busy machine, and shorter than whoever runs them
+/// waits.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// Does something that a defect could make wait for ever: then the test fails with its name, and those
-/// beside it go on. Whatever hangs is left behind.
+/// Does something that a defect could make wait for ever: then the test fails with its name, and
+/// those beside it go on. Whatever hangs is left behind.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,

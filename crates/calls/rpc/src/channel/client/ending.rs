@@ -97,8 +97,9 @@ impl Client {
         self.given_up(id, call, error);
     }
 
-    /// A call that was given up ends with an error of ours, and the callee is told. It may have a deadline
-    /// of its own, which begins when the request arrives.
+    /// A call that was given up ends with an error of ours, and the callee is told.
+    ///
+    /// It may have a deadline of its own, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         if call.progress == Progress::IsSent {
             // Before another call takes its place: the callee counts too. If it cannot be told the

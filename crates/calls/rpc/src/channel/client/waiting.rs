@@ -18,15 +18,18 @@ use crate::channel::slot::Slot;
 use crate::wire::link::{Endpoint, Pumped, pump, rest};
 use crate::wire::reader::Reader;
 
-/// The most time that a thread spins for a reply before it sleeps: about what a callee takes that has to be
-/// woken. Waking up this thread as well would take as long again.
+/// The most time that a thread spins for a reply before it sleeps: about what a callee takes that
+/// has to be woken. Waking up this thread as well would take as long again.
 pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
 
-/// The most time that a thread tries to take the reader lock before it waits for the thread that has it.
+/// The most time that a thread tries to take the reader lock before it waits for the thread that
+/// has it.
 const LOCK_SOON: Duration = Duration::from_micros(5);
 
 impl Client {
-    /// Blocks until the slot is filled or the time is over. The slot is one that this connection fills.
+    /// Blocks until the slot is filled or the time is over.
+    ///
+    /// The slot is one that this connection fills.
     pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
         while !slot.is_filled() {
             if until.is_some_and(|until| until <= Instant::now()) || self.link().ended().is_some() {
@@ -78,9 +81,9 @@ impl Client {
         }
     }
 
-    /// The reader lock, unless another thread waits for replies already, or the slot is filled first. A driver
-    /// that polls has the lock for moments only; if it read each reply, one thread more would run and one
-    /// more be woken, for every call.
+    /// The reader lock, unless another thread waits for replies already, or the slot is filled
+    /// first. A driver that polls has the lock for moments only; if it read each reply, one thread
+    /// more would run and one more be woken, for every call.
     fn reader_soon<T>(&self, slot: &Slot<T>) -> Option<MutexGuard<'_, Reader>> {
         let begun = Instant::now();
         loop {

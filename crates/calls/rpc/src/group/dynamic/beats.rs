@@ -1,8 +1,8 @@
-//! The thread that renews this member's lease, and looks at those of others.
+//! Thread that renews this member's lease, and checks those of others.
 //!
-//! A lease is a number in the store that its owner counts up. There is nothing to wait for in a
-//! number that does not change, so looking is what takes its time: each member looks at a few that
-//! follow it, 16 times in a lease.
+//! A lease is a number in the store that its owner counts up. A number that does not change wakes
+//! no waiter, so the members have to poll it. Each member polls a few that follow it, 16 times in a
+//! lease.
 
 use std::time::Instant;
 
@@ -14,11 +14,12 @@ use super::super::access::{announce, change, count, members, peek, remove};
 use super::Shared;
 use crate::RpcError;
 
-/// So many members, by id, each one looks at. If that many in a row die at once, the last of them is
-/// noticed after two leases.
+/// Number of members, by id, that each member polls.
+///
+/// If this many consecutive members die together, the last of them is noticed after two leases.
 const LOOKED_AT: usize = 16;
 
-/// Runs until this member leaves, or is not in the group any more.
+/// Runs until this member leaves, or is no longer in the group.
 pub(super) fn run(shared: &Shared, store: &dyn Store) {
     let started = Instant::now();
     let mut watch = LeaseWatch::new(shared.lease);
@@ -49,7 +50,7 @@ fn beat(
     let mut readings = Vec::new();
     for member in view.followers(LOOKED_AT) {
         let beats = peek(store, &keys.beat(member.incarnation))?;
-        // None yet, or not any more.
+        // No beats yet, or no longer.
         let beats = beats.and_then(|beats| str::from_utf8(&beats).ok()?.parse().ok());
         readings.push((member.incarnation, beats.unwrap_or(0)));
     }
@@ -61,8 +62,8 @@ fn beat(
         }
         change(store, keys, |record| record.expire(&silent))?;
     }
-    // A member that dies between writing a version and announcing it must not stay unknown: the
-    // first of us makes up for it.
+    // A member that dies between writing a version and announcing it must not remain unknown: the
+    // first of the members announces the version again.
     let is_first = view
         .members()
         .next()

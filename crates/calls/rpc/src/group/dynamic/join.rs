@@ -1,7 +1,8 @@
 //! Joining: one compare-and-set of the list of members.
 //!
-//! Before it, nothing of the newcomer is in the store; after it, the newcomer is a member whose
-//! lease runs. So one that dies on the way leaves nothing behind, or is noticed like any other.
+//! Before it, the store has nothing of the new worker; after it, the worker is a member whose lease
+//! runs. So a worker that dies during the join leaves nothing behind, or its death is noticed like
+//! that of any member.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::super::limit::Limit;
 use super::BEATS_IN_A_LEASE;
 use crate::{RpcError, RpcErrorKind};
 
-/// Joins: gives the round and the group with this member in it.
+/// Joins, and returns the round and the group with this member.
 pub(super) fn join(
     store: &dyn Store,
     me: &Member,
@@ -41,11 +42,11 @@ pub(super) fn join(
         }
         let (clash, holder, version) = match refusal.expect("what does not join is refused") {
             (JoinRefusal::Over, _) => {
-                // Whoever ended the group has not come to say so, or not yet.
+                // The worker that ended the group has not opened the next round, or not yet.
                 replace_round(store, &found.held, found.round.ended())?;
                 continue;
             }
-            // A member of this life has the name or the id; that was the version.
+            // A live member has the name or the id; that was the version.
             (JoinRefusal::Taken { clash, holder }, version) => (clash, holder, version),
             (refusal, _) => return Err(refusal.into()),
         };
@@ -63,8 +64,9 @@ pub(super) fn join(
     }
 }
 
-/// Whether a member gives a sign of life within a lease. One that does not is put out of the group;
-/// so it is also if somebody else does that meanwhile.
+/// `true` if a member counts up within a lease.
+///
+/// `false` after its removal from the group by this worker, or if the list has changed.
 fn is_alive(
     store: &dyn Store,
     keys: Keys,
@@ -78,7 +80,7 @@ fn is_alive(
     let changed = keys.changed(version + 1);
     while !limit.is_over() {
         match store.wait(&[&changed], Some(lease / BEATS_IN_A_LEASE)) {
-            // The list is another one: have another try with it.
+            // The list has changed: retry with the new one.
             Ok(()) => return Ok(false),
             Err(StoreError::WaitTimeout { .. }) => {}
             Err(error) => return Err(store_failed("see whether a member lives", &error)),

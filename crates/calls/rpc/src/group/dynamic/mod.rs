@@ -1,8 +1,8 @@
-//! A dynamic group as one of its members keeps it.
+//! A dynamic group, as seen by one of its members.
 //!
-//! One thread waits for the next version of the list of members; another one counts up this
-//! member's number and looks at those of others (`beats`). Neither is needed for correctness: the
-//! list is changed by compare-and-set, so that whoever writes a version first has decided.
+//! One thread waits for the next version of the list of members. Another thread counts up this
+//! member's number and checks those of others (`beats`). Correctness needs neither thread: the list
+//! is changed by compare-and-set, so the first writer of a version decides.
 
 mod beats;
 mod join;
@@ -23,10 +23,12 @@ use super::keys::Keys;
 use super::{GroupChange, OnChange, SHORTEST_LEASE};
 use crate::RpcError;
 
-/// So often in the time of a lease a member says that it lives, and looks at the others.
+/// Number of beats, and of polls of other members, in one lease.
 const BEATS_IN_A_LEASE: u32 = 16;
 
-/// Membership in a dynamic group. Dropping it ends the threads and tells nobody: the lease runs out.
+/// Membership in a dynamic group.
+///
+/// A drop ends the threads without notifying the others: the lease expires.
 pub(super) struct DynamicGroup {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
@@ -36,11 +38,11 @@ pub(super) struct DynamicGroup {
 struct Threads {
     watch: JoinHandle<()>,
     beats: JoinHandle<()>,
-    /// Ends what the watching thread waits for, if the store can.
+    /// Ends the wait of the watching thread, if the store supports that.
     breaker: Option<Breaker>,
 }
 
-/// What the threads of a membership share.
+/// State shared by the threads of a membership.
 struct Shared {
     keys: Keys,
     incarnation: u64,
@@ -54,9 +56,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// This member leaves or is dropped.
+    /// `true` if this member leaves or is dropped.
     is_ending: bool,
-    /// Why nothing more is told.
+    /// Reason why the reports have ended.
     detached: Option<RpcError>,
 }
 
@@ -78,7 +80,7 @@ impl Shared {
         self.lease / BEATS_IN_A_LEASE
     }
 
-    /// Makes a view the current one, if it is newer, and tells the listeners.
+    /// Makes a newer view the current one, and notifies the listeners.
     fn show(&self, view: GroupView) {
         let listeners = self.listeners.lock();
         {
@@ -92,7 +94,7 @@ impl Shared {
         listeners.iter().for_each(|listener| listener(&change));
     }
 
-    /// Tells the listeners that nothing more will be told, once, unless this member is leaving.
+    /// Notifies the listeners once that reports end, unless this member is leaving.
     fn detach(&self, error: RpcError) {
         let listeners = self.listeners.lock();
         {
@@ -107,14 +109,14 @@ impl Shared {
         listeners.iter().for_each(|listener| listener(&change));
     }
 
-    /// Says that this member ends; `false` if it has been said before.
+    /// Marks this member as ending; `false` if it was marked earlier.
     fn end(&self) -> bool {
         let was_ending = std::mem::replace(&mut self.state.lock().is_ending, true);
         self.ending.notify_all();
         !was_ending
     }
 
-    /// Whether the threads have nothing more to do.
+    /// `true` if the threads have nothing left to do.
     fn is_over(&self) -> bool {
         let state = self.state.lock();
         state.is_ending || state.detached.is_some()
@@ -132,7 +134,7 @@ impl DynamicGroup {
             let message = format!("a lease of {lease:?} is too short: at least {SHORTEST_LEASE:?}");
             return Err(RpcError::invalid(message));
         }
-        // Connections first: nobody who cannot keep up a lease shall join.
+        // Connections first: a worker that cannot renew its lease must not join.
         let connect = || {
             let clone = store.try_clone();
             clone.map_err(|error| store_failed("connect to the store of the group", &error))
@@ -156,7 +158,7 @@ impl DynamicGroup {
         let breaker = for_watch.breaker();
         let spawned = |thread: std::io::Result<JoinHandle<()>>| {
             thread.map_err(|error| {
-                // The thread that is there already ends with the group, which is dropped now.
+                // The existing thread ends with the group, which is dropped now.
                 let _ = group.leave();
                 RpcError::internal("failed to start a thread for the RPC group")(error)
             })
@@ -194,14 +196,15 @@ impl DynamicGroup {
         if !self.shared.end() {
             return Ok(());
         }
-        // First the thread that would write the number again, then the number, then the name: if we
-        // die in between, our lease runs out.
+        // First the thread that would write the number again, then the number, then the name: if
+        // this worker dies in between, its lease expires.
         let Some(threads) = self.take_threads() else {
             return self.say_good_bye();
         };
         join_thread(threads.beats);
         let said = self.say_good_bye();
-        // Our own departure wakes the other thread; if it could not be written, the breaker does.
+        // The departure of this member wakes the other thread; if it could not be written, the
+        // breaker does.
         match (&said, &threads.breaker) {
             (Ok(()), _) => join_thread(threads.watch),
             (Err(_), Some(breaker)) => {
@@ -213,8 +216,10 @@ impl DynamicGroup {
         said
     }
 
-    /// Takes the threads, to wait for them. `None` also if one of them is running this: a listener
-    /// may end the group. They end by themselves then.
+    /// Takes the threads, to wait for them.
+    ///
+    /// `None` also if one of the threads runs this, because a listener may end the group. The
+    /// threads end alone then.
     fn take_threads(&self) -> Option<Threads> {
         let me = std::thread::current().id();
         let threads = self.threads.lock().take();

@@ -1,4 +1,4 @@
-//! The thread that waits for the next version of the list of members.
+//! Thread that waits for the next version of the list of members.
 
 use rdzv_store::{Store, StoreError};
 
@@ -7,7 +7,7 @@ use super::super::failure::store_failed;
 use super::Shared;
 use crate::{RpcError, RpcErrorKind};
 
-/// Runs until this member leaves, or is not told of changes any more.
+/// Runs until this member leaves, or gets no more reports of changes.
 pub(super) fn run(shared: &Shared, store: &dyn Store) {
     while !shared.is_over() {
         if let Err(error) = next_version(shared, store) {
@@ -20,7 +20,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     let keys = shared.keys;
     let changed = keys.changed(shared.view().epoch() + 1);
     // The list is read after a lease in any case: a worker that was stopped for long may have
-    // missed the key, which is not kept for ever.
+    // missed the key, which is kept for a limited time.
     match store.wait(&[&changed], Some(shared.lease)) {
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
         Err(error) => return Err(store_failed("wait for changes of the RPC group", &error)),
@@ -36,7 +36,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     if shared.is_over() {
         return Ok(());
     }
-    // We may have written our number once more after the others had removed it.
+    // This member may have written its number after the others had removed it.
     remove(store, &keys.beat(shared.incarnation))?;
     let message = format!(
         "{} is not in its RPC group any more: it gave no sign of life for {:.1} s, so the others \

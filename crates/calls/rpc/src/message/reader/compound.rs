@@ -1,4 +1,4 @@
-//! Values that consist of values: lists, maps, structs, enums.
+//! Values of several values: lists, maps, structs, enums.
 
 use serde::de::value::U32Deserializer;
 use serde::de::{
@@ -8,16 +8,16 @@ use serde::de::{
 
 use super::{EMPTY_LIMIT, ReadError, Reader};
 
-/// The elements of a list or struct, or the entries of a map.
+/// Elements of a list or struct, or entries of a map.
 pub(super) struct Elements<'r, 'de> {
     reader: &'r mut Reader<'de>,
     left: usize,
-    /// Whether their number came from the bytes.
+    /// `true` if the number of elements came from the bytes.
     counted: bool,
 }
 
 impl<'r, 'de> Elements<'r, 'de> {
-    /// As many as the bytes said.
+    /// Starts to read the number of elements that the bytes specify.
     pub(super) fn new(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -26,7 +26,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// As many as the type has.
+    /// Starts to read the number of elements that the type specifies.
     pub(super) fn fixed(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -35,7 +35,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// What a list may reserve: elements take a byte at least, mostly.
+    /// Number of elements to reserve memory for: most elements take at least one byte.
     fn hint(&self) -> usize {
         self.left.min(self.reader.left())
     }

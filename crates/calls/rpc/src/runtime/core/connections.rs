@@ -64,7 +64,9 @@ impl Core {
         }
     }
 
-    /// The group has changed. Connections to workers that are not in it any more are closed.
+    /// The group has changed.
+    ///
+    /// Connections to workers that are not in it any more are closed.
     pub(crate) fn set_members(self: &Arc<Self>, members: Members) {
         let members = Arc::new(members);
         let former = {

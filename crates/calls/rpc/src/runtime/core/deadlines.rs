@@ -22,8 +22,9 @@ impl Core {
         clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
     }
 
-    /// Ends what is over by now. For the driver, which looks at the next deadline before it sleeps: it
-    /// is not woken for that.
+    /// Ends what is over by now.
+    ///
+    /// For the driver, which looks at the next deadline before it sleeps: it is not woken for that.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
         // Before the look, so that a deadline that comes meanwhile is not lost.
         self.wake_at.store(u64::MAX, Ordering::Release);

@@ -146,8 +146,9 @@ impl Server {
     }
 }
 
-/// Bytes of a request that are kept as long as it is open. A part that lies in an arena of the caller takes
-/// nothing here.
+/// Bytes of a request that are kept as long as it is open.
+///
+/// A part that lies in an arena of the caller takes nothing here.
 fn length(frame: &Frame) -> u64 {
     let parts = frame.parts.iter().map(|part| match part {
         Part::Here(bytes) => bytes.len() as u64,

@@ -1,4 +1,5 @@
-//! A request whose turn it is: its function is started, told if nobody waits any more, and answered.
+//! A request whose turn it is: its function is started, told if nobody waits any more, and
+//! answered.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -144,7 +145,9 @@ impl Server {
         executor.spawn_blocking(move || server.run(job));
     }
 
-    /// The function has its thread. If the caller takes no replies, it waits for that instead.
+    /// The function has its thread.
+    ///
+    /// If the caller takes no replies, it waits for that instead.
     fn run(self: &Arc<Self>, mut job: Blocking) {
         if !self.may_take() {
             // Whoever goes on with them, or ends the connection, takes them under this lock.
@@ -180,8 +183,10 @@ impl Server {
         }
     }
 
-    /// A function runs, which is to be told if nobody waits for it any more. The argument of one that waits
-    /// for a thread is kept here, so that it goes away with the caller.
+    /// A function runs, which is to be told if nobody waits for it any more.
+    ///
+    /// The argument of one that waits for a thread is kept here, so that it goes away with the
+    /// caller.
     fn runs(
         &self,
         core: &Core,
@@ -275,7 +280,9 @@ impl Server {
     }
 }
 
-/// Goes through with a call. At its deadline it is told that nobody waits any more.
+/// Goes through with a call.
+///
+/// At its deadline it is told that nobody waits any more.
 async fn to_the_end(
     mut running: Running,
     deadline: Option<Instant>,
