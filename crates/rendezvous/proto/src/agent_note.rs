@@ -1,4 +1,7 @@
-//! The note of an agent: what the process around it knows if it is killed, and what its successor knows then.
+//! The record of an agent that survives its process.
+//!
+//! The process around an agent keeps it, so that it and the next agent can read it after the agent
+//! was killed.
 //!
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
@@ -11,41 +14,45 @@ use crate::slot::{self, Bytes};
 const ENDED: u8 = 1;
 const KILLED: u8 = 2;
 
-/// Most instances that are remembered: those that were never heard of take part in nothing.
+/// Maximum number of instances that are kept; the oldest is dropped first.
+///
+/// An instance from which no coordinator received a message is a member of nothing.
 const MOST_INSTANCES: usize = 16;
 
-/// The facts about the agents that one process has started, one after another.
+/// The facts about the agents that one process has started in turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentNote {
-    /// Most lives in a row that may be short for the agent to be started again; 0 until it says so.
+    /// Maximum number of short lives in a row before the process stops restarting the agent.
+    ///
+    /// It is 0 until the agent reports it.
     pub restarts: u32,
-    /// The agent has come to the end of its run by itself.
+    /// `true` if the agent has reached the end of its run.
     pub has_ended: bool,
-    /// The number of restarts of the workers that it has used.
+    /// Number of restarts of the workers that the agent has used.
     pub restarts_used: u32,
-    /// The number of agents that were killed.
+    /// Number of agents that were killed.
     pub deaths: u32,
-    /// The end of the last one, if there was one.
+    /// The end of the last killed agent; `None` if none was killed.
     pub last_death: Option<Death>,
-    /// The end of the lease of its workers, in milliseconds of the clock of leases; 0 if there is none.
+    /// The end of the workers' lease, in milliseconds of the clock of leases; 0 without a lease.
     pub lease_until: u64,
-    /// The instances under which agents have taken part in the rendezvous, the newest at the end.
+    /// Instances under which agents have joined the rendezvous, oldest first.
     pub instances: Vec<u64>,
 }
 
-/// The end of an agent that was started again.
+/// The end of an agent that was restarted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Death {
-    /// The wait status of its process.
+    /// The wait status of the process.
     pub status: i32,
-    /// The number of short lives in a row, this one included.
+    /// Number of short lives in a row, including this one.
     pub short: u32,
-    /// The number of its process.
+    /// The process id.
     pub pid: u32,
 }
 
 impl AgentNote {
-    /// An agent takes part under this number.
+    /// Records the instance under which an agent joins.
     pub fn add_instance(&mut self, instance: u64) {
         if self.instances.len() == MOST_INSTANCES {
             self.instances.remove(0);
@@ -53,7 +60,7 @@ impl AgentNote {
         self.instances.push(instance);
     }
 
-    /// The bytes of a slot.
+    /// Returns the bytes of a slot.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
         let flags = slot::flags(&[(self.has_ended, ENDED), (self.last_death.is_some(), KILLED)]);
@@ -67,8 +74,9 @@ impl AgentNote {
         slot::encode(sequence, &content)
     }
 
-    /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
-    /// written.
+    /// Returns the newest complete slot and its sequence number.
+    ///
+    /// `None` if no slot has been written yet.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }

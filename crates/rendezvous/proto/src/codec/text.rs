@@ -1,4 +1,4 @@
-//! Base64 in the way that Python reads it: whatever is no digit is passed over.
+//! Base64 as Python reads it: bytes that are not digits are skipped.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::CodecError;
 
-/// For digits alone. Bits beyond the last byte have no meaning.
+/// Decoder of digits without padding; bits after the last byte are ignored.
 const DIGITS: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -15,14 +15,14 @@ const DIGITS: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireNone),
 );
 
-/// The digits of `bytes`, with padding.
+/// Returns the digits of `bytes`, with padding.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     BASE64_STANDARD.encode(bytes).into_bytes()
 }
 
-/// The bytes that `value` stands for. An error if its digits do not come out even.
+/// Decodes `value`; an error if its digits do not form whole bytes.
 pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
-    // The usual case first: nothing to be passed over.
+    // The usual case: there is nothing to skip.
     if let Ok(bytes) = BASE64_STANDARD.decode(value) {
         return Ok(bytes);
     }
@@ -37,7 +37,7 @@ pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
     DIGITS.decode(&digits).map_err(|_| uneven)
 }
 
-/// The digits up to padding that completes a group of four; and whether there was such.
+/// Returns the digits up to padding that completes a group of four, and `true` if there was any.
 fn digits(value: &[u8]) -> (Vec<u8>, bool) {
     let mut digits = Vec::with_capacity(value.len());
     let mut padding = 0;

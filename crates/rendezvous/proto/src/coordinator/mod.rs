@@ -1,37 +1,37 @@
 //! The coordinator of rendezvous: the one writer of the state of many runs, beside a store server.
 //!
 //! Agents that share a state through compare-and-set race for every change of it, and all but one
-//! lose each race. A coordinator instead takes single operations over a connection of each agent
-//! (the [`wire`]), applies them in the order in which they come, and sends events about what
-//! follows.
+//! lose each race. A coordinator instead receives single operations over a connection of each agent
+//! (the [`wire`]), applies them in the order in which they come, and sends events about their
+//! effects.
 //!
 //! ```text
 //!   operation ─┐                                        ┌─► Send: events for agents
 //!   closed ────┼─► Coordinator ─► Sessions ─► Run (by id) ─┼─► Store: torchrun's form of the state, …
-//!   time ──────┤                                        └─► Read: a key; Found follows at once
+//!   time ──────┤                                        └─► Read: a key; Found follows immediately
 //!   reads and writes of torchrun's agents
 //! ```
 //!
 //! * Joins commute: ranks follow the order of the nodes, not of their arrival.
-//! * An operation costs O(log N), a round O(N): it is announced once per round that it does not
-//!   hold any more.
-//! * The same state stands under torchrun's key for agents that know nothing of coordinators. Its
-//!   form is made when one of them reads it, and taken over when one of them has written; its
-//!   compare-and-set fails if the state has changed since it was read.
-//! * A run without a native agent is forgotten: everything about it is then under torchrun's key,
-//!   which is removed after an hour.
+//! * An operation costs O(log N), a round O(N): the coordinator notifies the participants once per
+//!   round that the round no longer holds.
+//! * The same state is under torchrun's key, for agents that do not know coordinators. The
+//!   coordinator writes it when one of them reads it, and takes it over when one of them has
+//!   written it. Their compare-and-set fails if the state has changed since they read it.
+//! * The coordinator forgets a run without a native agent: everything about it is then under
+//!   torchrun's key, which is removed after an hour.
 //!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | which run, which connection, when |
 //! | `hosted.rs` | a run with its sessions |
-//! | `sessions.rs` | connections, and when each was last heard of; volatile |
+//! | `sessions.rs` | connections, and the time of the last message of each; volatile |
 //! | `end.rs` | the end of a connection, and what it proves |
 //! | `runs/` | the state of runs; deterministic |
 //! | `backing.rs` | agents that ask whether this coordinator has a majority |
-//! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
+//! | `left_runs.rs` | runs without agents, whose keys are removed later |
 //! | `gate.rs` | outputs that wait until the record is kept |
-//! | `note.rs` | what the next coordinator knows if this one is killed |
+//! | `note.rs` | the record for the next coordinator if this one is killed |
 //! | `deadlines.rs` | deadlines by key, and the next of them |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
@@ -74,10 +74,10 @@ pub use note::{Note, RunNote};
 pub use runs::RECOVERY_WINDOW;
 pub use sessions::REATTACH_WITHIN;
 
-/// What happened to a coordinator.
+/// An event that a coordinator handles.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// An agent asks for something.
+    /// An agent sends an operation.
     Request {
         /// Its connection.
         from: ConnId,
@@ -86,68 +86,69 @@ pub enum Input<'a> {
         /// The operation's fields.
         payload: &'a [u8],
     },
-    /// A connection is about to be gone because the other machine does not answer any more.
+    /// A connection is about to close because the other machine no longer answers.
     Silent(ConnId),
-    /// The other end of a connection, at this numeric address and port if it is known, has ended its stream in order; the
-    /// connection is about to be gone.
+    /// The other end of a connection has ended its stream in order.
+    ///
+    /// The connection is about to close.
     EndOfStream {
         /// The connection.
         id: ConnId,
-        /// The address.
+        /// Numeric address and port of the other end; `None` if they are unknown.
         peer: Option<String>,
     },
-    /// A connection is gone.
+    /// A connection has closed.
     Closed(ConnId),
     /// The answer to [`Output::Read`].
     Found {
         /// The key.
         key: &'a [u8],
-        /// What it holds.
+        /// The value; `None` if the key has none.
         value: Option<&'a [u8]>,
     },
     /// An agent of torchrun is about to read a key, or to change it.
     Touching {
         /// The key.
         key: &'a [u8],
-        /// Whether it may change it.
+        /// `true` if the agent may change it.
         writes: bool,
     },
     /// An agent of torchrun may have changed a key.
     Stored {
         /// The key.
         key: &'a [u8],
-        /// What it holds now.
+        /// The new value; `None` if the key has none.
         value: Option<&'a [u8]>,
     },
     /// The answer to [`Output::Confirm`].
     Confirmed {
-        /// Which one.
+        /// Number of the question.
         token: u64,
-        /// Whether this coordinator is the leader, after the question.
+        /// `true` if this coordinator was the leader after the question was asked.
         leads: bool,
     },
     /// The number of voters behind the coordinator.
     ///
     /// With three or more, rounds have a [fence](crate::fence).
     Voters(u32),
-    /// The process of the coordinator is about to end, by its own decision.
+    /// The process of the coordinator is about to exit deliberately.
     Ending,
     /// The deadline has come.
     Tick,
 }
 
-/// What a coordinator wants done.
+/// An effect that a coordinator requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send an event to an agent.
     Send(ConnId, Event),
-    /// Read a key at once, before anything else; answered with [`Input::Found`].
+    /// Read a key immediately, before anything else; answered with [`Input::Found`].
     Read(Vec<u8>),
     /// Store a value.
     Store {
-        /// Where.
+        /// The key.
         key: Vec<u8>,
-        /// What.
+        /// The value.
         value: Vec<u8>,
     },
     /// Remove a key.
@@ -159,28 +160,31 @@ pub enum Output {
         /// The last call.
         call: LastCall,
     },
-    /// Log how far a state recovery has come.
+    /// Log the progress of a state recovery.
     Recovering {
         /// The run.
         run: String,
         /// The state of its recovery.
         recovering: Recovering,
     },
-    /// Keep this for the next coordinator, before any later output is applied. Only of a coordinator that
-    /// is started again.
+    /// Keep this record for the next coordinator, before any later output is applied.
+    ///
+    /// Only a restartable coordinator sends it.
     Note {
         /// The run.
         run: String,
-        /// The facts to know about it; `None`: nothing any more.
+        /// The record of the run; `None` removes it.
         note: Option<RunNote>,
     },
-    /// Keep this for the next coordinator, before any later output is applied: which cluster, and which coordinator of
-    /// it, this is from here on.
+    /// Keep this authority for the next coordinator, before any later output is applied.
+    ///
+    /// It is the cluster, and the coordinator in that cluster, that this coordinator now is.
     Adopt(Authority),
-    /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
-    /// behind it.
+    /// Ask the other voters if this is the coordinator.
+    ///
+    /// Answered with [`Input::Confirmed`]. Only a coordinator with voters sends it.
     Confirm(u64),
-    /// End a connection that sent something invalid or has been replaced.
+    /// Close a connection that sent something invalid or has been replaced.
     Close(ConnId, String),
 }
 
@@ -192,49 +196,60 @@ pub struct Coordinator {
     joined: BTreeMap<ConnId, String>,
     /// Operations about runs whose key has not been read yet.
     pending: Vec<(ConnId, String, Operation)>,
-    /// When each run wants to be called.
+    /// The time at which each run wants to be called.
     alarms: Deadlines<String>,
-    /// Which coordinator this is, if another one follows when it dies.
+    /// The authority of this coordinator, if another one follows when it dies.
     authority: Option<Authority>,
     origin: Origin,
-    /// When it began, if another one follows; what was before, it knows from the note alone.
+    /// The start of this coordinator, if another one follows when it dies.
+    ///
+    /// It knows what happened before only from the record.
     began: Option<Mono>,
-    /// Whether any run stood in that.
+    /// `true` if the record had a run.
     has_note: bool,
-    /// It has taken over from a coordinator that has left no note.
+    /// `true` if it has taken over from a coordinator without a record.
     has_taken_over: bool,
-    /// The note of the one before, of runs that nobody has asked about.
+    /// The previous coordinator's record of runs that no agent has asked about.
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     backing: Backing,
-    /// Voters behind it; 0 without a group.
+    /// Number of voters behind the coordinator; 0 without a group.
     voters: u32,
     outbox: Outbox<Output>,
 }
 
-/// Where a coordinator is, and what people have said about those before it.
+/// The location of a coordinator, and the user's statements about earlier ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The instance of the agent in whose process it is, if it is in one.
+    /// The instance of the agent in whose process the coordinator runs, if any.
     pub agent: Option<u64>,
-    /// The numeric addresses and ports at which it listens, all of them this machine's own. A coordinator that agents have
-    /// reached at one of them has certainly ended, because a listening socket has one owner.
+    /// The numeric addresses and ports on which it listens, all on this machine.
+    ///
+    /// A coordinator that agents have reached at one of them has certainly ended, because a
+    /// listening socket has one owner.
     pub addresses: BTreeSet<String>,
-    /// People have said that no coordinator before it lives, nor any agent that is missing.
+    /// `true` if the user confirms that every earlier coordinator has exited.
+    ///
+    /// The user also confirms that all missing agents have exited.
     pub recover: bool,
-    /// The number of times that everything was forgotten which coordinators before it had decided. Rounds of now have other
-    /// numbers than those of before.
+    /// Number of times that all decisions of earlier coordinators were forgotten.
+    ///
+    /// Current rounds have other numbers than rounds before that.
     pub forgotten: u32,
-    /// If voters are behind it: when one of those that elected it had last heard from an earlier leader.
+    /// Time at which one of its electors last received from an earlier leader.
+    ///
+    /// `None` without voters.
     pub electors_heard: Option<Mono>,
-    /// The time for which a machine may be silent, as far as it is known before the first agent joins.
+    /// How long a machine may be silent, if that is known before the first agent joins.
     pub node_timeout: Option<Duration>,
     /// All rules, except in a simulation.
     pub rules: Rules<Rule>,
 }
 
 impl Origin {
-    /// The agent with which the coordinator ends for good. One that voters have elected is followed by another one.
+    /// Returns the agent with which the coordinator ends permanently.
+    ///
+    /// A coordinator that voters have elected has a successor, so it has no such agent.
     fn host(&self) -> Option<u64> {
         self.agent.filter(|_| self.electors_heard.is_none())
     }
@@ -294,8 +309,9 @@ impl Machine for Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator that another one follows if it dies. `note` is what the one before has left, with this
-    /// one's authority.
+    /// Creates a coordinator that another one follows if it dies.
+    ///
+    /// `note` is the record of the previous coordinator, with this one's authority.
     pub fn restartable(now: Now, note: Note, origin: Origin) -> Self {
         let mut left = LeftRuns::default();
         for (run, note) in &note.runs {
@@ -314,13 +330,15 @@ impl Coordinator {
         }
     }
 
-    /// Whether an agent takes part in a run over this connection.
+    /// `true` if an agent has joined a run over this connection.
     pub fn has_joined(&self, connection: ConnId) -> bool {
         self.joined.contains_key(&connection)
     }
 
-    /// The time after which the connection of an agent that has joined is to be ended if its kernel acknowledges nothing of
-    /// what it was sent; `None` if a broken connection would be the loss of the agent.
+    /// Returns the time limit for an agent's connection without acknowledgements.
+    ///
+    /// After that time the connection is to be closed if its kernel acknowledges nothing. `None` if
+    /// a broken connection would be the loss of the agent.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
         let node_timeout = hosted.run.settings().node_timeout;
@@ -328,12 +346,12 @@ impl Coordinator {
             .map(|_| silence::unacknowledged(node_timeout))
     }
 
-    /// Which coordinator this is, if another one follows when it dies.
+    /// Returns the authority of this coordinator, if another one follows when it dies.
     pub fn authority(&self) -> Option<Authority> {
         self.authority
     }
 
-    /// For what it waits; of several runs, the first that does.
+    /// Returns the first wait among the runs.
     pub fn waits(&self, now: Now) -> Option<Wait> {
         self.runs.iter().find_map(|(id, hosted)| {
             let recovering = hosted.run.recovering(now).filter(|it| !it.is_over())?;
@@ -341,17 +359,19 @@ impl Coordinator {
         })
     }
 
-    /// The number of voters behind it; 0 without a group.
+    /// Number of voters behind the coordinator; 0 without a group.
     pub fn voters(&self) -> u32 {
         self.voters
     }
 
-    /// Whether agents of torchrun take part in any run.
+    /// `true` if agents of torchrun participate in any run.
     pub fn has_torchrun(&self) -> bool {
         self.runs.values().any(|hosted| hosted.run.has_torchrun())
     }
 
-    /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.
+    /// `true` if any run has a native agent.
+    ///
+    /// If none has, changes of keys do not concern the coordinator.
     pub fn is_active(&self) -> bool {
         !self.runs.is_empty()
     }
@@ -391,7 +411,7 @@ impl Coordinator {
                 }
             }
             Operation::Lease { number, standing } => self.lease(now, from, number, standing),
-            // Voters look after that.
+            // The voters handle candidates.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
                 self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
@@ -404,13 +424,13 @@ impl Coordinator {
         }
     }
 
-    /// An agent has sent a word that is for its session alone.
+    /// An agent has sent a message that only its session handles.
     fn heard(&mut self, now: Now, from: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&from)?;
         let hosted = self.runs.get_mut(run)?;
         let limits = hosted.limits();
         hosted.sessions.heard(now, from, &limits);
-        // Nobody is woken to find that it was heard of.
+        // A message does not create an alarm.
         if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
             self.alarms.set(run, alarm);
         }
@@ -471,7 +491,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a join can be taken in, whatever its run says to it; if not, its agent is told.
+    /// `true` if a join is valid for any run; notifies its agent if it is not.
     fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
         if let Some(why) = runs::unusable(join) {
             let refused = Event::Refused(Refusal::Unusable(why));
@@ -486,10 +506,10 @@ impl Coordinator {
         true
     }
 
-    /// Applies an operation about a run that need not be known yet.
+    /// Applies an operation about a run that may be unknown yet.
     fn about(&mut self, now: Now, from: ConnId, id: String, operation: Operation) {
         if !self.runs.contains_key(&id) {
-            // Whatever there is to know about it is under its key, or on its way from there.
+            // All knowledge about the run is under its key, or in a read that is under way.
             if self.pending.iter().all(|(_, run, _)| *run != id) {
                 self.outbox.push(Output::Read(keys::state(&id)));
             }
@@ -516,7 +536,7 @@ impl Coordinator {
         }
     }
 
-    /// The fate of the coordinator that an agent obeyed last, as far as it is known.
+    /// Returns the known fate of the coordinator that an agent obeyed last.
     fn before(&mut self, reattach: &Reattach) -> Before {
         if reattach.leaves {
             return Before::Ours;
@@ -525,7 +545,7 @@ impl Coordinator {
             return Before::HasEnded;
         }
         let (last, origin) = (&reattach.last, &self.origin);
-        // The note of voters is everywhere, and so is what they know to be forgotten.
+        // All voters have the record, and know what was forgotten.
         let is_alone = origin.electors_heard.is_none() && origin.forgotten == 0;
         let is_elsewhere = !origin.recover && !origin.addresses.contains(&last.address);
         let ours = self.authority.map(|ours| ours.cluster);
@@ -537,8 +557,11 @@ impl Coordinator {
         }
     }
 
-    /// Whether this coordinator, which has no note, takes over from the one that an agent obeyed last: one that
-    /// has certainly ended, because it listened where this one does. It then has the next number in its cluster.
+    /// Takes over from the coordinator that an agent obeyed last, if possible.
+    ///
+    /// Returns `true` if this coordinator, which has no record, follows one that has certainly
+    /// ended: it listened where this one listens. This coordinator then has the next number in its
+    /// cluster.
     fn takes_over(&mut self, reattach: &Reattach) -> bool {
         let last = &reattach.last;
         let (Some(ours), Some(_)) = (self.authority, self.began) else {
@@ -571,7 +594,7 @@ impl Coordinator {
         true
     }
 
-    /// The run of a connection that has joined one.
+    /// Returns the run of a connection that has joined one.
     fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&connection)?;
         self.runs.get_mut(run)
@@ -593,13 +616,13 @@ impl Coordinator {
         if let Some((_, id, _)) = waiting.first() {
             let mut hosted = Hosted::new(id, self);
             hosted.run.found(now, value, self.left.remove(id));
-            // Torchrun's form in the store is of this coordinator's life, and newer.
+            // Torchrun's form in the store is from this coordinator's life, and newer.
             if let Some(note) = self.noted.remove(id).filter(|_| value.is_none()) {
                 hosted.run.recover(now, note);
             }
             self.runs.insert(id.clone(), hosted);
-            // If the run is forgotten again in between, the others wait until its key is read
-            // again.
+            // If the run is forgotten again in between, the other operations wait until its key is
+            // read again.
             for (from, id, operation) in waiting {
                 self.about(now, from, id, operation);
             }
@@ -647,8 +670,10 @@ impl Coordinator {
         self.remove_left(now);
     }
 
-    /// An agent that ends by its own decision is not started again, and so neither is the coordinator in it: nobody is
-    /// to wait for that.
+    /// Notifies agents that this coordinator will have no successor.
+    ///
+    /// An agent that exits deliberately is not restarted, and neither is the coordinator in it: no
+    /// agent should wait for that.
     fn end(&mut self) {
         let Some(authority) = self.authority.filter(|_| self.origin.host().is_some()) else {
             return;
@@ -669,14 +694,14 @@ impl Coordinator {
         }
     }
 
-    /// Looks at the next key that is to be removed.
+    /// Reads the next key that is due for removal.
     fn remove_left(&mut self, now: Now) {
         if let Some(run) = self.left.due(now) {
             self.outbox.push(Output::Read(keys::state(&run)));
         }
     }
 
-    /// Which of the known runs a key belongs to, and as what.
+    /// Returns the known run that a key belongs to, and its meaning.
     fn key(&self, key: &[u8]) -> Option<Key> {
         keys::parse(key, |run| self.runs.contains_key(run))
     }
@@ -702,7 +727,7 @@ impl Coordinator {
         }
     }
 
-    /// Calls a run, and brings up to date what the coordinator keeps about it.
+    /// Calls a run, and updates the coordinator's bookkeeping for it.
     fn with(&mut self, now: Now, id: &str, call: impl FnOnce(&mut Hosted, &mut Outbox<Output>)) {
         let Some(hosted) = self.runs.get_mut(id) else {
             return;
@@ -726,14 +751,14 @@ impl Coordinator {
         }
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
-                // What people have said is about those who were missing when this coordinator
+                // The user's confirmation covers agents that were missing when this coordinator
                 // began.
                 self.origin.recover &= !hosted.run.waits_for_word();
-                // Those who came have vanished again; the others may still come.
+                // Agents that reattached have disconnected again; the other members may still come.
                 if let Some(note) = hosted.run.searched_record() {
                     self.noted.insert(id.to_owned(), note);
                 }
-                // The state has only those who came; the others are looked for with the note.
+                // The state has only the agents that came; the record finds the other members.
                 if hosted.run.written_form().is_some() {
                     self.outbox.push(Output::Remove(keys::state(id)));
                 }
