@@ -1,12 +1,13 @@
-//! What an [`Action`] makes of the state. What we do not understand in it stays as it is.
+//! The effect of an [`Action`] on the state. Unknown attributes stay unchanged.
 
 use rdzv_core::time::Wall;
 
 use super::decide::Action;
 use super::{NodeDesc, RendezvousState, Settings, ranks};
 
-/// Does an action to the state, for the node `me` at the time `wall`. What is no change does
-/// nothing.
+/// Applies an action to the state, for the node `me` at the time `wall`.
+///
+/// Actions that change nothing have no effect.
 pub fn apply(
     state: &mut RendezvousState,
     me: &NodeDesc,
@@ -74,8 +75,10 @@ fn mark_complete(state: &mut RendezvousState) {
     ranks::assign(&mut state.participants);
 }
 
-/// The rule for the participants that remain: nobody left in a complete round starts the next one,
-/// too few in a forming one end the last call.
+/// Follows up after participants have been removed.
+///
+/// A complete round without participants starts the next round. A forming round with too few
+/// participants ends the last call.
 fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
     if state.complete {
         if state.participants.is_empty() {
@@ -87,10 +90,11 @@ fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
     }
 }
 
-/// Removes the nodes that are lost, and says which; `is_lost` is given a node and its last heartbeat.
+/// Removes lost nodes and returns them.
 ///
-/// The heartbeats carry the clocks of their writers, so whether one is old is for the caller to
-/// say. We never remove ourselves (`me`): however old our own heartbeat is, we are there.
+/// `is_lost` receives a node and its last heartbeat. Heartbeats carry the clocks of their writers,
+/// so the caller decides if one is old. The node itself (`me`) is never removed, however old its
+/// heartbeat is.
 pub fn sanitise(
     state: &mut RendezvousState,
     me: &NodeDesc,

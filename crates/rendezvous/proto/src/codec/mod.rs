@@ -1,13 +1,13 @@
-//! The state as agents share it: a pickle, and that as base64 in a store.
+//! The state as agents share it: a pickle, stored as base64.
 //!
 //! ```text
 //!   RendezvousState ── encode ──► pickle ── base64 ──► value under the run's key
 //!                   ◄─ decode ───        ◄── base64 ──     (or the sentinel: no state yet)
 //! ```
 //!
-//! What Python's agents write is read, what is written they read, and what they may add in other
-//! releases is kept ([`Dialect`](super::Dialect)). Both directions take time in proportion to the
-//! number of nodes.
+//! Python's agents can read what this module writes, and it reads what they write. It keeps
+//! attributes that other releases may add ([`Dialect`](super::Dialect)). Both directions take time
+//! in proportion to the number of nodes.
 
 mod read;
 pub mod text;
@@ -18,25 +18,25 @@ use thiserror::Error;
 use super::RendezvousState;
 use rdzv_pickle::{PickleError, Problem};
 
-/// The value that means that there is no state yet.
+/// The value of a key that has no state yet.
 pub const SENTINEL: &[u8] = b"Y2FuaW1hZGFt";
 
-/// The pickle of `state`.
+/// Returns the pickle of `state`.
 pub fn encode(state: &RendezvousState) -> Vec<u8> {
     write::state(state)
 }
 
-/// The state in a pickle.
+/// Reads the state in a pickle.
 pub fn decode(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
     read::state(pickle)
 }
 
-/// What is put in a store for `state`.
+/// Returns the value under which a store keeps `state`.
 pub fn to_value(state: &RendezvousState) -> Vec<u8> {
     text::encode(&encode(state))
 }
 
-/// The state in a store's value; nothing for the sentinel.
+/// Reads the state in a store's value; `None` for the sentinel.
 pub fn from_value(value: &[u8]) -> Result<Option<RendezvousState>, CodecError> {
     if value == SENTINEL {
         return Ok(None);
@@ -76,54 +76,54 @@ mod node {
     pub(super) const ALL: [&str; 3] = [ADDR, PID, LOCAL_ID];
 }
 
-/// Why something is not the state of a rendezvous.
+/// The reason why a value is not the state of a rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// The value of the store is no base64.
+    /// The value of the store is not base64.
     #[error(
         "{length} bytes that are no base64 ({digits} of its digits, which does not come out even)"
     )]
     Base64 {
         /// Length of the value.
         length: usize,
-        /// How many of its bytes are digits of base64.
+        /// Number of its bytes that are base64 digits.
         digits: usize,
     },
-    /// It is no pickle, or one of something else.
+    /// The value is not a pickle, or a pickle of another type.
     #[error("no pickle of a rendezvous state: {0}")]
     Pickle(#[from] PickleError),
-    /// Something in the state is of another kind than it should be.
+    /// A part of the state has the wrong type.
     #[error("a rendezvous state whose {place} is {found}, not {wanted}")]
     Kind {
-        /// What is wrong, for instance `pid of participant 3`.
+        /// The part, for instance `pid of participant 3`.
         place: String,
-        /// What it is.
+        /// The type that was found.
         found: &'static str,
-        /// What it should be.
+        /// The type that was expected.
         wanted: &'static str,
     },
     /// A number in the state is out of its range.
     #[error("a rendezvous state whose {place} is {found}, which is out of range")]
     Range {
-        /// What is wrong.
+        /// The part.
         place: String,
         /// Its value.
         found: i128,
     },
-    /// An attribute is absent that all releases write.
+    /// An attribute that all releases write is missing.
     #[error("a rendezvous state without {name} in its {place}")]
     Absent {
-        /// Where.
+        /// The object without the attribute.
         place: String,
         /// The attribute.
         name: &'static str,
     },
-    /// It unfolds into more than an honest one could.
+    /// The pickle expands to more than the limits allow.
     #[error("a rendezvous state whose {place} cannot be taken: {problem}")]
     Unfolds {
-        /// Where.
+        /// The part.
         place: String,
-        /// What there is too much of.
+        /// The limit that was exceeded.
         problem: Problem,
     },
 }

@@ -1,4 +1,4 @@
-//! State to pickle, in the order and with the sharing of Python's own.
+//! Writes the state as a pickle, in Python's order and with its sharing.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use rdzv_pickle::{Class, Memo, Time, Value, Writer};
 
 use super::{node, state as names};
 
-/// About what a node and its heartbeat take.
+/// Approximate size of a node and its heartbeat.
 const NODE_BYTES: usize = 110;
 
-/// About what everything else takes.
+/// Approximate size of everything else.
 const OTHER_BYTES: usize = 512;
 
 pub(super) fn state(state: &RendezvousState) -> Vec<u8> {
@@ -92,17 +92,17 @@ fn known_attribute<'a>(
     }
 }
 
-/// The nodes that were written so far, so that each is written once.
+/// Nodes that have been written, so that each is written once.
 struct Nodes<'a> {
     dialect: &'a Dialect,
     /// One list for each attribute that contains nodes, in the order of the nodes.
     written: Vec<Vec<(&'a NodeDesc, Memo)>>,
-    /// Where the names of a node's attributes are remembered.
+    /// Memo entries of the names of a node's attributes.
     names: [Option<Memo>; node::ALL.len()],
 }
 
 impl<'a> Nodes<'a> {
-    /// For nodes that come in order.
+    /// Starts a run of nodes that come in order.
     fn run(&mut self) -> Run<'a, '_> {
         Run {
             passed: vec![0; self.written.len()],
@@ -118,10 +118,12 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Nodes that come in order: finding one among those written before is a walk along both.
+/// A run of nodes that come in order.
+///
+/// Both are ordered, so the search for a node among the written ones walks along both.
 struct Run<'a, 'n> {
     nodes: &'n mut Nodes<'a>,
-    /// How far the walk along each list is.
+    /// Position of the walk in each list.
     passed: Vec<usize>,
     written: Vec<(&'a NodeDesc, Memo)>,
 }

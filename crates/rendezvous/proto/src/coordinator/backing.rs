@@ -1,22 +1,28 @@
-//! Agents that ask whether this coordinator has a majority, and the question to the voters for all of them.
+//! Agents that ask if this coordinator has a majority.
+//!
+//! One question to the voters answers all of them.
 
 use rdzv_core::ident::ConnId;
 
-/// Questions, as the connection and the agent's number of each.
+/// Questions: the connection of each, and the agent's number for it.
 type Questions = Vec<(ConnId, u64)>;
 
-/// Only a question to the voters that begins after an agent's question has come may answer that; those that come
-/// meanwhile wait for the next one.
+/// Questions of agents, and the question to the voters that is under way.
+///
+/// A question to the voters answers only questions of agents that came before it began. Later
+/// questions wait for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Backing {
     waiting: Questions,
     asked: Option<(u64, Questions)>,
-    /// The number of the last question to the voters.
+    /// Number of the last question to the voters.
     last: u64,
 }
 
 impl Backing {
-    /// That of a coordinator with this number: none of its questions is taken for one of another coordinator's.
+    /// Creates the state for a coordinator of this epoch.
+    ///
+    /// Its numbers cannot be mistaken for those of another coordinator.
     pub(super) fn of_epoch(epoch: u32) -> Self {
         Self {
             last: u64::from(epoch) << 30,
@@ -28,7 +34,7 @@ impl Backing {
         self.waiting.push((from, number));
     }
 
-    /// The next question to the voters, if one is to be asked now.
+    /// Returns the number of the next question to the voters, if one is due.
     pub(super) fn next(&mut self) -> Option<u64> {
         if self.asked.is_some() || self.waiting.is_empty() {
             return None;
@@ -38,13 +44,13 @@ impl Backing {
         Some(self.last)
     }
 
-    /// The voters have answered this question. Returns those whose questions are answered by that.
+    /// Takes the voters' answer over, and returns the questions that it answers.
     pub(super) fn answered(&mut self, token: u64) -> Questions {
         let asked = self.asked.take_if(|(asked, _)| *asked == token);
         asked.map_or_else(Vec::new, |(_, questions)| questions)
     }
 
-    /// A connection is gone; another one may have its number.
+    /// Forgets a closed connection, because another one may get its number.
     pub(super) fn closed(&mut self, connection: ConnId) {
         self.waiting.retain(|(from, _)| *from != connection);
         if let Some((_, questions)) = &mut self.asked {

@@ -24,7 +24,7 @@ impl<K> Default for Deadlines<K> {
 }
 
 impl<K: Ord> Deadlines<K> {
-    /// Sets the deadline of a key, in place of the one before.
+    /// Sets the deadline of a key; it replaces an earlier one.
     pub(super) fn set<Q>(&mut self, key: &Q, at: Mono)
     where
         K: Borrow<Q>,

@@ -1,20 +1,21 @@
-//! The coordinator's outputs on their way out: nothing that follows from a record leaves before it is kept.
+//! The gate for the coordinator's outputs.
 //!
-//! A process that keeps its record alone writes it before it applies the next output, so it needs
-//! no gate. Voters replicate the record, which takes a round trip.
+//! It holds back each output that follows from a record until that record is kept. A process that
+//! keeps its record alone writes it before it applies the next output, so it needs no gate. Voters
+//! replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
 
 use super::{Output, RunNote};
 
-/// Outputs in their order, and the record that the first of them waits for.
+/// Outputs in order, and the record that the first of them waits for.
 #[derive(Debug, Default)]
 pub struct Gate {
     queue: VecDeque<Output>,
     state: State,
     /// Number of the last record that was proposed.
     last: u64,
-    /// `true` if records are not replicated any more.
+    /// `true` if records are no longer replicated.
     is_open: bool,
 }
 
@@ -22,9 +23,9 @@ pub struct Gate {
 enum State {
     #[default]
     Free,
-    /// The note at the front of the queue was proposed under this number.
+    /// The record at the front of the queue was proposed under this number.
     Proposed(u64),
-    /// It was not taken.
+    /// The record was refused.
     Refused,
 }
 
@@ -39,7 +40,7 @@ pub enum Next {
         token: u64,
         /// The run.
         run: String,
-        /// The record of the run; `None` if there is none any more.
+        /// The record of the run; `None` if there is none any longer.
         note: Option<RunNote>,
     },
     /// Wait: nothing may leave yet.
@@ -79,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// A record that was proposed here is committed.
+    /// Releases the outputs behind a record that is now committed.
     pub fn committed(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Free;
@@ -87,31 +88,33 @@ impl Gate {
         }
     }
 
-    /// A record was not taken; [`Gate::retry`] proposes it again.
+    /// Takes over that a record was refused; [`Gate::retry`] proposes it again.
     pub fn refused(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Refused;
         }
     }
 
-    /// `true` if the record was not taken.
+    /// `true` if the record was refused.
     pub fn is_refused(&self) -> bool {
         self.state == State::Refused
     }
 
-    /// Proposes a record again that was not taken.
+    /// Proposes a refused record again.
     pub fn retry(&mut self) {
         if self.state == State::Refused {
             self.state = State::Free;
         }
     }
 
-    /// The coordinator has stepped down: its outputs are dropped.
+    /// Drops all outputs, after the coordinator has stepped down.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.state = State::Free;
     }
 
+    /// Stops holding outputs back.
+    ///
     /// The runs are over, and no voter is left that would replicate records.
     pub fn open(&mut self) {
         self.is_open = true;
@@ -177,7 +180,7 @@ mod tests {
             .for_each(|output| gate.push(output));
         let (token, round) = proposed(&mut gate);
         assert_eq!(round, 2);
-        // One that was proposed already is not taken back.
+        // A record that was proposed already is not withdrawn.
         [note(3), note(4)]
             .into_iter()
             .for_each(|output| gate.push(output));

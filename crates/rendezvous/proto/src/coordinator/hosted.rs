@@ -1,4 +1,4 @@
-//! A run that is coordinated here: its rounds, and the sessions of its agents.
+//! A run of this coordinator: its rounds, and the sessions of its agents.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ pub(super) struct Hosted {
     pub(super) ended: Vec<ConnId>,
 }
 
-/// The coordinator that an agent has obeyed last.
+/// The last coordinator that an agent has obeyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// This one, or one whose note it has; or there are two clusters.
+    /// This coordinator, or one whose record it has; or there are two clusters.
     Ours,
-    /// One that has certainly ended, without a note.
+    /// A coordinator that has certainly ended, without a record.
     HasEnded,
-    /// One elsewhere.
+    /// A coordinator elsewhere, which may be running.
     MayLive,
 }
 
@@ -52,7 +52,7 @@ impl Hosted {
         }
     }
 
-    /// Changes the run, and turns what follows into outputs.
+    /// Changes the run, and turns the effects into outputs.
     pub(super) fn apply(
         &mut self,
         out: &mut Outbox<Output>,
@@ -112,7 +112,7 @@ impl Hosted {
         self.apply(out, |run, out| run.join(now, join, out));
     }
 
-    /// An agent goes on over a new connection.
+    /// An agent resumes over a new connection.
     pub(super) fn reattach(
         &mut self,
         now: Now,
@@ -126,7 +126,7 @@ impl Hosted {
             self.apply(out, |run, out| run.leaves(now, join, out));
             return out.push(Output::Send(from, Event::Left));
         }
-        // A run that is over has nothing else to say, to those that were in it neither.
+        // A run that is over sends only its end, also to its former members.
         if self.run.is_closed() {
             let over = match &reattach.holds {
                 Some(held) if held.succeeded && self.run.has_succeeded(held.round) => {
@@ -161,7 +161,7 @@ impl Hosted {
         });
     }
 
-    /// The coordinator that the agent obeys from here on.
+    /// Returns the event that names the coordinator that the agent now obeys.
     fn attached(&self, ours: Authority, join: &Join) -> Event {
         Event::Attached(Authority {
             in_process: self.run.is_in_process(join),
@@ -169,7 +169,7 @@ impl Hosted {
         })
     }
 
-    /// Why an agent is not taken in.
+    /// Returns the reason why an agent cannot join, if there is one.
     fn refusal(&self, from: ConnId, join: &Join) -> Option<Refusal> {
         let refusal = self.sessions.refusal(from, &join.node);
         refusal.or_else(|| self.run.refusal(join))
@@ -177,7 +177,7 @@ impl Hosted {
 
     pub(super) fn limits(&self) -> Limits {
         let settings = self.run.settings();
-        // Where a broken connection is a loss, it is left alone.
+        // Where a broken connection is a loss, the coordinator does not test it.
         let has_others = settings.max_nodes > 1 && self.authority.is_some();
         Limits {
             lost_after: settings.lost_after().max(self.run.fence()),
@@ -186,12 +186,12 @@ impl Hosted {
         }
     }
 
-    /// The time for which a machine may be silent, with so many agents as there are.
+    /// Returns how long a machine may be silent, with the current number of agents.
     fn lease(&self) -> Duration {
         fence::lease(self.run.settings().node_timeout, self.sessions.len())
     }
 
-    /// An agent has a session over this connection from here on.
+    /// Begins a session of an agent over this connection.
     fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
         self.run.adopt_settings(join);
         let limits = self.limits();
@@ -207,7 +207,7 @@ impl Hosted {
         }
     }
 
-    /// The connection of an agent is gone.
+    /// The connection of an agent has closed.
     pub(super) fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
         let Some(node) = self.sessions.node(from) else {
             return;

@@ -9,12 +9,12 @@
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
 
-/// How all of them begin.
+/// Prefix of all keys.
 pub const PREFIX: &str = "/torch.rendezvous.";
 
 const FIRST_ROLE: &str = "torchelastic/role_info/0";
 
-/// What a key is for.
+/// The meaning of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     State(String),
@@ -29,7 +29,7 @@ pub(super) enum Key {
     },
 }
 
-/// The two halves of where workers meet.
+/// The two halves of the address of the workers' store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Addr,
@@ -37,7 +37,7 @@ pub(super) enum Field {
 }
 
 impl Field {
-    /// The last part of its key.
+    /// Returns the last part of its key.
     fn name(self) -> &'static str {
         match self {
             Self::Addr => MASTER_ADDR,
@@ -46,32 +46,32 @@ impl Field {
     }
 }
 
-/// The key of a run's state.
+/// Returns the key of a run's state.
 pub(super) fn state(run: &str) -> Vec<u8> {
     format!("{PREFIX}{run}").into_bytes()
 }
 
-/// The run that a key belongs to if it is that of a state.
+/// Returns the run whose state has this key; `None` if it is no key of a state.
 pub(super) fn run_of(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)
 }
 
-/// One of the keys of a round.
+/// Returns the key of one half of the address for a round.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
 }
 
-/// What a node of a round says that it starts.
+/// Returns the key of a node's role in a round.
 pub(super) fn role_info(run: &str, round: u64, rank: u32) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/torchelastic/role_info/{rank}").into_bytes()
 }
 
-/// The ranks of a node's workers.
+/// Returns the key of the ranks of a node's workers.
 pub(super) fn assigned_ranks(run: &str, round: u64, rank: u32) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/torchelastic/assigned_ranks/{rank}").into_bytes()
 }
 
-/// Understands a key of a run that `known` knows.
+/// Parses a key of a run that `known` accepts.
 pub(super) fn parse(key: &[u8], known: impl Fn(&str) -> bool) -> Option<Key> {
     let name = std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)?;
     if known(name) {

@@ -1,8 +1,8 @@
-//! The note: what a coordinator leaves to the next one in case it is killed.
+//! The record that a coordinator leaves to the next one in case it is killed.
 //!
 //! It is kept outside of the coordinator's process, in two slots that are written in turn, because
-//! a writer may die at any byte. It stands there before anybody is told of what it says, so a
-//! coordinator that begins with it knows of every round that was ever announced.
+//! a writer may die at any byte. It is written before any agent is notified of its content. So a
+//! coordinator that begins with it knows every round that was ever announced.
 //!
 //! ```text
 //!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, its address, count of voters: u8,
@@ -17,7 +17,7 @@ use super::wire::Authority;
 use crate::field::write;
 use crate::slot::{self, Bytes};
 
-/// The flags of a note.
+/// The flags of a record.
 const PARTIAL: u8 = 1;
 const TAKES_VOTERS: u8 = 2;
 const VOTES: u8 = 4;
@@ -30,21 +30,26 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// The knowledge of a coordinator that was started after the death of another one.
+/// The knowledge of a coordinator that was started after another one's death.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
-    /// Which coordinator it is.
+    /// The authority of the coordinator.
     pub authority: Authority,
-    /// There was a coordinator that has left no note, so that runs may have had rounds which stand nowhere here.
+    /// `true` if an earlier coordinator has left no record.
+    ///
+    /// Runs may have had rounds that are not recorded here.
     pub is_partial: bool,
-    /// `host:port` of the other members of its group, if it is in one, or could be: with any of them, it is not for
-    /// the next process here alone to go on.
+    /// `host:port` of the other members of its group, if it is or may be in one.
+    ///
+    /// With any of them, the next process here must not continue alone.
     pub voters: Vec<String>,
-    /// `host:port` of the process itself, if it is a member of such a group.
+    /// `host:port` of the process, if it is a member of such a group.
     pub address: String,
-    /// The part of the log of that group from which it is: the number of logs before, and an index.
+    /// The position in the group's log that this record reflects.
+    ///
+    /// It is the number of logs before, and an index.
     pub applied: (u64, u64),
-    /// It was a voter of that group.
+    /// `true` if the process was a voter of that group.
     pub votes: bool,
     /// Its runs.
     pub runs: BTreeMap<String, RunNote>,
@@ -55,25 +60,29 @@ pub struct Note {
 pub struct RunNote {
     /// The last round that was announced.
     pub round: u64,
-    /// Its participants by rank, as the instances of their agents; 0 for those that have left the run or
-    /// were lost. Empty if not all of them can reattach.
+    /// Instances of the agents of its participants, by rank.
+    ///
+    /// 0 replaces participants that have left the run or were lost. Empty if not all participants
+    /// can reattach.
     pub members: Vec<u64>,
-    /// The run is over.
+    /// `true` if the run is over.
     pub closed: bool,
-    /// All workers of the round have succeeded.
+    /// `true` if all workers of the round have succeeded.
     pub succeeded: bool,
     /// The longest lease of its participants; zero if none has one.
     pub lease: Duration,
-    /// One of its participants certainly never runs workers of the round again.
+    /// `true` if a participant certainly never runs workers of the round again.
     pub torn: bool,
-    /// All participants were lost because nothing was heard of them, and no other round has begun to form.
+    /// `true` if all participants were lost by silence and no later round forms.
     pub silent: bool,
-    /// Rounds after this one may have been announced, of which nobody has a note: it is as if there were none.
+    /// `true` if later rounds may have been announced that no record has.
+    ///
+    /// They are treated as if they did not exist.
     pub outdated: bool,
 }
 
 impl Note {
-    /// The first note of a cluster.
+    /// Creates the first record of a cluster.
     pub fn new(cluster: u64, timeout: Duration) -> Self {
         let authority = Authority {
             cluster,
@@ -86,13 +95,13 @@ impl Note {
         }
     }
 
-    /// The coordinator follows one that has left no note.
+    /// Takes over the authority of a coordinator that follows one without a record.
     pub fn adopt(&mut self, authority: Authority) {
         self.authority = authority;
         self.is_partial = true;
     }
 
-    /// Takes over what a coordinator has told of a run; nothing is to be forgotten.
+    /// Takes over a coordinator's record of a run; `None` removes the run.
     pub fn update(&mut self, run: String, note: Option<RunNote>) {
         match note {
             Some(note) => drop(self.runs.insert(run, note)),
@@ -100,7 +109,7 @@ impl Note {
         }
     }
 
-    /// The bytes of a slot.
+    /// Returns the bytes of a slot.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let authority = &self.authority;
         let mut content = Vec::new();
@@ -120,8 +129,9 @@ impl Note {
         slot::encode(sequence, &content)
     }
 
-    /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
-    /// written. What follows the content of a slot is not looked at.
+    /// Returns the newest complete slot and its sequence number.
+    ///
+    /// `None` if no slot has been written yet. Bytes after the content of a slot are ignored.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }
@@ -153,18 +163,18 @@ impl Note {
 }
 
 impl RunNote {
-    /// Whether agents may come back that hold its last round.
+    /// `true` if agents that hold its last round may reattach.
     pub(super) fn is_held(&self) -> bool {
         !self.closed && self.members.iter().any(|member| *member != 0)
     }
 
-    /// The ranks and instances of the participants that may come back.
+    /// Returns the ranks and instances of the participants that may reattach.
     pub(super) fn expected(&self) -> BTreeMap<u32, u64> {
         let members = (0..).zip(self.members.iter().copied());
         members.filter(|(_, instance)| *instance != 0).collect()
     }
 
-    /// Writes the note of a run.
+    /// Writes the record of a run.
     pub fn write(&self, out: &mut Vec<u8>) {
         let is_fenced = !self.lease.is_zero();
         let flags = slot::flags(&[
@@ -183,7 +193,7 @@ impl RunNote {
         }
     }
 
-    /// Reads what [`RunNote::write`] writes; `None` if it is cut off.
+    /// Reads the output of [`RunNote::write`]; `None` if it is truncated.
     pub fn read(bytes: &mut Bytes<'_>) -> Option<Self> {
         let round = bytes.u64()?;
         let flags = bytes.u8()?;
@@ -209,13 +219,13 @@ pub fn write_name(run: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(run.as_bytes());
 }
 
-/// Reads what [`write_name`] writes.
+/// Reads the output of [`write_name`].
 pub fn read_name(bytes: &mut Bytes<'_>) -> Option<String> {
     let length = bytes.u32()? as usize;
     Some(std::str::from_utf8(bytes.take(length)?).ok()?.to_owned())
 }
 
-/// Writes all runs of a note.
+/// Writes all runs of a record.
 pub fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
     for (run, note) in runs {
         write_name(run, out);
@@ -223,7 +233,7 @@ pub fn write_runs(runs: &BTreeMap<String, RunNote>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`write_runs`] writes, up to the end.
+/// Reads the output of [`write_runs`], up to the end.
 pub fn read_runs(mut bytes: Bytes<'_>) -> Option<BTreeMap<String, RunNote>> {
     let mut runs = BTreeMap::new();
     while !bytes.0.is_empty() {
@@ -272,7 +282,7 @@ mod tests {
         let (old, new) = (note(5), note(4));
         let (before, after) = (old.encode(9), new.encode(10));
         for written in 0..=after.len() {
-            // The slot holds the one that was written two times before.
+            // The slot holds the record that was written two times before.
             let mut slot = note(6).encode(8);
             slot[..written].copy_from_slice(&after[..written]);
             let (sequence, read) = Note::newest([&before, &slot]).unwrap();

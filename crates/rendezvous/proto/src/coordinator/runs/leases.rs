@@ -58,7 +58,7 @@ impl Run {
         fence::lease(self.settings.node_timeout, size)
     }
 
-    /// Chooses if a round has a fence that is about to be announced.
+    /// Gives the round that is about to be announced a fence, if it can have one.
     pub(super) fn choose_fence(&mut self) {
         if self.can_have_fence() {
             self.record.lease = self.lease();
@@ -92,7 +92,7 @@ impl Run {
         }
     }
 
-    /// Takes the number of voters behind the coordinator over.
+    /// Takes over the number of voters behind the coordinator.
     pub(in crate::coordinator) fn count_voters(&mut self, voters: u32, out: &mut Outbox<Effect>) {
         self.voters = voters;
         self.review_fence(out);
