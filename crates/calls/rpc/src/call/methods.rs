@@ -49,7 +49,7 @@ impl Methods {
         Self::default()
     }
 
-    /// Offers a function as a [`Method`](crate::Method) or as a
+    /// Offers a function as a [`Method`] or as a
     /// [`ValueMethod`](crate::ValueMethod).
     ///
     /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
