@@ -19,6 +19,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::peer::{Peer, Server};
+use super::processes::children;
 use super::table::{self, Better, Comparison, median};
 use super::{release_binary, test_program};
 use crate::command::output;
@@ -107,8 +108,11 @@ struct Figures {
 
 /// Lets the load generator ask a server.
 fn load(server: &Server, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
+    // Ours serves in a child of the process that supervises it.
+    let started = server.process_id();
+    let serving = children(started).first().copied().unwrap_or(started);
     let mut command = Command::new(generator);
-    command.args([what, &server.address(), &server.process_id().to_string()]);
+    command.args([what, &server.address(), &serving.to_string()]);
     let text = output(command.args(words))?;
     figures(&text).with_context(|| format!("failed to read the figures '{}'", text.trim()))
 }
