@@ -10,6 +10,7 @@ mod install;
 mod lines;
 mod python;
 mod setup;
+mod site;
 mod slurm;
 mod test;
 mod tidy;
@@ -29,6 +30,7 @@ usage: cargo xtask <task>
   ci                     fmt, check, tidy, build with clippy, test, doc
   check                  spelling, lints of Python and workflows, dependencies: seconds
   budget                 system calls of a launch, instructions of a store request, against their limits
+  docs                   build the site: documents, docstrings, documentation of the crates
   tidy                   the house rules that a compiler cannot check
   tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
   lines [CHECKOUT]       size, modules and cycles of each crate
@@ -69,6 +71,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "setup" => setup::run(rest),
         "ci" => ci::run(),
         "check" => ci::check(),
+        "docs" => site::run(),
         "budget" => budget::run(),
         "tidy" => tidy::run(rest),
         "lines" => lines::run(rest),

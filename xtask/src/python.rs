@@ -62,6 +62,34 @@ pub(crate) fn upstream() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Modules of the package that users import.
+const MODULES: [&str; 12] = [
+    "rdzv",
+    "rdzv.elastic",
+    "rdzv.rendezvous",
+    "rdzv.rpc",
+    "rdzv.rpc.backend_registry",
+    "rdzv.rpc.functions",
+    "rdzv.testing",
+    "rdzv.torch",
+    "rdzv.torch.backend",
+    "rdzv.torch.elastic",
+    "rdzv.torch.rpc",
+    "rdzv.worker",
+];
+
+/// Writes pages with the docstrings of the package into a folder.
+pub(crate) fn document(folder: &Path) -> anyhow::Result<()> {
+    build()?;
+    let packages = output(Command::new(install::tool("python")?).args(["-c", SITE]))?;
+    let mut pdoc = Command::new(installed()?);
+    pdoc.args(["-m", "pdoc", "--docformat", "markdown", "-o"])
+        .arg(folder)
+        .args(MODULES)
+        .env("PYTHONPATH", packages.trim());
+    step("docstrings", &mut pdoc)
+}
+
 /// pytest in the folder of the tests.
 fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);

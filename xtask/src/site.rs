@@ -1,0 +1,119 @@
+//! `cargo xtask docs`: one static site from the documents, the docstrings and the documentation of
+//! the crates. The site opens from its folder, has a search, and requests nothing from elsewhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use regex::Regex;
+
+use crate::command::{cargo, output, root, step, target_folder};
+use crate::{install, python};
+
+/// Files of the repository that are pages, or that pages link to.
+const SOURCES: [&str; 5] = [
+    "*.md",
+    "LICENSE-*",
+    "examples",
+    "crates/*/examples/*",
+    "xtask/site",
+];
+
+/// Builds the site in `target/site` and checks its links.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let target = target_folder()?;
+    let work = target.join("site-work");
+    let (source, built) = (work.join("source"), work.join("site"));
+    if work.exists() {
+        fs::remove_dir_all(&work)?;
+    }
+    let mut tracked = Command::new("git");
+    tracked.current_dir(root()).arg("ls-files").args(SOURCES);
+    for file in output(&mut tracked)?.lines() {
+        let copy = source.join(file);
+        fs::create_dir_all(copy.parent().context("a file without a folder")?)?;
+        fs::copy(root().join(file), copy)?;
+    }
+    let configuration = source.join("xtask/site/zensical.toml");
+    fs::copy(configuration, work.join("zensical.toml"))?;
+    let mut zensical = Command::new(install::tool("zensical")?);
+    step(
+        "pages",
+        zensical.current_dir(&work).args(["build", "--strict"]),
+    )?;
+
+    // For a server, with links from its root.
+    fs::remove_file(built.join("404.html"))?;
+    python::document(&built.join("python"))?;
+    // Other runs have left pages of private items there.
+    let crates = target.join("doc");
+    if crates.exists() {
+        fs::remove_dir_all(&crates)?;
+    }
+    let mut rustdoc = cargo();
+    rustdoc.args(["doc", "--workspace", "--no-deps", "--locked"]);
+    step("documentation of the crates", &mut rustdoc)?;
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args([crates, built.join("rust")]);
+    step("copy of the documentation", &mut copy)?;
+    let dead = dead_links(&built)?;
+    ensure!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+    println!("\nthe site: {}", built.join("index.html").display());
+    Ok(())
+}
+
+/// Returns the links in the pages below `site`, except those of rustdoc, whose file or anchor does
+/// not exist, and what a page loads from another host.
+fn dead_links(site: &Path) -> anyhow::Result<Vec<String>> {
+    let link = Regex::new(r#"<(\w+)[^>]*?\s(?:href|src)="([^"]*)""#)?;
+    let mut dead = Vec::new();
+    for page in pages(site)? {
+        let text = fs::read_to_string(&page)?;
+        for found in link.captures_iter(&text) {
+            let (tag, address) = (&found[1], &found[2]);
+            let is_elsewhere = address.contains("://") || address.starts_with("mailto:");
+            let (path, anchor) = address.split_once('#').unwrap_or((address, ""));
+            let file = match path {
+                "" => page.clone(),
+                path => page
+                    .with_file_name("")
+                    .join(path.split('?').next().unwrap_or(path)),
+            };
+            let is_dead = if is_elsewhere {
+                tag != "a"
+            } else if path.ends_with(".html") || path.is_empty() {
+                !fs::read_to_string(file).is_ok_and(|text| has_anchor(&text, anchor))
+            } else {
+                !file.exists()
+            };
+            // pdoc's script has a template of a link.
+            if is_dead && !address.starts_with("data:") && address != "${url}" {
+                dead.push(format!("{}: {address}", page.display()));
+            }
+        }
+    }
+    Ok(dead)
+}
+
+/// `true` if a page has an element with this `id`, or none is named.
+fn has_anchor(page: &str, anchor: &str) -> bool {
+    anchor.is_empty() || page.contains(&format!("id=\"{anchor}\""))
+}
+
+/// Returns the HTML files below a folder, except for the documentation of the crates.
+fn pages(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.ends_with("rust") {
+            pages.extend(self::pages(&path)?);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "html")
+        {
+            pages.push(path);
+        }
+    }
+    Ok(pages)
+}
