@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::command::{cargo, lowest_priority, root, step};
-use crate::{budget, etcd, install, test, tidy};
+use crate::{budget, etcd, install, site, test, tidy};
 
 /// Title, program and arguments of each check that needs neither a build nor a network. The
 /// programs are those of [`crate::setup`].
@@ -49,7 +49,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
         command.args(arguments.split(' ')).current_dir(root());
         step(title, &mut command)?;
     }
-    Ok(())
+    site::check()
 }
 
 /// Builds the documentation.
