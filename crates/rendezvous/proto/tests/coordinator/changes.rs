@@ -96,7 +96,7 @@ fn silence_is_loss_after_fifteen_seconds_and_a_late_server_is_not() {
     world.pass(Duration::from_secs(2));
     assert_eq!(
         world.membership(0),
-        "node n001_1_0 is lost: it has not been heard of for 15.0 s"
+        "node n001_1_0 is lost: it sent nothing for 15.0 s"
     );
     assert_eq!(world.closed, [1]);
 
