@@ -202,7 +202,7 @@ impl Hosted {
         self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);
-            let why = "its agent came back over another connection";
+            let why = "its agent reattached over another connection";
             out.push(Output::Close(old, why.to_owned()));
         }
     }

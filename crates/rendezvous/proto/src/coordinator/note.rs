@@ -6,8 +6,8 @@
 //! ever announced.
 //!
 //! ```text
-//!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address, voters: u8 count,
-//!             per voter its address: u32 length and bytes, and per run
+//!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address,
+//!             voters: u8 count, per voter its address: u32 length and bytes, and per run
 //!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
 //! ```
 

@@ -189,7 +189,7 @@ fn a_native_agent_that_a_torchrun_one_dropped_is_notified_and_may_come_back() {
     state.participants.remove(&node(1));
     state.last_heartbeats.remove(&node(1));
     assert!(world.compare_set(&token, &state));
-    assert!(world.membership(1).contains("hold this node for lost"));
+    assert!(world.membership(1).contains("treat this node as lost"));
     world.join(1);
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);

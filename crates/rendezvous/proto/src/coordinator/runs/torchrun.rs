@@ -322,7 +322,7 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
-        let reason = "the others hold this node for lost; check that the clocks of all hosts agree";
+        let reason = "the others treat this node as lost; check that the clocks of all hosts agree";
         let event = self.membership(round, reason);
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
