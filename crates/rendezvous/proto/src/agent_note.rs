@@ -1,8 +1,11 @@
-//! The note of an agent: what the process around it knows if it is killed, and what its successor knows then.
+//! Record of an agent, which survives the agent's process.
+//!
+//! The process that restarts the agent reads it after a death, and so does the next agent.
 //!
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
-//!             status: i32, short: u32, pid: u32, lease until ms: u64, instances: u32 count of u64
+//!             status: i32, short: u32, pid: u32, lease until ms: u64,
+//!             instances: u32 count of u64
 //! ```
 
 use crate::field::write;
@@ -11,45 +14,49 @@ use crate::slot::{self, Bytes};
 const ENDED: u8 = 1;
 const KILLED: u8 = 2;
 
-/// Most instances that are remembered: those that were never heard of take part in nothing.
+/// Maximum number of instances in a record.
+///
+/// Instances that never reached a coordinator participate in nothing.
 const MOST_INSTANCES: usize = 16;
 
-/// The facts about the agents that one process has started, one after another.
+/// Record of the agents that one process has started in turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentNote {
     /// Maximum number of consecutive short lives before the restarts end.
     ///
     /// It is 0 until the agent reports it.
     pub restarts: u32,
-    /// The agent has come to the end of its run by itself.
+    /// `true` if the agent has ended its run itself, and was not killed.
     pub has_ended: bool,
-    /// The number of restarts of the workers that it has used.
+    /// Number of restarts of the workers that the agent has used.
     pub restarts_used: u32,
-    /// The number of agents that were killed.
+    /// Number of agents that were killed.
     pub deaths: u32,
-    /// The end of the last one, if there was one.
+    /// Death of the last agent that was killed; `None` if none was.
     pub last_death: Option<Death>,
-    /// The end of the workers' lease, in milliseconds of the clock of leases.
+    /// End of the workers' lease, in milliseconds of the clock of leases.
     ///
-    /// 0 without a lease.
+    /// It is 0 without a lease.
     pub lease_until: u64,
-    /// The instances under which agents have taken part in the rendezvous, the newest at the end.
+    /// Instances under which the agents have participated, the newest last.
     pub instances: Vec<u64>,
 }
 
-/// The end of an agent that was started again.
+/// Death of an agent that was restarted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Death {
-    /// The wait status of its process.
+    /// Wait status of its process.
     pub status: i32,
-    /// The number of short lives in a row, this one included.
+    /// Number of consecutive short lives, this one included.
     pub short: u32,
-    /// The number of its process.
+    /// Process id of the agent.
     pub pid: u32,
 }
 
 impl AgentNote {
-    /// An agent takes part under this number.
+    /// Adds the instance under which an agent participates.
+    ///
+    /// It replaces the oldest one if the record is full.
     pub fn add_instance(&mut self, instance: u64) {
         if self.instances.len() == MOST_INSTANCES {
             self.instances.remove(0);
@@ -57,7 +64,7 @@ impl AgentNote {
         self.instances.push(instance);
     }
 
-    /// The bytes of a slot.
+    /// Returns the bytes of a slot that holds this record.
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         let mut content = Vec::new();
         let flags = slot::flags(&[(self.has_ended, ENDED), (self.last_death.is_some(), KILLED)]);
@@ -71,8 +78,9 @@ impl AgentNote {
         slot::encode(sequence, &content)
     }
 
-    /// The newest of two slots that is whole, with its sequence number; nothing before the first one was
-    /// written.
+    /// Returns the record in the newest complete slot, and its sequence number.
+    ///
+    /// `None` if no slot has been written yet.
     pub fn newest(slots: [&[u8]; 2]) -> Option<(u64, Self)> {
         slot::newest(slots, Self::read)
     }

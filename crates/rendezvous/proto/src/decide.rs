@@ -1,23 +1,24 @@
-//! What one agent does next, given what it knows: one function for each thing an agent may want.
+//! Next action of an agent, given the state that it knows.
 //!
-//! Nothing here changes anything; [`apply`](super::apply) does. The first matching line wins, in
-//! the order of PyTorch's handler, because its agents may share the state with ours: who is let in,
-//! who is turned away and when a round is complete must come out the same.
+//! There is one function for each request of an agent. They only decide;
+//! [`apply`](super::apply) changes the state. The first matching rule wins, in the order of
+//! PyTorch's handler. Agents of torchrun may share the state, so both programs must agree on which
+//! nodes a round admits, which it rejects, and when it is complete.
 //!
-//! Some lines are ours, and change nothing for the others:
+//! Some rules are ours. They are compatible with agents of torchrun:
 //!
-//! * a round that lost somebody before we saw it is not joined (the ranks would have a gap, or be
-//!   too few); we wait for the next one instead;
-//! * a round after a change is complete as soon as [everybody who can be
-//!   expected](super::expected::Expected) is there, without a last call; to the others this looks
-//!   as if our last call had ended;
-//! * a last call lasts its time by the clock of the agent that sees it: the end that stands in the
-//!   state is a time of somebody else's clock;
-//! * the last call is a little longer while nodes that waited for the round have not got in yet:
-//!   a round without them would end as soon as it began. To the others our clock seems slow;
-//! * who waited for a round that is full before it got in becomes surplus. Agents of torchrun go on
-//!   waiting, which tells all the others to start over, again and again;
-//! * an agent that leaves for good leaves every list, not only the participants.
+//! * An agent does not join a complete round that lost a node before the agent saw it, because the
+//!   ranks have a gap or are too few. The agent waits for the next round instead.
+//! * A round after a change is complete as soon as [all expected
+//!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, our
+//!   last call seems to have ended.
+//! * Each agent measures the last call on its own clock, because the deadline in the state comes
+//!   from the clock of another agent.
+//! * The last call is longer while nodes that waited for the round are still in the wait list. A
+//!   round without them would end immediately. To agents of torchrun, our clock seems slow.
+//! * A waiting agent becomes a spare if the round fills up before the agent gets in. Agents of
+//!   torchrun keep waiting, which makes all other agents restart again and again.
+//! * An agent that leaves for good leaves every list, not only the participants.
 
 use std::time::Duration;
 
@@ -25,89 +26,89 @@ use rdzv_core::time::Wall;
 
 use super::{NodeDesc, RendezvousState, Settings, ranks};
 
-/// What to do to the shared state, or that nothing has to be done to it.
+/// Change of the shared state, or a result that changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Write that we are alive.
+    /// Write a heartbeat of this node.
     KeepAlive,
-    /// Take part in the round that is forming.
+    /// Participate in the round that is forming.
     AddToParticipants,
     /// Wait for the next round.
     AddToWaitList,
-    /// Wait until a full round has room.
+    /// Become a spare: wait until a full round has room.
     AddToRedundancyList,
-    /// Take part no longer.
+    /// Stop participating.
     RemoveFromParticipants,
-    /// Wait no longer.
+    /// Stop waiting for the next round.
     RemoveFromWaitList,
-    /// Be surplus no longer. The time to join starts anew.
+    /// Stop being a spare. The join timeout starts from zero.
     RemoveFromRedundancyList,
-    /// Complete the round: give everybody a rank.
+    /// Complete the round: give every participant a rank.
     MarkComplete,
     /// End the run.
     MarkClosed,
-    /// Nothing until the state changes or time passes.
+    /// Do nothing until the state changes or time passes.
     Wait,
-    /// What was wanted is the case.
+    /// Report success: the state is as requested.
     Finish,
-    /// What was wanted will never be the case.
+    /// Report a failure: the state can no longer become as requested.
     Fail(Ending),
 }
 
 impl Action {
-    /// The decision to do it.
+    /// Returns the decision for this action, with its reason.
     pub(crate) fn because(self, reason: &'static str) -> Decision {
         let action = self;
         Decision { action, reason }
     }
 
-    /// Whether it changes the state, so that it must be written.
+    /// `true` if the action changes the state, which must then be written.
     pub fn is_change(self) -> bool {
         !matches!(self, Self::Wait | Self::Finish | Self::Fail(_))
     }
 }
 
-/// Why something will never be the case.
+/// Reason for which a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The run was closed.
     Closed,
-    /// The run was closed while we were surplus.
+    /// The run was closed while this node was a spare.
     NotNeeded,
-    /// Its time is over.
+    /// The time for the request is over.
     Timeout,
 }
 
-/// How much time a request has left.
+/// Phase of a request, by the time that it has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinPhase {
-    /// It has some.
+    /// The request has time left.
     InTime,
-    /// None, but there is still time to take back what was written.
+    /// The time is over, but the node may still undo its changes of the state.
     RollBack,
-    /// None at all.
+    /// The time is over, also for undoing changes.
     Over,
 }
 
-/// When a decision is made.
+/// Circumstances of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// The wall clock, to be compared with the heartbeats of this node.
+    /// Wall clock, which is compared with the heartbeats of this node.
     pub wall: Wall,
-    /// Whether the last call of the round that is forming has lasted long enough.
+    /// `true` if the last call of the forming round has lasted long enough.
     pub last_call_over: bool,
-    /// How much time the request has left.
+    /// Phase of the request.
     pub phase: JoinPhase,
-    /// Whether everybody who can be expected in the round that is forming is there.
+    /// `true` if all expected nodes participate in the forming round.
     pub all_here: bool,
 }
 
-/// An action and why it was chosen.
+/// An action and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// Why, for logs.
+    /// The reason, for logs.
     pub reason: &'static str,
 }
 
@@ -118,9 +119,9 @@ const RUN_CLOSED: &str = "the run is closed";
 pub(crate) const HEARTBEAT_DUE: &str = "a heartbeat is due";
 const ROUND_FULL: &str = "the round is full";
 const IN_COMPLETE_ROUND: &str = "the round is complete";
-const ASKED: &str = "it was asked for";
+const ASKED: &str = "the node requests it";
 
-/// Before a node joins: it leaves the round that it is in.
+/// Decides how a node leaves its current round, before it joins the next one.
 pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
     if !state.participants.contains_key(me) {
         Action::Finish.because(NOT_LISTED)
@@ -131,7 +132,7 @@ pub fn exit(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision 
     }
 }
 
-/// A node wants to be in a complete round.
+/// Decides how a node gets into a complete round.
 pub fn join(
     state: &RendezvousState,
     me: &NodeDesc,
@@ -155,7 +156,7 @@ pub fn join(
         return Action::Fail(ending).because(RUN_CLOSED);
     }
     if surplus {
-        // No time limit: the node is there in case it is needed.
+        // A spare has no time limit: it waits until the round needs it.
         return match (count == max, due) {
             (true, true) => Action::KeepAlive.because(HEARTBEAT_DUE),
             (true, false) => Action::Wait.because(ROUND_FULL),
@@ -192,7 +193,7 @@ pub fn join(
                 return Action::MarkComplete.because("the last call is over");
             }
             if moment.all_here {
-                return Action::MarkComplete.because("everybody who can be expected is there");
+                return Action::MarkComplete.because("all expected nodes are there");
             }
         }
     } else {
@@ -209,10 +210,10 @@ pub fn join(
     }
 }
 
-/// How long after the last call those who still stand in the wait list are waited for.
+/// Extension of the last call while nodes are still in the wait list.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
-/// Time after the end of the last call until we complete the round that is forming.
+/// Returns the time from the end of the last call until the round is complete.
 pub fn last_call_grace(state: &RendezvousState) -> Duration {
     match state.wait_list.is_empty() {
         true => Duration::ZERO,
@@ -220,7 +221,7 @@ pub fn last_call_grace(state: &RendezvousState) -> Duration {
     }
 }
 
-/// A node does not want to take part any more.
+/// Decides how a node leaves the rendezvous.
 pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision {
     let action = if state.participants.contains_key(me) {
         Action::RemoveFromParticipants
@@ -231,7 +232,7 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
     } else {
         return Action::Finish.because(NOT_LISTED);
     };
-    // Whom nobody lets in any more, nobody misses either.
+    // In a closed run no round will form, so the lists have no effect any more.
     if state.closed {
         Action::Finish.because(RUN_CLOSED)
     } else if moment.phase == JoinPhase::InTime {
@@ -241,7 +242,7 @@ pub fn leave(state: &RendezvousState, me: &NodeDesc, moment: Moment) -> Decision
     }
 }
 
-/// A node ends the run for everybody.
+/// Decides how a node ends the run for all nodes.
 pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     if state.closed {
         Action::Finish.because(RUN_CLOSED)
@@ -252,7 +253,7 @@ pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     }
 }
 
-/// A node that is in a complete round.
+/// Decides if a node in a complete round sends a heartbeat.
 pub fn keep_alive(
     state: &RendezvousState,
     me: &NodeDesc,
@@ -266,7 +267,9 @@ pub fn keep_alive(
     }
 }
 
-/// Whether our last heartbeat in the state is an interval old. Never, if there is none.
+/// `true` if the node's last heartbeat in the state is an interval old.
+///
+/// `false` if the state has no heartbeat of the node.
 pub fn keep_alive_due(
     state: &RendezvousState,
     me: &NodeDesc,

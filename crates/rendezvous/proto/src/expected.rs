@@ -1,4 +1,4 @@
-//! Who can be expected in the round after a change.
+//! The nodes that are expected in the round after a change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,28 +7,29 @@ use rdzv_core::time::Mono;
 
 use super::{NodeDesc, RendezvousState};
 
-/// How long a node of the former round that is in no list is still expected. Agents of torchrun leave a
-/// round and enter the next one in two writes, and are in no list between them.
+/// Time for which a node of the previous round is expected without a list.
+///
+/// Agents of torchrun leave a round and enter the next one in two writes. Between these writes they
+/// are in no list of the state.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 
-/// The nodes that were in the last complete round, or waited beside it, as far as we saw.
+/// The nodes that this agent saw in the lists of the last complete round.
 ///
-/// When they leave that round because something changed, each of them comes back at once or not
-/// at all, and is seen waiting until it has. So the round is complete when the last one is back,
-/// and no last call is needed: there is nobody whom it could reach. A newcomer that nobody knew
-/// of finds a complete round and waits for the next, as it would have if it had come a moment after
-/// a last call. Who did not see the former round, because there was none or because it came later,
-/// expects nobody and waits the last call out.
+/// When nodes leave that round because of a change, each of them joins again immediately or never.
+/// Until it has joined, it is in the wait list. So the next round is complete when the last of
+/// these nodes has joined, and needs no last call. A new node that no list contained finds a
+/// complete round and waits for the next one, as it would after a last call. An agent that did not
+/// see the previous round expects no nodes, and waits for the end of the last call.
 #[derive(Debug, Default)]
 pub struct Expected {
-    /// The round that was seen to be complete.
+    /// The last complete round that this agent saw.
     round: Option<u64>,
-    /// Who was there, and since when it is in no list any more.
+    /// The expected nodes; for each that is in no list, the time since when.
     nodes: BTreeMap<NodeDesc, Option<Mono>>,
 }
 
 impl Expected {
-    /// Takes in a state of the store.
+    /// Updates the expected nodes from a state that the agent has read.
     pub fn see(&mut self, state: &RendezvousState, now: Mono) {
         if state.complete {
             if self.round != Some(state.round) {
@@ -51,15 +52,16 @@ impl Expected {
         }
     }
 
-    /// These nodes are lost, and not expected any more.
+    /// Removes lost nodes, which are no longer expected.
     pub fn forget(&mut self, lost: &[NodeDesc]) {
         for node in lost {
             self.nodes.remove(node);
         }
     }
 
-    /// Whether everybody who can be expected takes part in the round that is forming. `state` is
-    /// the state without the nodes that are lost.
+    /// `true` if all expected nodes participate in the forming round.
+    ///
+    /// `state` must not contain lost nodes any more.
     pub fn are_here(&self, state: &RendezvousState, now: Mono) -> bool {
         !state.complete
             && self.round.map(|round| round + 1) == Some(state.round)
@@ -71,7 +73,7 @@ impl Expected {
             })
     }
 
-    /// When the next node that is in no list will not be expected any more.
+    /// Returns the next time at which an absent node is no longer expected.
     pub fn next_given_up(&self, now: Mono) -> Option<Mono> {
         self.nodes
             .values()
@@ -90,7 +92,7 @@ fn listed(state: &RendezvousState) -> impl Iterator<Item = &NodeDesc> {
         .chain(&state.redundancy_list)
 }
 
-/// Whether a node is in one of the lists.
+/// `true` if a node is in one of the lists.
 pub fn is_listed(state: &RendezvousState, node: &NodeDesc) -> bool {
     state.participants.contains_key(node)
         || state.wait_list.contains(node)

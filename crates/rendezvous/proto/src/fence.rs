@@ -1,25 +1,29 @@
-//! The lease and the fence: no worker of a round runs any more when the next one is announced without its node.
+//! The lease and the fence of a node.
 //!
-//! A round has a fence while three voters or more are behind its coordinator, which turns it on and
-//! off.
+//! When the coordinator announces a round without a node, no worker of that node's previous round
+//! is running any more. A round has a fence while its coordinator has three voters or more. The
+//! coordinator turns the fence on and off.
 //!
 //! ```text
 //!   agent        Lease ──► coordinator ── has it a majority? ──► voters
-//!                            lease = L from when the question was sent
+//!                            lease = L after the agent has sent the question
 //!   agent    ◄── Backed ──────┘                                         end of the lease: SIGSTOP
 //! ```
 //!
-//! An agent in a round of voters asks its coordinator again and again. The coordinator asks the
-//! other voters, after the question has come, and answers if a majority takes it for the leader. An
-//! answer moves the end of the lease to L after the moment at which the question was *sent*. At the
-//! end of the lease the workers stand still ([`Fence`]), and go on when a later answer comes. The
-//! coordinator takes a silent agent for lost only when [`lost_after`] has passed since it heard
-//! from it; a new coordinator, since one of the voters that elected it had heard from any earlier
-//! leader. Clocks may drift by 5 % relative to one another, and a signal may take [`TAKES_EFFECT`].
+//! In a round with a fence, each agent asks its coordinator at regular intervals for a lease. After
+//! a question arrives, the coordinator asks the other voters. It answers if a majority accepts it
+//! as the leader. An answer moves the end of the lease to L after the time at which the agent
+//! *sent* the question. At the end of the lease the agent suspends its workers ([`Fence`]). They
+//! continue when a later answer arrives.
 //!
-//! An answer that an agent has was confirmed by a majority after its question was sent. That moment
-//! is no later than the one from which the coordinator counts, so the lease is over before the
-//! coordinator has waited.
+//! The coordinator declares a silent agent lost [`lost_after`] after the agent's last message, at
+//! the earliest. A new coordinator counts from the last contact of its electors with an earlier
+//! leader. Clocks may drift by 5 % relative to one another, and a signal may take
+//! [`TAKES_EFFECT`].
+//!
+//! A majority confirms each answer after the agent has sent the question. So any coordinator, the
+//! current one or its successor, counts from a later time than the agent. The lease ends before
+//! the coordinator stops waiting.
 
 use std::time::Duration;
 
@@ -28,20 +32,26 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-/// The time that signals may take to reach all workers.
+/// Maximum time that a signal takes to reach all workers.
 pub const TAKES_EFFECT: Duration = Duration::from_millis(250);
 
-/// The lease is longer by this for each agent of the round, so that a storm of connections stops nobody.
+/// Extension of the lease for each agent of the round.
+///
+/// With it, many simultaneous connections do not suspend any workers.
 const EACH: Duration = Duration::from_micros(200);
 
-/// The lease of each agent in a round of so many, if a node may be silent for `node_timeout`.
+/// Returns the lease of each agent in a round of `agents` agents.
+///
+/// `node_timeout` is the time for which a node may be silent.
 pub fn lease(node_timeout: Duration, agents: u32) -> Duration {
     let lease = node_timeout.saturating_add(EACH * agents);
     // Whole milliseconds, as on the wire.
     Duration::from_millis(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX) + 1)
 }
 
-/// The workers of a silent agent with such a lease stand still after so long, on any clock.
+/// Returns the time after which the workers of a silent agent are suspended.
+///
+/// It allows for the drift of clocks.
 pub fn lost_after(lease: Duration, rules: Rules<Rule>) -> Duration {
     let drift = if rules.has(Rule::ClocksDrift) {
         lease / 20
@@ -54,7 +64,7 @@ pub fn lost_after(lease: Duration, rules: Rules<Rule>) -> Duration {
 /// An input of a [`Fence`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// The workers of a round may run until then.
+    /// The lease of a round has a new end, until which its workers may run.
     Lease {
         /// The round.
         round: u64,
@@ -63,51 +73,57 @@ pub enum Input {
     },
     /// The round is over for this node; its workers are about to be stopped.
     Over,
-    /// The round has no fence any more.
+    /// The round no longer has a fence.
     Off,
-    /// No worker runs any more.
+    /// All workers have exited.
     Gone,
-    /// No round will ever follow, so that nobody runs beside these workers.
+    /// No later round can follow, so no other workers can run beside these.
     Lifted,
     /// The deadline has come.
     Tick,
-    /// This process was stopped and goes on: where the lease has ended meanwhile, others have stopped the workers then.
+    /// This process continues after it was stopped.
+    ///
+    /// If the lease ended in between, another process has suspended the workers at that time.
     Continued,
 }
 
 /// An action of a [`Fence`], for all workers of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// SIGSTOP, at once.
+    /// Send SIGSTOP immediately.
     Stop,
-    /// SIGCONT: they have stood still for so long.
+    /// Send SIGCONT; the value is the time for which the workers were suspended.
     Continue(Duration),
-    /// SIGKILL, at once. They are never continued.
+    /// Send SIGKILL immediately. The workers never continue.
     Kill,
-    /// They have stood still for too long: the node gives the round up.
+    /// Leave the round: the workers were suspended for too long.
+    ///
+    /// The value is the time for which they were suspended.
     GiveUp(Duration),
 }
 
-/// The machine that stops the workers of a node at the end of its lease.
+/// The machine that suspends the workers of a node at the end of its lease.
 #[derive(Debug, Default)]
 pub struct Fence {
     rules: Rules<Rule>,
-    /// The time for which workers may stand still.
+    /// Maximum time for which workers may be suspended.
     kill_after: Duration,
     round: Option<u64>,
-    /// The last round whose workers are gone.
+    /// The last round whose workers have all exited.
     left: Option<u64>,
     until: Option<Mono>,
-    /// Since when they may not run, as far as this process knows.
+    /// Time at which this process suspended the workers; `None` if they may run.
     stopped: Option<Mono>,
-    /// Since when they have stood still then.
+    /// Time since which the suspended workers do not run.
     since: Mono,
     is_over: bool,
     outbox: Outbox<Output>,
 }
 
 impl Fence {
-    /// One without a lease does nothing. Workers that have stood still for `kill_after` are given up.
+    /// Creates a fence, which does nothing until it has a lease.
+    ///
+    /// The node leaves the round when its workers have been suspended for `kill_after`.
     pub fn new(kill_after: Duration, rules: Rules<Rule>) -> Self {
         Self {
             rules,
@@ -116,25 +132,25 @@ impl Fence {
         }
     }
 
-    /// Whether the workers stand still, and must not be continued by anybody else.
+    /// `true` if the workers are suspended, and only the fence may continue them.
     pub fn is_closed(&self) -> bool {
         self.stopped.is_some()
     }
 
-    /// Since when the workers have stood still, if they do.
+    /// Returns the time since which the workers are suspended; `None` if they run.
     pub fn stands_since(&self) -> Option<Mono> {
         self.stopped.map(|_| self.since)
     }
 
-    /// The end of the lease of the workers that are there.
+    /// Returns the end of the lease of the current workers.
     pub fn lease_until(&self) -> Option<Mono> {
         self.until
     }
 
     fn lease(&mut self, now: Mono, round: u64, until: Mono) {
         if self.stopped.is_none() && self.until.is_some_and(|until| until <= now) {
-            // This process was held up. Others may have stopped the workers in its place, and are
-            // to see them go on.
+            // This process was delayed. Another process may have suspended the workers in
+            // its place, and must see that they continue.
             self.tick(now);
         }
         if self.left.is_some_and(|left| round <= left) {
@@ -267,12 +283,12 @@ mod tests {
         let mut fence = fence();
         assert_eq!(tell(&mut fence, 0, lease(3000)), []);
         assert_eq!(tell(&mut fence, 700, lease(3700)), []);
-        // An answer that comes late moves nothing back.
+        // A late answer does not shorten the lease.
         assert_eq!(tell(&mut fence, 800, lease(3100)), []);
         assert_eq!(fence.deadline(), Some(at(3700).mono));
         assert_eq!(tell(&mut fence, 3700, Input::Tick), [Output::Stop]);
         assert!(fence.is_closed());
-        // It was sent so long ago that its lease is over too.
+        // The agent sent this question too long ago: the lease of the answer is over.
         assert_eq!(tell(&mut fence, 5000, lease(4900)), []);
         let stood = Duration::from_millis(2300);
         let continued = [Output::Continue(stood)];
@@ -291,7 +307,7 @@ mod tests {
         assert_eq!(tell(&mut fence, 5000, lease(8000)), []);
         assert_eq!(fence.deadline(), Some(at(8000).mono));
         assert_eq!(tell(&mut fence, 6000, Input::Off), []);
-        // Of a round that is over, they are stopped in the usual way.
+        // The agent stops the workers of a round that is over in the usual way.
         tell(&mut fence, 7000, lease(10_000));
         tell(&mut fence, 7500, Input::Over);
         assert_eq!(tell(&mut fence, 7600, Input::Off), []);
@@ -316,7 +332,7 @@ mod tests {
         assert_eq!(tell(&mut fence, 2000, Input::Continued), []);
         assert_eq!(tell(&mut fence, 15_000, Input::Continued), [Output::Stop]);
         assert_eq!(fence.stands_since(), Some(at(3000).mono));
-        // They are not given up at once: the coordinator may have waited for this node.
+        // The node does not leave the round yet: the coordinator may have waited for it.
         assert_eq!(fence.deadline(), Some(at(75_000).mono));
         let continued = [Output::Continue(Duration::from_millis(12_200))];
         assert_eq!(tell(&mut fence, 15_200, lease(18_000)), continued);
@@ -331,7 +347,7 @@ mod tests {
         assert_eq!(tell(&mut fence, 3500, Input::Over), [Output::Kill]);
         assert_eq!(tell(&mut fence, 3600, lease(6000)), []);
         assert_eq!(fence.deadline(), None);
-        // The next round has a lease of its own; a late answer is about the last one.
+        // The next round has a separate lease; a late answer is about the previous round.
         assert_eq!(tell(&mut fence, 4000, Input::Gone), []);
         assert_eq!(tell(&mut fence, 4001, lease(7000)), []);
         assert_eq!(fence.deadline(), None);
@@ -346,7 +362,7 @@ mod tests {
         tell(&mut fence, 0, lease(3000));
         assert_eq!(tell(&mut fence, 1000, Input::Over), []);
         assert_eq!(tell(&mut fence, 3000, Input::Tick), [Output::Kill]);
-        // At the end of the run nobody is beside them.
+        // At the end of the run no other workers run beside them.
         let mut last = Fence::new(Duration::from_secs(60), Rules::default());
         tell(&mut last, 0, lease(3000));
         assert_eq!(tell(&mut last, 1000, Input::Lifted), []);

@@ -1,4 +1,6 @@
-//! Fields as bytes, one after another: numbers are little-endian, a time is its milliseconds.
+//! Fields as bytes, in order: integers are little-endian.
+//!
+//! A duration is a number of milliseconds.
 
 use std::time::Duration;
 
@@ -50,7 +52,7 @@ impl Field for Duration {
     }
 }
 
-/// A field that is left out if there is none.
+/// A field that is omitted if it is `None`.
 impl<T: Field> Field for Option<T> {
     fn write(&self, out: &mut Vec<u8>) {
         self.iter().for_each(|field| field.write(out));

@@ -1,6 +1,7 @@
-//! A group of voters and its coordinator as one process sees them at one moment, for those who ask how things stand.
+//! View of a group of voters and its coordinator, for status reports.
 //!
-//! Nothing here is kept up to date: a machine makes a [`GroupView`] when it is asked for one.
+//! A view shows what one process knows at one moment. A machine creates a [`GroupView`] on
+//! request, and does not update it later.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,59 +10,61 @@ use serde::{Serialize, Serializer};
 
 use crate::recovering::Recovering;
 
-/// The view of a process in which a voter or a coordinator is.
+/// Knowledge of one process about its group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupView {
-    /// The group, if it is in one.
+    /// Id of the group; `None` if the process is in no group.
     pub cluster: Option<u64>,
-    /// The number of the coordinator, the highest that it knows of.
+    /// Highest number of a coordinator that the process knows.
     pub epoch: Option<u64>,
-    /// The term, where there are voters: the epoch is the same number then.
+    /// The term, if the group has voters. It equals the epoch.
     pub term: Option<u64>,
-    /// Its part, if it has one.
+    /// Role of the process in the group, if it has one.
     pub role: Option<Role>,
-    /// The members of the group, by their places.
+    /// Members of the group, in the order of their voter indices.
     pub voters: Vec<VoterView>,
-    /// The number of voters that the group should have, with those that are there.
+    /// Number of voters that the group should have, the present ones included.
     pub target: usize,
-    /// The endpoint of the coordinator, if it knows one.
+    /// Endpoint of the coordinator, if the process knows it.
     pub coordinator: Option<String>,
-    /// For what it waits.
+    /// Event that the process waits for, if it waits.
     pub waiting: Option<Wait>,
-    /// The number of elections that it has seen.
+    /// Number of elections that the process has seen.
     pub elections: u64,
-    /// The number of times that the group has begun anew without its log.
+    /// Number of times that the group has restarted without its log.
     pub takeovers: u64,
 }
 
-/// The part of a process in its group.
+/// Role of a process in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The coordinator is here.
+    /// The process is the coordinator.
     Coordinator,
-    /// It votes.
+    /// The process votes.
     Voter,
-    /// It has the log, or is about to, and does not vote.
+    /// The process replicates the log, or will soon, but does not vote.
     Learner,
-    /// It takes part in rounds alone.
+    /// The process only participates in rounds.
     Agent,
 }
 
 /// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VoterView {
-    /// Its number, of which there is one for each life of a process.
+    /// Id of the member; each start of a process draws another one.
     #[serde(serialize_with = "hexadecimal")]
     pub id: Option<u64>,
-    /// Its endpoint, as far as it has said that.
+    /// Endpoint of the member, if the member has reported it.
     pub address: Option<String>,
-    /// Its state.
+    /// State of the member.
     pub state: VoterState,
-    /// For how long it has said nothing to this process. Followers say something to their leader only.
+    /// Time since the member's last message to this process.
+    ///
+    /// Followers send messages only to their leader.
     #[serde(rename = "last_heard_s", serialize_with = "seconds")]
     pub last_heard: Option<Duration>,
-    /// The number of entries of the log that it lacks; the leader knows it.
+    /// Number of log entries that the member lacks. Only the leader knows it.
     pub lag: Option<u64>,
 }
 
@@ -69,55 +72,57 @@ pub struct VoterView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VoterState {
-    /// It has been elected.
+    /// The member is the elected leader.
     Leader,
-    /// It votes.
+    /// The member votes.
     Follower,
-    /// It does not vote.
+    /// The member does not vote.
     Learner,
-    /// There is no connection to it, or it should have said something.
+    /// The member has no connection, or an expected message has not arrived.
     Silent,
-    /// Its process has ended, or is about to.
+    /// The process of the member has ended or will end soon.
     Ended,
 }
 
 impl VoterState {
-    /// Whether it votes, and is there.
+    /// `true` if the member votes and is in contact.
     pub fn votes(self) -> bool {
         matches!(self, Self::Leader | Self::Follower)
     }
 }
 
-/// The kinds of waits, by their numbers in the design.
+/// Kind of a wait, by its number in the design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Case {
-    /// The only coordinator is gone.
+    /// The only coordinator is lost.
     W1,
-    /// Too few of a round have come back to a new coordinator.
+    /// Too few agents of a round have reattached to a new coordinator.
     W2,
-    /// Nobody knows whether the coordinator of a round, which was at another address, has ended.
+    /// The coordinator of a round, at another address, may still be running.
     W3,
-    /// Nothing is heard of anybody of a round.
+    /// All agents of a round are silent.
     W4,
-    /// No majority of the voters is in contact. A process that is cut off with a minority (W6) sees the same.
+    /// No majority of the voters is in contact.
+    ///
+    /// A process that is cut off with a minority (W6) sees the same.
     W5,
-    /// Fewer nodes than a round needs.
+    /// Fewer nodes have joined than a round needs.
     W8,
 }
 
-/// Something that a process waits for.
+/// Event that a process waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wait {
-    /// Its kind.
+    /// Kind of the wait.
     pub case: Case,
-    /// The words that people read.
+    /// Description for users.
     pub sentence: String,
-    /// Those who are missing, as far as they are known: endpoints, or group ranks.
+    /// Known missing members: endpoints, or group ranks.
     pub missing: Vec<String>,
 }
 
 impl Wait {
-    /// A coordinator waits for the members of the last round of a run.
+    /// Creates the wait of a coordinator for the members of a run's last round.
     pub(crate) fn of_recovery(run: &str, recovering: &Recovering) -> Self {
         let hosts = recovering.silent.as_ref();
         let named = |rank: &u32| match hosts.and_then(|hosts| hosts.get(rank)) {
@@ -135,7 +140,7 @@ impl Wait {
         }
     }
 
-    /// No majority of the voters is in contact.
+    /// Creates the wait for a majority of the voters.
     pub fn for_voters(present: usize, of: usize, missing: Vec<String>) -> Self {
         Self {
             case: Case::W5,
@@ -154,14 +159,14 @@ impl fmt::Display for Wait {
     }
 }
 
-/// A number with more digits than some readers of JSON keep, as text.
+/// Writes a number as text, because some JSON readers cannot keep all digits.
 pub fn hexadecimal<S: Serializer>(number: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
     number
         .map(|number| format!("{number:016x}"))
         .serialize(serializer)
 }
 
-/// A time in seconds, to the millisecond.
+/// Writes a time in seconds, rounded to milliseconds.
 pub fn seconds<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     let millis = time.map(|time| (time.as_secs_f64() * 1e3).round() / 1e3);
     millis.serialize(serializer)

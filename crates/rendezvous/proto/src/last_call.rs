@@ -1,5 +1,6 @@
-//! What people are told while a round that has enough nodes waits for more: otherwise an elastic job
-//! that is complete seems to do nothing for half a minute.
+//! Message while a round that has enough nodes waits for more.
+//!
+//! Without it, an elastic job with enough nodes seems to do nothing for half a minute.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,16 +11,18 @@ use rdzv_core::time::Wall;
 /// The last call of a round that forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastCall {
-    /// How many nodes have come.
+    /// Number of nodes that have joined.
     pub nodes: u32,
-    /// How many more there may be.
+    /// Number of further nodes that may join.
     pub room: u32,
-    /// How long they are waited for.
+    /// Time until the last call ends.
     pub ends_in: Duration,
 }
 
 impl LastCall {
-    /// The last call of the round that forms, if there is one to speak of and this node takes part.
+    /// Returns the last call of the forming round, as a participant sees it.
+    ///
+    /// `None` if `me` does not participate, or if the last call is not worth a message.
     pub fn seen_by(
         me: &NodeDesc,
         state: &RendezvousState,
@@ -36,7 +39,7 @@ impl LastCall {
         (state.participants.contains_key(me) && call.is_worth_announcing()).then_some(call)
     }
 
-    /// Whether anybody is waited for, and for so long that people notice.
+    /// `true` if further nodes may join and users would notice the wait.
     pub(super) fn is_worth_announcing(&self) -> bool {
         self.room > 0 && self.ends_in >= Duration::from_secs(1)
     }
@@ -48,7 +51,7 @@ impl fmt::Display for LastCall {
         write!(
             formatter,
             "{} node{} joined, which is enough; waiting {:.0} s more for up to {} further node{} \
-             (--rdzv-conf last_call_timeout=0 starts at once)",
+             (--rdzv-conf last_call_timeout=0 starts immediately)",
             self.nodes,
             plural(self.nodes),
             self.ends_in.as_secs_f64(),
@@ -85,10 +88,10 @@ mod tests {
         assert_eq!(
             heard(&state).unwrap(),
             "1 node joined, which is enough; waiting 30 s more for up to 2 further nodes \
-             (--rdzv-conf last_call_timeout=0 starts at once)"
+             (--rdzv-conf last_call_timeout=0 starts immediately)"
         );
         let other = LastCall::seen_by(&node("b"), &state, &settings, now);
-        assert_eq!(other, None, "b does not take part");
+        assert_eq!(other, None, "b does not participate");
         state.participants.insert(node("b"), 0);
         assert!(heard(&state).unwrap().contains("up to 1 further node ("));
         state.deadline = Some(now);

@@ -1,34 +1,36 @@
-//! Dynamic rendezvous: agents agree on who takes part, in which order, again after every change.
+//! Dynamic rendezvous: agents agree on the nodes of a round and on their ranks.
+//!
+//! They agree again after every change.
 //!
 //! ```text
 //!              first node           min nodes came: last call        deadline, or max nodes came
 //!   (nothing) ───────────► forming ────────────────────► last call ──────────────► complete
 //!                            ▲ round + 1: every participant has left                   │
 //!                            └─────────────────────────────────────────────────────────┘
-//!                     any time: closed, for ever
+//!                     any time: closed, never open again
 //! ```
 //!
-//! * [`state`]: what is agreed on, the same for every agent; [`settings`]: how long to wait for
-//!   what.
-//! * [`coordinator`]: what a store server of ours does for agents that may ask it to be the one
-//!   writer; [`native_client`]: the side of such an agent.
-//! * [`codec`]: the state as all agents write it, Python's among them, as a pickle (`rdzv-pickle`).
-//! * [`decide`]: what an agent does next, and why; [`apply`]: what that makes of the state;
-//!   [`ranks`]: the numbers of a complete round; [`expected`]: when nobody else has to be waited
-//!   for.
-//! * [`fence`]: the lease of a node, and what stops its workers at the end of that.
-//! * [`silence`]: how the loss of a machine is noticed that closes no connection.
-//! * [`group`]: a group of voters and its coordinator, for those who ask how things stand.
-//! * [`AgentNote`]: what is known of an agent after its death.
-//! * [`waiting`], [`last_call`]: messages while a round waits for nodes, and for more than enough.
-//! * [`participant`]: the machine of one agent over such a store.
+//! * [`state`]: the state that all agents of a run share; [`settings`]: node counts and timeouts.
+//! * [`coordinator`]: the only writer of that state, inside a store server of rdzv;
+//!   [`native_client`]: the agent's side of the connection to it.
+//! * [`codec`]: the state as a pickle (`rdzv-pickle`), which torchrun's agents read and write too.
+//! * [`decide`]: the next action of an agent, and its reason; [`apply`]: the effect of that action
+//!   on the state; [`ranks`]: the ranks of a complete round; [`expected`]: the nodes that a round
+//!   still expects after a change.
+//! * [`fence`]: the lease of a node, and the suspension of its workers at the end of the lease.
+//! * [`silence`]: the detection of a lost machine that closes no connection.
+//! * [`group`]: a view of the voters and the coordinator, for status reports.
+//! * [`AgentNote`]: the record of an agent, which survives its process.
+//! * [`waiting`], [`last_call`]: messages while a round waits for the nodes that it needs, and for
+//!   further nodes.
+//! * [`participant`]: the machine of an agent that shares the state with others in any store.
 //!
 //! The crate `rdzv-rendezvous` drives these machines; the API of this crate follows its releases.
 //!
 //! Invariants, cited by the tests: *INV-R1* at most one rank assignment per round; *INV-R2* two
 //! live participants never hold the same rank in the same round; *INV-R3* a complete round has
-//! between min and max nodes; *INV-R4* a closed rendezvous admits nobody; *INV-R5* without faults
-//! everybody joins before the join timeout.
+//! between min and max nodes; *INV-R4* a closed rendezvous admits no node; *INV-R5* without faults
+//! every node joins before the join timeout.
 
 mod agent_note;
 pub mod apply;

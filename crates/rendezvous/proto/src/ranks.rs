@@ -1,4 +1,4 @@
-//! Ranks of the nodes of a round: their places in the order of the node descriptors.
+//! Ranks of the nodes of a round, in the order of the node descriptors.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,23 @@ use super::NodeDesc;
 
 /// Gives every participant its rank: 0, 1, 2, … in sorted order.
 ///
-/// Whoever completes a round does this for all, so every implementation must agree on it.
+/// The node that completes a round assigns the ranks of all, so every implementation must agree.
 pub fn assign(participants: &mut BTreeMap<NodeDesc, u32>) {
     for (rank, of_node) in (0..).zip(participants.values_mut()) {
         *of_node = rank;
     }
 }
 
-/// Whether the ranks are what [`assign`] gives. They are not any more once a participant other than
-/// the last one has gone.
+/// `true` if the ranks are as [`assign`] sets them.
+///
+/// This is no longer so after a participant other than the last one has left.
 pub fn are_assigned(participants: &BTreeMap<NodeDesc, u32>) -> bool {
     (0..)
         .zip(participants.values())
         .all(|(rank, of_node)| rank == *of_node)
 }
 
-/// The participants in the order of their ranks.
+/// Returns the participants in the order of their ranks.
 pub fn in_order(participants: &BTreeMap<NodeDesc, u32>) -> Vec<NodeDesc> {
     let mut nodes: Vec<_> = participants.iter().collect();
     nodes.sort_by_key(|(_, rank)| **rank);

@@ -1,4 +1,4 @@
-//! Messages while a coordinator that was started again looks for the members of its last round.
+//! Messages while a restarted coordinator waits for members of its last round.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,27 +6,33 @@ use std::time::Duration;
 
 use rdzv_core::escape::escape;
 
-/// Most ranks that a message names.
+/// Maximum number of ranks that a message lists.
 const NAMED: usize = 16;
 
-/// A state recovery, under way or ended.
+/// Progress of a state recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovering {
-    /// The last round that was announced.
+    /// Number of the last round that was announced.
     pub round: u64,
-    /// The number of its participants.
+    /// Number of its participants.
     pub size: u32,
-    /// The ranks that are waited for; none if it has ended.
+    /// Group ranks that the coordinator waits for; empty if the recovery has ended.
     pub missing: Vec<u32>,
-    /// Since the coordinator was started again; or since nothing was heard of anybody, if that is why it waits.
+    /// Time since the restart of the coordinator.
+    ///
+    /// If all participants are silent, it is the time since the last of them was lost.
     pub elapsed: Duration,
-    /// The time until those who are missing are lost, if they will be.
+    /// Time until the missing agents are lost; `None` without a limit.
     pub left: Option<Duration>,
-    /// Whether there is a note of the round: otherwise nobody may be missing.
+    /// `true` if the coordinator has a record of the round.
+    ///
+    /// Without a record, the coordinator waits for every participant.
     pub is_noted: bool,
-    /// Whether all participants are silent, and no coordinator has died: the hosts that are known, by rank.
+    /// Known hosts by rank, if all participants are silent.
+    ///
+    /// `None` if the coordinator was restarted.
     pub silent: Option<BTreeMap<u32, String>>,
-    /// Where the coordinator was that has announced the round, if that is another address than this one's.
+    /// Address of the coordinator that announced the round, if it was elsewhere.
     pub elsewhere: Option<String>,
 }
 
@@ -39,9 +45,9 @@ impl fmt::Display for Recovering {
         if let Some(address) = &self.elsewhere {
             return write!(
                 formatter,
-                "the coordinator of round {round} was at {}, which is another address than this one, and whether that \
-                 one has ended is unknown; {back} of {size} nodes have come here for {elapsed:.0} s, their workers are \
-                 not touched, and no other round forms; if it has ended, start this process again, with --rdzv-conf \
+                "the coordinator of round {round} was at {}, which is not an address of this one, and may still be \
+                 running; {back} of {size} nodes have connected here in {elapsed:.0} s, their workers are untouched, \
+                 and no other round forms; if that coordinator has exited, restart this process with --rdzv-conf \
                  recover=true (rdzv store: --recover)",
                 escape(address),
             );
@@ -56,7 +62,7 @@ impl fmt::Display for Recovering {
                 let few = match (left, self.is_noted) {
                     (Some(_), _) => "",
                     (None, true) => ", which is not more than half",
-                    (None, false) => ", and without a note all have to be",
+                    (None, false) => ", and without a record all must be",
                 };
                 let left = left.map(|left| format!(" {:.1} s more", left.as_secs_f64()));
                 let left = left.unwrap_or_default();
@@ -72,14 +78,14 @@ impl fmt::Display for Recovering {
             ),
             (Some(_), false) => {
                 let all = match size {
-                    1 => "its node".to_owned(),
-                    _ => format!("all its {size} nodes"),
+                    1 => "the node".to_owned(),
+                    _ => format!("any of the {size} nodes"),
                 };
                 write!(
                     formatter,
-                    "nothing is heard of round {round}, {all} lost for {elapsed:.0} s, and its workers may run; no \
-                     other round forms before one of its agents comes back: group ranks {missing}; if their machines \
-                     are gone for good, start this process again, with --rdzv-conf recover=true (rdzv store: --recover)"
+                    "no contact with {all} of round {round} (lost {elapsed:.0} s ago); its workers may still be running, \
+                     and no other round forms until one of its agents reattaches: group ranks {missing}; if their \
+                     machines are lost for good, restart this process with --rdzv-conf recover=true (rdzv store: --recover)"
                 )
             }
         }
@@ -87,12 +93,12 @@ impl fmt::Display for Recovering {
 }
 
 impl Recovering {
-    /// Whether nobody is waited for any more.
+    /// `true` if the coordinator no longer waits for any agent.
     pub fn is_over(&self) -> bool {
         self.missing.is_empty() && self.elsewhere.is_none()
     }
 
-    /// The first missing ranks, with the known hosts of silent participants.
+    /// Returns the first missing ranks, with the known hosts of silent agents.
     fn named(&self) -> String {
         let hosts = self.silent.as_ref();
         let ranks = self.missing.iter().take(NAMED);
@@ -139,7 +145,7 @@ mod tests {
         );
         (recovering.left, recovering.is_noted) = (None, false);
         let text = recovering.to_string();
-        assert!(text.contains("accounted for, and without a note all have to be; waiting for"));
+        assert!(text.contains("accounted for, and without a record all must be; waiting for"));
         recovering.missing.clear();
         assert_eq!(
             recovering.to_string(),
@@ -161,9 +167,9 @@ mod tests {
         };
         assert_eq!(
             recovering.to_string(),
-            "nothing is heard of round 7, all its 2 nodes lost for 0 s, and its workers may run; no other round forms \
-             before one of its agents comes back: group ranks 0 (node-a), 1; if their machines are gone for good, \
-             start this process again, with --rdzv-conf recover=true (rdzv store: --recover)"
+            "no contact with any of the 2 nodes of round 7 (lost 0 s ago); its workers may still be running, and no \
+             other round forms until one of its agents reattaches: group ranks 0 (node-a), 1; if their machines are \
+             lost for good, restart this process with --rdzv-conf recover=true (rdzv store: --recover)"
         );
         recovering.missing.clear();
         assert_eq!(
@@ -187,10 +193,10 @@ mod tests {
         assert!(!recovering.is_over());
         assert_eq!(
             recovering.to_string(),
-            "the coordinator of round 7 was at 10.0.0.1:29400, which is another address than this one, and whether that \
-             one has ended is unknown; 2 of 3 nodes have come here for 10 s, their workers are not touched, and no \
-             other round forms; if it has ended, start this process again, with --rdzv-conf recover=true (rdzv \
-             store: --recover)"
+            "the coordinator of round 7 was at 10.0.0.1:29400, which is not an address of this one, and may still be \
+             running; 2 of 3 nodes have connected here in 10 s, their workers are untouched, and no other round \
+             forms; if that coordinator has exited, restart this process with --rdzv-conf recover=true (rdzv store: \
+             --recover)"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Rules of the machines of this crate, which the simulation breaks one at a time.
+//! Rules of the machines of this crate; a simulation breaks one at a time.
 
 /// A rule of a coordinator, of an agent, of a fence or of a voter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub enum Rule {
     NumbersJump,
     /// A successor proves that the agent before it has ended.
     SuccessorsProve,
-    /// A round of which all participants are silent is not over.
+    /// A round is not over because all its participants are silent.
     SilenceIsNoEnd,
-    /// A late agent is notified that all have succeeded, even if the others have left.
+    /// A late agent learns of the success of all, even if the others have left.
     SuccessIsKept,
     /// A live agent sends `Detach` before it closes its connection.
     DetachIsSent,
@@ -31,7 +31,9 @@ pub enum Rule {
     OthersMayCoordinate,
     /// The coordinator allows for clocks that drift.
     ClocksDrift,
-    /// An agent that may have a lease is not lost before its end, even without a recorded fence.
+    /// An agent that may have a lease is not lost before the lease ends.
+    ///
+    /// This holds even if no record mentions a fence.
     LeasesAreAwaited,
     /// The coordinator answers a lease after it has asked the other voters.
     VotersConfirm,

@@ -1,4 +1,4 @@
-//! How many nodes, and how long to wait for what.
+//! Settings of a rendezvous: numbers of nodes, and timeouts.
 
 use std::time::Duration;
 
@@ -27,37 +27,37 @@ impl FencePolicy {
     }
 }
 
-/// The settings of a run's rendezvous; assumed to be the same for all its agents.
+/// Settings of a run's rendezvous, the same for all its agents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
-    /// Fewest nodes of a round; at least 1.
+    /// Minimum number of nodes of a round, at least 1.
     pub min_nodes: u32,
-    /// Most nodes of a round; at least `min_nodes`.
+    /// Maximum number of nodes of a round, at least `min_nodes`.
     pub max_nodes: u32,
-    /// How long an agent tries to get into a round (600 s).
+    /// Time for which an agent tries to get into a round (600 s).
     pub join_timeout: Duration,
-    /// How long a round waits for more nodes once it has the fewest (30 s).
+    /// Time for which a round with `min_nodes` nodes waits for more (30 s).
     pub last_call_timeout: Duration,
-    /// How long closing is tried (30 s).
+    /// Time for which an agent tries to close the run (30 s).
     pub close_timeout: Duration,
-    /// How long one heartbeat is tried (5 s).
+    /// Time for which an agent tries to write one heartbeat (5 s).
     pub heartbeat_timeout: Duration,
     /// Time between heartbeats (5 s).
     pub keep_alive_interval: Duration,
-    /// After how many missed heartbeats a node counts as lost (3).
+    /// Number of missed heartbeats after which a node is lost (3).
     pub keep_alive_max_attempt: u32,
-    /// Most that is slept after a lost write (0: no sleep).
+    /// Maximum sleep after a write that lost the race (0: no sleep).
     pub cas_backoff_max: Duration,
-    /// A machine may be silent for so long, before its connections are ended (3 s).
+    /// Time for which a machine may be silent before its connections end (3 s).
     pub node_timeout: Duration,
     /// The choice of a fence.
     ///
-    /// With one, an agent suspends its workers after [`Self::node_timeout`] without a message of a
-    /// coordinator that has a majority.
+    /// With a fence, an agent suspends its workers after [`Self::node_timeout`] without a message
+    /// from a coordinator that has a majority.
     pub fence: FencePolicy,
 }
 
-/// One node; those of a run before its first agent has joined.
+/// Settings for one node. A run has them before its first agent has joined.
 impl Default for Settings {
     fn default() -> Self {
         Self::new(1, 1)
@@ -65,7 +65,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// torchelastic's defaults for so many nodes.
+    /// Creates torchelastic's default settings for these numbers of nodes.
     pub fn new(min_nodes: u32, max_nodes: u32) -> Self {
         Self {
             min_nodes,
@@ -82,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// Without a heartbeat for so long, a node counts as lost.
+    /// Returns the time without a heartbeat after which a node is lost.
     pub fn lost_after(&self) -> Duration {
         self.keep_alive_interval * self.keep_alive_max_attempt
     }

@@ -1,50 +1,57 @@
-//! The silence of a machine: power is lost, a cable is cut, and no connection is closed.
+//! Detection of a silent machine: it closes no connection.
+//!
+//! A machine is silent after a power loss or with a cut cable, for example.
 //!
 //! ```text
 //!   coordinator ◄─ heartbeat ── agent         every L/4, and answered; L is `node_timeout`
-//!   coordinator ── pulse ──► agent            nothing was heard of it for L/3
-//!   kernel: it sends both again and again, and ends the connection if nothing is acknowledged for L/2
+//!   coordinator ── pulse ──► agent            after L/3 without a message from the agent
+//!   kernel: resends both, and ends the connection after L/2 without an acknowledgement
 //! ```
 //!
-//! An agent and the coordinator in its own process need none of that: the agent sends a heartbeat
-//! every `keep_alive_interval`.
+//! An agent and a coordinator in the same process do not need this. There, the agent sends a
+//! heartbeat every `keep_alive_interval`.
 //!
-//! Only the kernel says that a machine is silent: it has sent something, and the other kernel has
-//! acknowledged nothing for long. A process that is stopped, or gets no processor time, raises no
-//! alarm, because its kernel acknowledges for it; it is missed by its heartbeats, after
-//! `keep_alive_interval` times `keep_alive_max_attempt`.
+//! Only the kernel detects a silent machine: the other kernel has not acknowledged the sent data
+//! for some time. A process that is stopped, or gets no processor time, is not silent in this
+//! sense, because its kernel still acknowledges. The coordinator notices its missing heartbeats
+//! after `keep_alive_interval` times `keep_alive_max_attempt`.
 //!
-//! The agent is lost when its connection was ended so, it has not come back within
-//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and was not heard of for L: Linux
-//! counts an outage that is over together with the next one. So a machine that is silent for less
-//! is never lost. Agents notice the silence of the coordinator sooner, so that they are back at
-//! another one before they could be missed there.
+//! The agent is lost if its connection ended in this way, it did not reattach within
+//! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L.
+//! The last condition is necessary because Linux adds an earlier outage to the next one. So a
+//! machine that is silent for less than L is never lost. Agents notice a silent coordinator sooner.
+//! They reattach to another coordinator before that one could declare them lost.
 
 use std::time::Duration;
 
-/// A machine may be silent for so long, if nothing is configured.
+/// Default time for which a machine may be silent.
 pub const NODE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// And for no less: the kernel sends something again after 0.2 s.
+/// Minimum time for which a machine may be silent.
+///
+/// The kernel resends data after 0.2 s.
 pub const LEAST: Duration = Duration::from_millis(500);
 
-/// Time between two heartbeats of an agent.
+/// Returns the time between two heartbeats of an agent.
 pub(crate) fn heartbeat(node_timeout: Duration) -> Duration {
     node_timeout / 4
 }
 
-/// The time without a word of an agent after which the coordinator sends it something, for its kernel to acknowledge.
+/// Returns the time after which the coordinator sends a pulse to a quiet agent.
+///
+/// The kernel of the agent must acknowledge the pulse.
 pub(crate) fn pulse(node_timeout: Duration) -> Duration {
     node_timeout / 3
 }
 
-/// The kernel ends a connection if the other one has acknowledged nothing for so long.
+/// Returns the time without an acknowledgement after which a connection ends.
 pub(crate) fn unacknowledged(node_timeout: Duration) -> Duration {
     node_timeout / 2
 }
 
-/// The time without a word of the coordinator after which an agent asks it for one. After the same time again without an
-/// answer, the other voters are asked.
+/// Returns the time after which an agent asks a quiet coordinator.
+///
+/// After the same time without an answer, the agent asks the other voters.
 pub(crate) fn ask(node_timeout: Duration) -> Duration {
     node_timeout / 3
 }

@@ -1,5 +1,7 @@
-//! Slots: memory that outlives the process which writes it. A writer may die at any byte, so two slots are written
-//! in turn, and the newest one that is whole counts.
+//! Slots: memory that outlives the process that writes it.
+//!
+//! A writer may die at any byte. So it writes two slots in turn, and a reader uses the newest
+//! complete one.
 //!
 //! ```text
 //!   slot   sequence: u64, length: u64, digest: u64, then the content
@@ -9,10 +11,10 @@ use std::hash::Hasher as _;
 
 use crate::field::write;
 
-/// Length of what stands before the content of a slot.
+/// Length of the fields before the content of a slot.
 const HEAD: usize = 24;
 
-/// The bytes of a slot.
+/// Returns the bytes of a slot.
 pub fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
     let mut slot = Vec::with_capacity(HEAD + content.len());
     let (length, digest) = (content.len() as u64, digest(sequence, content));
@@ -21,8 +23,9 @@ pub fn encode(sequence: u64, content: &[u8]) -> Vec<u8> {
     slot
 }
 
-/// The content of the newest of two slots that is whole, with its sequence number; nothing before the first
-/// one was written. What follows the content of a slot is not looked at.
+/// Returns the content of the newest complete slot, and its sequence number.
+///
+/// `None` if no slot has been written yet. Bytes after the content of a slot are ignored.
 pub fn newest<T>(slots: [&[u8]; 2], read: impl Fn(Bytes<'_>) -> Option<T>) -> Option<(u64, T)> {
     let whole = slots.into_iter().filter_map(|slot| {
         let (sequence, content) = decode(slot)?;
@@ -38,7 +41,7 @@ fn decode(slot: &[u8]) -> Option<(u64, &[u8])> {
     (digest(sequence, content) == expected).then_some((sequence, content))
 }
 
-/// Tells a slot that was written to its end from one that was not.
+/// Returns the digest of a slot, which detects an incomplete write.
 fn digest(sequence: u64, content: &[u8]) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     hasher.write_u64(sequence);
@@ -46,7 +49,7 @@ fn digest(sequence: u64, content: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Reads numbers off the front.
+/// Reader that takes numbers from the front of a slice.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -72,7 +75,7 @@ impl<'a> Bytes<'a> {
         self.take(1)?.first().copied()
     }
 
-    /// A count, and as many numbers.
+    /// Takes a count and that number of integers; `None` if the bytes end before.
     pub fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()? as usize;
         let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0.iter();
@@ -80,13 +83,13 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Writes what [`Bytes::numbers`] reads.
+/// Writes numbers in the form that [`Bytes::numbers`] reads.
 pub fn write_numbers(numbers: &[u64], out: &mut Vec<u8>) {
     write(out, &[&(numbers.len() as u32)]);
     numbers.iter().for_each(|number| write(out, &[number]));
 }
 
-/// The sum of the flags that are set.
+/// Returns the sum of the flags that are set.
 pub(crate) fn flags(flags: &[(bool, u8)]) -> u8 {
     flags
         .iter()

@@ -1,4 +1,4 @@
-//! What the agents of a run share.
+//! The state that the agents of a run share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,61 +7,70 @@ use rdzv_core::escape::escape;
 use rdzv_core::time::Wall;
 use rdzv_pickle::Value;
 
-/// A node as the others know it. Nodes are ordered by address (by code point), process id and local
-/// id, and their ranks follow that order.
+/// Descriptor of a node, as other nodes know it.
+///
+/// Nodes are ordered by address (by code point), process id and local id. Their ranks follow this
+/// order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeDesc {
-    /// Name or address by which others can reach it.
+    /// Name or address at which other nodes can reach the node.
     pub addr: String,
-    /// Process id of its agent.
+    /// Process id of the node's agent.
     pub pid: i64,
-    /// Number of the rendezvous in that process, from 0.
+    /// Number of the rendezvous in that process, starting at 0.
     pub local_id: i64,
 }
 
 impl fmt::Display for NodeDesc {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address is what the node has written, and stays that in the state.
+        // Only the printed address is escaped; the state keeps the address that the node wrote.
         let addr = escape(&self.addr);
         write!(formatter, "{addr}_{}_{}", self.pid, self.local_id)
     }
 }
 
-/// The state of one run's rendezvous. Times are the wall clock of whoever wrote them.
+/// State of one run's rendezvous.
+///
+/// Each time comes from the wall clock of the agent that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RendezvousState {
-    /// Number of the round that is forming or complete, from 0.
+    /// Number of the round that is forming or complete, starting at 0.
     pub round: u64,
-    /// Whether this round is formed.
+    /// `true` if the round is complete.
     pub complete: bool,
-    /// End of the last call, once enough nodes for a round have come.
+    /// End of the last call; `None` until the round has enough nodes.
     pub deadline: Option<Wall>,
-    /// Whether the run is over. Never taken back.
+    /// `true` if the run is over. A closed run never opens again.
     pub closed: bool,
-    /// Who takes part, and at which rank; all ranks are 0 until the round is complete.
+    /// Participants and their ranks; all ranks are 0 until the round is complete.
     pub participants: BTreeMap<NodeDesc, u32>,
-    /// Who wants to take part in the next round.
+    /// Nodes that wait for the next round.
     pub wait_list: BTreeSet<NodeDesc>,
-    /// Who waits because the round is full.
+    /// Spare nodes, which wait because the round is full.
     pub redundancy_list: BTreeSet<NodeDesc>,
-    /// When each node of the three was last heard of.
+    /// Time of the last heartbeat of each node in the three lists above.
     pub last_heartbeats: BTreeMap<NodeDesc, Wall>,
-    /// How those who wrote it write, and what they wrote that has no meaning here.
+    /// Form of the state, and its attributes that are unknown here.
     pub dialect: Dialect,
 }
 
-/// What of a state depends on who writes it, and must be written back as it came so that the others
-/// can go on reading it. The default is what current releases write.
+/// Properties of a state that depend on the release that wrote it.
+///
+/// A writer must keep them unchanged, so that other agents can still read the state. The default is
+/// the form of current releases.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dialect {
-    /// Times have no time zone and mean UTC (releases before 2.6 cannot compare others with theirs,
-    /// later ones cannot compare these with theirs).
+    /// `true` if times have no time zone and mean UTC, as before release 2.6.
+    ///
+    /// Releases before 2.6 cannot compare times with a zone to theirs, and later releases cannot
+    /// compare times without a zone to theirs.
     pub naive_times: bool,
-    /// There is no redundancy list (releases before 2.3). It is written nevertheless once a node is
-    /// in it.
+    /// `true` if the state has no redundancy list, as before release 2.3.
+    ///
+    /// The list is written nevertheless if it contains a node.
     pub no_redundancy_list: bool,
-    /// Attributes of the state that are not known here, in the order they came.
+    /// Attributes of the state that are unknown here, in their original order.
     pub attributes: Vec<(Value, Value)>,
-    /// Those of nodes.
+    /// Attributes of nodes that are unknown here, in their original order.
     pub node_attributes: BTreeMap<NodeDesc, Vec<(Value, Value)>>,
 }

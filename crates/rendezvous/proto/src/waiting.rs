@@ -1,4 +1,6 @@
-//! Messages while a round waits for nodes: without them a job of which a node is missing seems to do nothing.
+//! Messages while a round waits for nodes.
+//!
+//! Without them, a job that waits for a missing node seems to do nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,29 +8,31 @@ use std::time::Duration;
 use super::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::escape::escape;
 
-/// Most hosts that are named.
+/// Maximum number of hosts that a message lists.
 pub const MOST_NAMED: usize = 4;
 
-/// The nodes that have come to a round, as seen by a node that waits for it.
+/// The nodes that have joined a round, as a waiting node sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrived {
-    /// Number of nodes that have come.
+    /// Number of nodes that have joined.
     pub nodes: u32,
-    /// Hosts of the first of them, at most [`MOST_NAMED`].
+    /// Hosts of the first nodes, at most [`MOST_NAMED`].
     pub named: Vec<String>,
-    /// Whether the round has all its nodes, and this one is in reserve.
+    /// `true` if the round is full and this node is a spare.
     pub is_spare: bool,
 }
 
 impl Arrived {
-    /// Those of a state; none if the node does not wait for anybody.
+    /// Returns the nodes that have joined in a state.
+    ///
+    /// `None` if `me` neither is a spare nor participates in a forming round.
     pub fn seen_by(me: &NodeDesc, state: &RendezvousState) -> Option<Self> {
         let is_spare = state.redundancy_list.contains(me);
         let forms = !state.complete && state.participants.contains_key(me);
         (is_spare || forms).then(|| Self::of(state.participants.keys(), is_spare))
     }
 
-    /// These participants, as an agent sees them that waits for a round, perhaps as a spare.
+    /// Creates the view of these participants that a waiting agent has.
     pub(crate) fn of<'a>(
         participants: impl ExactSizeIterator<Item = &'a NodeDesc>,
         is_spare: bool,
@@ -47,18 +51,18 @@ impl Arrived {
 /// A join that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// The nodes that have come, if that is known.
+    /// The nodes that have joined, if they are known.
     pub arrived: Option<Arrived>,
-    /// Least number of nodes of a round.
+    /// Minimum number of nodes of a round.
     pub min_nodes: u32,
-    /// Largest number of nodes of a round.
+    /// Maximum number of nodes of a round.
     pub max_nodes: u32,
     /// Time until the join fails.
     pub left: Duration,
 }
 
 impl Waiting {
-    /// A join that has taken `elapsed` so far.
+    /// Creates the message for a join that has taken `elapsed` until now.
     pub fn new(arrived: Option<Arrived>, settings: &Settings, elapsed: Duration) -> Self {
         Self {
             arrived,
@@ -68,7 +72,9 @@ impl Waiting {
         }
     }
 
-    /// Whether there are enough nodes for a round, which waits for more: the last call, which is announced on its own.
+    /// `true` if the round has enough nodes and waits for more.
+    ///
+    /// The last call has a separate message.
     pub fn is_last_call(&self) -> bool {
         let enough = |arrived: &Arrived| !arrived.is_spare && arrived.nodes >= self.min_nodes;
         self.arrived.as_ref().is_some_and(enough)
@@ -98,7 +104,7 @@ impl fmt::Display for Waiting {
             let nodes = count(nodes);
             write!(
                 formatter,
-                "in reserve: the job has its {nodes} ({hosts}); this one takes part when one of them is gone"
+                "in reserve: the job has its {nodes} ({hosts}); this one joins when one of them is lost"
             )
         } else if self.is_last_call() {
             write!(
@@ -121,7 +127,7 @@ fn count(nodes: u32) -> String {
     }
 }
 
-/// The hosts, each once, and how many nodes are not named.
+/// Returns the hosts, each once, and the number of nodes that are not listed.
 fn hosts(arrived: &Arrived) -> String {
     let unnamed = (arrived.nodes as usize).saturating_sub(arrived.named.len());
     let mut hosts: Vec<String> = Vec::new();
@@ -136,7 +142,7 @@ fn hosts(arrived: &Arrived) -> String {
     hosts.join(", ")
 }
 
-/// A time as `8:20` or `1:08:20`.
+/// Formats a time as `8:20` or `1:08:20`.
 fn left(time: Duration) -> String {
     let seconds = time.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -195,7 +201,7 @@ mod tests {
         state.redundancy_list.insert(spare.clone());
         assert_eq!(
             text(&state, &spare, 1, 1),
-            "in reserve: the job has its 1 node (node-a); this one takes part when one of them is gone"
+            "in reserve: the job has its 1 node (node-a); this one joins when one of them is lost"
         );
     }
 

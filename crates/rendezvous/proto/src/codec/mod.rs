@@ -107,7 +107,7 @@ pub enum CodecError {
     Range {
         /// The part.
         place: String,
-        /// Its value.
+        /// The value of the part.
         found: i128,
     },
     /// An attribute that all releases write is missing.

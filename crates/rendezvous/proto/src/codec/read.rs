@@ -1,4 +1,4 @@
-//! Pickle to state.
+//! Reads the state from a pickle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,7 +146,7 @@ impl<'d, 'a> Reading<'d, 'a> {
         Ok(time.wall())
     }
 
-    /// The attributes that have no meaning here.
+    /// Returns the attributes that are not in `known`.
     fn unknown(
         &mut self,
         attributes: Pairs<'_, 'a>,
@@ -169,7 +169,7 @@ impl<'d, 'a> Reading<'d, 'a> {
     }
 }
 
-/// The attribute of that name. If it comes more than once, the last counts.
+/// Returns the last attribute with this name.
 fn attribute<'a>(attributes: Pairs<'_, 'a>, name: &str) -> Option<Item<'a>> {
     let is_it = |known: &Item<'_>| matches!(known, Item::Text(known) if *known == name);
     let found = attributes.iter().rev().find(|[known, _]| is_it(known));

@@ -1,4 +1,4 @@
-//! Base64 in the way that Python reads it: whatever is no digit is passed over.
+//! Base64 as Python reads it: bytes that are no digits are ignored.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::CodecError;
 
-/// For digits alone. Bits beyond the last byte have no meaning.
+/// Decoder of digits without padding; it ignores bits beyond the last byte.
 const DIGITS: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -15,14 +15,16 @@ const DIGITS: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireNone),
 );
 
-/// The digits of `bytes`, with padding.
+/// Encodes `bytes` as base64 digits with padding.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     BASE64_STANDARD.encode(bytes).into_bytes()
 }
 
-/// The bytes that `value` stands for. An error if its digits do not come out even.
+/// Decodes a base64 value, and ignores bytes that are no digits.
+///
+/// It is an error if the digits do not form whole groups.
 pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
-    // The usual case first: nothing to be passed over.
+    // The usual case first: there is nothing to ignore.
     if let Ok(bytes) = BASE64_STANDARD.decode(value) {
         return Ok(bytes);
     }

@@ -1,13 +1,13 @@
-//! Agents that ask if this coordinator has a majority.
+//! Questions of agents: does this coordinator have a majority?
 //!
-//! One question to the voters answers all of them.
+//! One question to the voters answers the questions of many agents.
 
 use rdzv_core::ident::ConnId;
 
-/// Questions: the connection of each, and the agent's number for it.
+/// Questions: the connection of each, and the number that the agent gave it.
 type Questions = Vec<(ConnId, u64)>;
 
-/// Questions of agents, and the question to the voters that is under way.
+/// Questions of agents, and the pending question to the voters.
 ///
 /// A question to the voters answers only questions of agents that came before it began. Later
 /// questions wait for the next one.
@@ -22,7 +22,7 @@ pub(super) struct Backing {
 impl Backing {
     /// Creates the state for a coordinator of this epoch.
     ///
-    /// Its numbers cannot be mistaken for those of another coordinator.
+    /// The numbers of its questions differ from those of other coordinators.
     pub(super) fn of_epoch(epoch: u32) -> Self {
         Self {
             last: u64::from(epoch) << 30,
@@ -44,13 +44,13 @@ impl Backing {
         Some(self.last)
     }
 
-    /// Takes the voters' answer over, and returns the questions that it answers.
+    /// Processes the voters' answer, and returns the questions that it answers.
     pub(super) fn answered(&mut self, token: u64) -> Questions {
         let asked = self.asked.take_if(|(asked, _)| *asked == token);
         asked.map_or_else(Vec::new, |(_, questions)| questions)
     }
 
-    /// Forgets a closed connection, because another one may get its number.
+    /// Removes the questions of a closed connection, whose number may be reused.
     pub(super) fn closed(&mut self, connection: ConnId) {
         self.waiting.retain(|(from, _)| *from != connection);
         if let Some((_, questions)) = &mut self.asked {

@@ -1,4 +1,4 @@
-//! Deadlines by key, and the next of them.
+//! Deadlines by key.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,67 +1,72 @@
 //! The end of a connection, which may prove the end of the agent's process.
 //!
-//! A closed connection may only have broken, so an agent has
-//! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to come back, and one that does not is lost *by
-//! silence*: its workers may run. It has *certainly ended* if
+//! The connection of a running agent may close. So an agent has
+//! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to reattach. If it does not, it is lost *by
+//! silence*, and its workers may still be running. The agent has *certainly ended* if:
 //!
-//! 1. the stream of its connection has ended in order (an end of stream, no reset, no time limit of
-//!    the kernel),
-//! 2. it has not said before that it hangs up ([`Detach`](super::wire::Operation::Detach)),
-//! 3. the connection comes from the address and port that the agent's own kernel gives it
-//!    ([`Join::from`](super::wire::Join::from)).
+//! 1. the stream of its connection has ended in order, with an end of stream. A reset and a time
+//!    limit of the kernel do not count.
+//! 2. the agent has not sent [`Detach`](super::wire::Operation::Detach) before.
+//! 3. the peer address of the connection is the address and port that the agent's kernel gave the
+//!    connection ([`Join::from`](super::wire::Join::from)).
 //!
-//! Why that is enough:
+//! These conditions are sufficient:
 //!
-//! * A cut cable and a machine without power send nothing. A kernel that gives a connection up
-//!   because nothing is acknowledged ends it without an end of stream, here and there. So an end of
-//!   stream is the word of whatever holds the other end.
-//! * By 3 that is the agent's kernel. A proxy, a tunnel or a sidecar has a connection of its own to
-//!   us, with an address or at least a port of its own. What only translates addresses ends no
-//!   streams; what filters packets ends connections by resets or by dropping them.
-//! * A kernel ends a stream when the last descriptor of the connection is closed. No other process
-//!   has one: it is closed in each program that is started. So the process has closed it or has
-//!   ended.
-//! * The driver of an agent that says [`Join::from`](super::wire::Join::from) closes it only behind
-//!   `Detach`, in the same stream; if that could not be written, or a thread panics, it resets the
+//! * A cut cable and a machine without power send nothing. If a kernel receives no acknowledgement,
+//!   it closes the connection without an end of stream, on both sides. So an end of stream comes
+//!   from the machine at the other end of the connection.
+//! * By condition 3, this is the agent's machine. A proxy, a tunnel or a sidecar has a separate
+//!   connection to the coordinator, from another address or port. An address translator does not
+//!   end streams. A packet filter resets connections or drops their packets.
+//! * A kernel ends a stream when a process closes the last descriptor of the connection. No other
+//!   process has a descriptor, because it is closed in each program that the agent starts. So the
+//!   agent has closed the connection or has ended.
+//! * If an agent sends [`Join::from`](super::wire::Join::from), its driver sends `Detach` before it
+//!   closes the connection. If it cannot write `Detach`, or a thread panics, the driver resets the
 //!   connection, and a reset proves nothing (`native/link.rs`).
 //!
-//! The workers of such an agent are killed by its kernel when it ends, before or soon after the end
-//! of the stream is sent. They are gone [`WORKERS_END_WITHIN`] after it has come, and anybody is
-//! told after [`LOST_AFTER_END`]. That is the one assumption about time. It does not hold for a
-//! worker that has changed its user, which takes its death signal away, nor for one that the kernel
-//! cannot end (state D).
+//! The kernel kills the workers of such an agent when the agent ends, before or soon after it sends
+//! the end of stream. The workers have ended [`WORKERS_END_WITHIN`] after its arrival. The
+//! coordinator notifies the other agents after [`LOST_AFTER_END`]. This is the only assumption
+//! about time. It does not hold for a worker that has changed its user and so has lost its death
+//! signal. It does not hold for a worker that the kernel cannot kill (state D) either.
 //!
-//! It is a proof for going on without the agent, as its successor's word is: the round is torn
-//! (`runs/silent.rs`), and where agents have a fence, nobody waits for the end of its lease. It is
-//! no proof that a coordinator in that process has ended. Agents of before, agents of torchrun, and
-//! those in a process with other purposes, which may share its descriptors, do not say where they
-//! are from.
+//! The proof allows the round to continue without the agent, like the report of a successor. The
+//! round is torn (`runs/silent.rs`). If agents have a fence, the coordinator does not wait for the
+//! end of this agent's lease. The proof says nothing about a coordinator in that process. Some
+//! agents do not send their address: agents of earlier versions, agents of torchrun, and agents in
+//! a process with other purposes, which may share its descriptors.
 
 use std::time::Duration;
 
 use crate::Rule;
 use rdzv_core::rules::Rules;
 
-/// The time from the end of an agent's process to that of its workers, which the kernel kills for it.
+/// Time from the end of an agent's process to the end of its workers.
+///
+/// The kernel kills the workers.
 pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
 
-/// The time from the end of an agent's process until it is lost. An agent that its keeper starts in its place is there before, in
-/// most cases: then the others need not form a round without that node, and another one with it. The loss is to be
-/// known within 110 ms.
+/// Time from the end of an agent's process until the agent is lost.
+///
+/// In most cases, a successor on the same node attaches earlier. Then the other agents need not
+/// form one round without the node and another round with it. The loss must be known within 110 ms.
 pub const LOST_AFTER_END: Duration = Duration::from_millis(90);
 
-/// The end of one connection of an agent, as far as it is known.
+/// Knowledge about the end of one connection of an agent.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    /// The address and port from which the agent has connected, if it says before it hangs up that it lives.
+    /// Address and port from which the agent has connected.
+    ///
+    /// `None` if the agent does not promise to send `Detach`.
     from: Option<String>,
-    /// The agent hangs up, and lives.
+    /// `true` if the agent has sent `Detach`: it closes the connection, but runs.
     pub(super) is_said: bool,
     is_of_process: bool,
 }
 
 impl End {
-    /// The end of a connection over which an agent says this.
+    /// Creates the state of a connection from the address that the agent reports.
     pub(super) fn of(from: Option<&str>) -> Self {
         Self {
             from: from.map(str::to_owned),
@@ -75,7 +80,7 @@ impl End {
         self.is_of_process = self.from.is_some() && !self.is_said && is_same;
     }
 
-    /// Whether it proves the end of the agent's process.
+    /// `true` if the end of the connection proves the end of the agent's process.
     pub(super) fn is_of_process(&self, rules: Rules<Rule>) -> bool {
         let is_reset = self.from.is_some() && !self.is_said;
         self.is_of_process || is_reset && !rules.has(Rule::ResetProvesNothing)

@@ -1,14 +1,14 @@
 //! The gate for the coordinator's outputs.
 //!
-//! It holds back each output that follows from a record until that record is kept. A process that
-//! keeps its record alone writes it before it applies the next output, so it needs no gate. Voters
-//! replicate the record, which takes a round trip.
+//! The gate holds back each output that follows from a record until that record is kept. A process
+//! that keeps its record alone needs no gate: it writes the record before it applies the next
+//! output. Voters replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
 
 use super::{Output, RunNote};
 
-/// Outputs in order, and the record that the first of them waits for.
+/// Queue of outputs, and the state of the record at its front.
 #[derive(Debug, Default)]
 pub struct Gate {
     queue: VecDeque<Output>,
@@ -61,7 +61,7 @@ impl Gate {
         self.queue.push_back(output);
     }
 
-    /// Lets out what may leave, and returns the next step.
+    /// Returns the next step.
     pub fn advance(&mut self) -> Next {
         if self.state != State::Free && !self.is_open {
             return Next::Wait;
@@ -88,7 +88,7 @@ impl Gate {
         }
     }
 
-    /// Takes over that a record was refused; [`Gate::retry`] proposes it again.
+    /// Registers that a record was refused; [`Gate::retry`] proposes it again.
     pub fn refused(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Refused;

@@ -17,16 +17,16 @@ pub(super) struct Hosted {
     pub(super) run: Run,
     pub(super) sessions: Sessions,
     pub(super) authority: Option<Authority>,
-    /// The connection whose session has begun.
+    /// The connection whose session has just begun.
     pub(super) begun: Option<ConnId>,
-    /// Connections whose session has ended.
+    /// Connections whose sessions have just ended.
     pub(super) ended: Vec<ConnId>,
 }
 
 /// The last coordinator that an agent has obeyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
-    /// This coordinator, or one whose record it has; or there are two clusters.
+    /// This coordinator, one whose record it has, or one of an unrelated cluster.
     Ours,
     /// A coordinator that has certainly ended, without a record.
     HasEnded,
@@ -90,7 +90,7 @@ impl Hosted {
         }
     }
 
-    /// An agent joins over a connection.
+    /// Handles the join of an agent over a connection.
     pub(super) fn join(
         &mut self,
         now: Now,
@@ -112,7 +112,7 @@ impl Hosted {
         self.apply(out, |run, out| run.join(now, join, out));
     }
 
-    /// An agent resumes over a new connection.
+    /// Handles an agent that resumes over a new connection.
     pub(super) fn reattach(
         &mut self,
         now: Now,
@@ -126,7 +126,7 @@ impl Hosted {
             self.apply(out, |run, out| run.leaves(now, join, out));
             return out.push(Output::Send(from, Event::Left));
         }
-        // A run that is over sends only its end, also to its former members.
+        // A run that is over only reports its end, also to its former members.
         if self.run.is_closed() {
             let over = match &reattach.holds {
                 Some(held) if held.succeeded && self.run.has_succeeded(held.round) => {
@@ -177,7 +177,7 @@ impl Hosted {
 
     pub(super) fn limits(&self) -> Limits {
         let settings = self.run.settings();
-        // Where a broken connection is a loss, the coordinator does not test it.
+        // If a broken connection means a lost agent, the coordinator does not test connections.
         let has_others = settings.max_nodes > 1 && self.authority.is_some();
         Limits {
             lost_after: settings.lost_after().max(self.run.fence()),
@@ -202,12 +202,12 @@ impl Hosted {
         self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);
-            let why = "its agent came back over another connection";
+            let why = "its agent reattached over another connection";
             out.push(Output::Close(old, why.to_owned()));
         }
     }
 
-    /// The connection of an agent has closed.
+    /// Handles the closed connection of an agent.
     pub(super) fn closed(&mut self, now: Now, from: ConnId, out: &mut Outbox<Output>) {
         let Some(node) = self.sessions.node(from) else {
             return;
@@ -222,7 +222,7 @@ impl Hosted {
         });
     }
 
-    /// The deadline `at` has come.
+    /// Handles the deadline `at`, which has come.
     pub(super) fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
         let due = self.sessions.expire(now, late, &self.limits());
@@ -233,7 +233,7 @@ impl Hosted {
         }
         for (connection, node, heard) in due.silent {
             let how = format!(
-                "it has not been heard of for {:.1} s",
+                "it sent nothing for {:.1} s",
                 now.mono.since(heard).as_secs_f64()
             );
             self.apply(out, |run, out| run.lost(now, &node, &how, out));

@@ -1,10 +1,10 @@
-//! Names of keys on the wire of the store, as agents of torchrun use them.
+//! Names of keys in the store, as agents of torchrun use them.
 //!
 //! ```text
 //!   /torch.rendezvous.<run>                                     the state
-//!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    where the workers meet
-//!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    written by rank 0 after those, if at all
-//!   …/torchelastic/role_info/<rank>, …/assigned_ranks/<rank>    what each node starts, and its ranks
+//!   /torch.rendezvous.<run>.<round>/MASTER_ADDR, MASTER_PORT    address of the workers' store
+//!   /torch.rendezvous.<run>.<round>/torchelastic/role_info/0    rank 0 may write it after those
+//!   …/torchelastic/role_info/<rank>, …/assigned_ranks/<rank>    role and ranks of a node's workers
 //! ```
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};

@@ -1,9 +1,9 @@
-//! Runs that all agents have left: their keys are removed in the end.
+//! Runs that all agents have left, and the removal of their keys.
 //!
-//! The key of a run stays when its last agent is gone, so that an agent which comes late finds that
-//! the run is over, or goes on where it was. Anybody can close any run, or join and leave it, so
-//! such keys are removed after [`KEPT_FOR`], and the oldest of them earlier if there are more than
-//! [`MOST`].
+//! The key of a run stays in the store after its last agent has left. So a late agent finds that
+//! the run is over, or can continue it. Any client can close a run, or join and leave one.
+//! Therefore the coordinator removes such keys after [`KEPT_FOR`]. It removes the oldest earlier if
+//! there are more than [`MOST`].
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -12,13 +12,15 @@ use std::time::Duration;
 use super::deadlines::Deadlines;
 use rdzv_core::time::{Mono, Now};
 
-/// Time for which the key of a run stays that nobody takes part in: longer than agents try to join.
+/// Time for which the key of a run without agents stays in the store.
+///
+/// It is longer than agents try to join.
 pub const KEPT_FOR: Duration = Duration::from_secs(3600);
 
-/// Most runs without agents whose keys are kept.
+/// Maximum number of runs without agents whose keys stay in the store.
 pub const MOST: usize = 1024;
 
-/// The runs that were left, and when.
+/// The runs that all agents have left, and the times for removing their keys.
 #[derive(Debug, Default)]
 pub(super) struct LeftRuns {
     /// A digest of the value under the key of each run.
@@ -27,14 +29,14 @@ pub(super) struct LeftRuns {
 }
 
 impl LeftRuns {
-    /// Nobody takes part in a run any more, and this is under its key.
+    /// Adds a run that all agents have left; its key has the value `form`.
     pub(super) fn add(&mut self, now: Now, run: &str, form: &[u8]) {
         self.add_until(now.mono + KEPT_FOR, run, form);
     }
 
     /// Adds a run of the previous coordinator that no agent has asked about.
     ///
-    /// A run whose members may reattach is removed after the runs that all agents have left.
+    /// A run whose members may reattach stays twice as long as other runs.
     pub(super) fn add_noted(&mut self, now: Now, run: &str, is_held: bool) {
         let longer = if is_held { KEPT_FOR } else { Duration::ZERO };
         self.add_until(now.mono + KEPT_FOR + longer, run, &[]);
@@ -45,32 +47,33 @@ impl LeftRuns {
         self.ends.set(run, until);
     }
 
-    /// Somebody asks about a run. Tells whether it was left.
+    /// Removes a run that an agent asks about. Returns `true` if it was left.
     pub(super) fn remove(&mut self, run: &str) -> bool {
         self.forms.remove(run);
         self.ends.remove(run)
     }
 
-    /// A run whose key is to be removed.
+    /// Returns a run whose key must be removed now.
     pub(super) fn due(&self, now: Now) -> Option<String> {
         let (until, run) = self.ends.first()?;
         (*until <= now.mono || self.forms.len() > MOST).then(|| run.clone())
     }
 
-    /// Forgets a run that is due. Tells whether its key holds what it held, so that it can be
-    /// removed: agents of torchrun may have gone on with the run.
+    /// Forgets a run, and returns `true` if its key has the same value as before.
+    ///
+    /// Only then the key may be removed: agents of torchrun may have continued the run.
     pub(super) fn take(&mut self, run: &str, value: Option<&[u8]>) -> bool {
         let form = self.forms.remove(run);
         self.ends.remove(run);
         form.is_some() && form == value.map(digest)
     }
 
-    /// Whether a run was left.
+    /// `true` if all agents have left the run.
     pub(super) fn has(&self, run: &str) -> bool {
         self.forms.contains_key(run)
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next key must be removed.
     pub(super) fn deadline(&self) -> Option<Mono> {
         self.ends.next()
     }

@@ -1,40 +1,38 @@
-//! The coordinator of rendezvous, the one writer of the state of many runs.
+//! The coordinator of rendezvous: the only writer of the states of many runs.
 //!
-//! It runs beside a store server.
-//!
-//! Agents that share a state through compare-and-set race for every change of it, and all but one
-//! lose each race. A coordinator instead takes single operations over a connection of each agent
-//! (the [`wire`]), applies them in the order in which they come, and sends events about what
-//! follows.
+//! The coordinator runs beside a store server. Agents that share a state through compare-and-set
+//! race for every change of it, and all but one lose each race. A coordinator instead receives
+//! operations over a connection of each agent (the [`wire`]). It applies them in the order of their
+//! arrival, and sends events about the results.
 //!
 //! ```text
 //!   operation ─┐                                        ┌─► Send: events for agents
-//!   closed ────┼─► Coordinator ─► Sessions ─► Run (by id) ─┼─► Store: torchrun's form of the state, …
-//!   time ──────┤                                        └─► Read: a key; Found follows at once
+//!   closed ────┼─► Coordinator ─► Sessions ─► Run (by id) ─┼─► Store: the state for torchrun, …
+//!   time ──────┤                                        └─► Read: a key; Found follows immediately
 //!   reads and writes of torchrun's agents
 //! ```
 //!
 //! * Joins commute: ranks follow the order of the nodes, not of their arrival.
-//! * An operation costs O(log N), a round O(N): it is announced once per round that it does not
-//!   hold any more.
-//! * The same state stands under torchrun's key for agents that know nothing of coordinators. Its
-//!   form is made when one of them reads it, and taken over when one of them has written; its
-//!   compare-and-set fails if the state has changed since it was read.
-//! * A run without a native agent is forgotten: everything about it is then under torchrun's key,
-//!   which is removed after an hour.
+//! * An operation costs O(log N), a round O(N): the coordinator announces only once per round that
+//!   the round no longer holds.
+//! * Agents of torchrun find the same state under their key. The coordinator writes their form of
+//!   it before one of them reads the key, and reads it after one of them has written. Their
+//!   compare-and-set fails if the state has changed since they read it.
+//! * The coordinator forgets a run without native agents. All its state is then under torchrun's
+//!   key, which the coordinator removes after an hour.
 //!
 //! | file | content |
 //! |---|---|
-//! | `mod.rs` | which run, which connection, when |
+//! | `mod.rs` | finds the run of each input, and calls it at its deadlines |
 //! | `hosted.rs` | a run with its sessions |
-//! | `sessions.rs` | connections, and when each was last heard of; volatile |
-//! | `end.rs` | the end of a connection, and what it proves |
+//! | `sessions.rs` | connections of agents, and times of their last messages; volatile |
+//! | `end.rs` | the end of a connection, and the proof that it gives |
 //! | `runs/` | the state of runs; deterministic |
-//! | `backing.rs` | agents that ask whether this coordinator has a majority |
-//! | `left_runs.rs` | runs without agents, whose keys are removed in the end |
+//! | `backing.rs` | questions of agents: does this coordinator have a majority? |
+//! | `left_runs.rs` | runs without agents, and the removal of their keys |
 //! | `gate.rs` | outputs that wait until the record is kept |
-//! | `note.rs` | what the next coordinator knows if this one is killed |
-//! | `deadlines.rs` | deadlines by key, and the next of them |
+//! | `note.rs` | the record for the next coordinator |
+//! | `deadlines.rs` | deadlines by key |
 //! | `keys.rs` | names of keys |
 //! | [`wire`] | operations and events as bytes |
 
@@ -76,98 +74,99 @@ pub use note::{Note, RunNote};
 pub use runs::RECOVERY_WINDOW;
 pub use sessions::REATTACH_WITHIN;
 
-/// What happened to a coordinator.
+/// Event that a coordinator must handle.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// An agent asks for something.
+    /// An agent has sent an operation.
     Request {
-        /// Its connection.
+        /// The agent's connection.
         from: ConnId,
         /// The operation's opcode.
         opcode: u8,
         /// The operation's fields.
         payload: &'a [u8],
     },
-    /// A connection is about to be gone because the other machine does not answer any more.
+    /// A connection will close because the other machine does not answer any more.
     Silent(ConnId),
-    /// The other end of a connection, at this numeric address and port if it is known, has ended its stream in order; the
-    /// connection is about to be gone.
+    /// The other end of a connection has ended its stream in order.
+    ///
+    /// The connection will close.
     EndOfStream {
         /// The connection.
         id: ConnId,
-        /// The address.
+        /// Numeric address and port of the other end, if known.
         peer: Option<String>,
     },
-    /// A connection is gone.
+    /// A connection has closed.
     Closed(ConnId),
     /// The answer to [`Output::Read`].
     Found {
         /// The key.
         key: &'a [u8],
-        /// What it holds.
+        /// The value; `None` if the store does not have the key.
         value: Option<&'a [u8]>,
     },
-    /// An agent of torchrun is about to read a key, or to change it.
+    /// An agent of torchrun is about to read or to change a key.
     Touching {
         /// The key.
         key: &'a [u8],
-        /// Whether it may change it.
+        /// `true` if the agent may change the key.
         writes: bool,
     },
     /// An agent of torchrun may have changed a key.
     Stored {
         /// The key.
         key: &'a [u8],
-        /// What it holds now.
+        /// The current value; `None` if the store does not have the key.
         value: Option<&'a [u8]>,
     },
     /// The answer to [`Output::Confirm`].
     Confirmed {
-        /// Which one.
+        /// Number of the question.
         token: u64,
-        /// Whether this coordinator is the leader, after the question.
+        /// `true` if this coordinator was the leader after it had sent the question.
         leads: bool,
     },
     /// The number of voters behind the coordinator.
     ///
     /// With three or more, rounds have a [fence](crate::fence).
     Voters(u32),
-    /// The process of the coordinator is about to end, by its own decision.
+    /// The process of the coordinator has decided to end.
     Ending,
     /// The deadline has come.
     Tick,
 }
 
-/// What a coordinator wants done.
+/// Action that a coordinator requests from its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send an event to an agent.
     Send(ConnId, Event),
-    /// Read a key immediately, before anything else.
+    /// Read a key immediately, before any other output.
     ///
-    /// Answered with [`Input::Found`].
+    /// The answer is [`Input::Found`].
     Read(Vec<u8>),
     /// Store a value.
     Store {
-        /// Where.
+        /// The key.
         key: Vec<u8>,
-        /// What.
+        /// The value.
         value: Vec<u8>,
     },
     /// Remove a key.
     Remove(Vec<u8>),
-    /// Log that a round which has enough nodes waits for more.
+    /// Log that a round with enough nodes waits for more.
     LastCall {
         /// The run.
         run: String,
         /// The last call.
         call: LastCall,
     },
-    /// Log how far a state recovery has come.
+    /// Log the progress of a state recovery.
     Recovering {
         /// The run.
         run: String,
-        /// The state of its recovery.
+        /// Progress of the recovery.
         recovering: Recovering,
     },
     /// Keep this record for the next coordinator.
@@ -177,7 +176,7 @@ pub enum Output {
     Note {
         /// The run.
         run: String,
-        /// The facts to know about it; `None`: nothing any more.
+        /// The record of the run; `None` removes it.
         note: Option<RunNote>,
     },
     /// Keep this authority for the next coordinator.
@@ -185,10 +184,13 @@ pub enum Output {
     /// It is the cluster, and the coordinator in that cluster, that this coordinator now is. The
     /// driver keeps it before it applies any later output.
     Adopt(Authority),
-    /// Ask the other voters whether this is the coordinator; answered with [`Input::Confirmed`]. Only of one that has voters
-    /// behind it.
+    /// Ask the other voters to confirm that this is the coordinator.
+    ///
+    /// The answer is [`Input::Confirmed`]. Only a coordinator with voters asks this.
     Confirm(u64),
-    /// End a connection that sent something invalid or has been replaced.
+    /// Close a connection, for this reason.
+    ///
+    /// Its peer has sent invalid data, is lost, or has opened another connection.
     Close(ConnId, String),
 }
 
@@ -198,42 +200,49 @@ pub struct Coordinator {
     runs: BTreeMap<String, Hosted>,
     /// The run of each connection that has joined one.
     joined: BTreeMap<ConnId, String>,
-    /// Operations about runs whose key has not been read yet.
+    /// Operations that wait until the key of their run has been read.
     pending: Vec<(ConnId, String, Operation)>,
-    /// When each run wants to be called.
+    /// Next deadline of each run.
     alarms: Deadlines<String>,
-    /// Which coordinator this is, if another one follows when it dies.
+    /// Authority of this coordinator, if another one follows after its death.
     authority: Option<Authority>,
     origin: Origin,
-    /// When it began, if another one follows; what was before, it knows from the note alone.
+    /// Start of this coordinator, if another one follows after its death.
+    ///
+    /// It knows earlier events only from the record.
     began: Option<Mono>,
-    /// Whether any run stood in that.
+    /// `true` if the record of the previous coordinator contained any run.
     has_note: bool,
-    /// It has taken over from a coordinator that has left no note.
+    /// `true` if the coordinator follows one that has left no record.
     has_taken_over: bool,
-    /// The note of the one before, of runs that nobody has asked about.
+    /// Records of the previous coordinator about runs without a request until now.
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     backing: Backing,
-    /// Voters behind it; 0 without a group.
+    /// Number of voters of the group; 0 without a group.
     voters: u32,
     outbox: Outbox<Output>,
 }
 
-/// Where a coordinator is, and what people have said about those before it.
+/// Location of a coordinator, and facts about its predecessors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The instance of the agent in whose process it is, if it is in one.
+    /// Instance of the agent in the same process, if there is one.
     pub agent: Option<u64>,
-    /// The numeric addresses and ports at which it listens, all of them this machine's own. A coordinator that agents have
-    /// reached at one of them has certainly ended, because a listening socket has one owner.
+    /// Numeric addresses and ports at which the coordinator listens, all local.
+    ///
+    /// If agents reached another coordinator at one of them, that coordinator has certainly ended,
+    /// because a listening socket has one owner.
     pub addresses: BTreeSet<String>,
-    /// People have said that no coordinator before it lives, nor any agent that is missing.
+    /// `true` if the user confirms that all earlier coordinators have exited.
+    ///
+    /// The user also confirms this of all missing agents.
     pub recover: bool,
-    /// The number of times that everything was forgotten which coordinators before it had decided. Rounds of now have other
-    /// numbers than those of before.
+    /// Number of times that all decisions of earlier coordinators were forgotten.
+    ///
+    /// New rounds have other numbers than the forgotten ones.
     pub forgotten: u32,
-    /// If voters are behind it: when one of those that elected it had last heard from an earlier leader.
+    /// Last contact of an elector with an earlier leader, if the group has voters.
     pub electors_heard: Option<Mono>,
     /// Maximum silence of a machine, if known before the first agent joins.
     pub node_timeout: Option<Duration>,
@@ -242,7 +251,9 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The agent with which the coordinator ends for good. One that voters have elected is followed by another one.
+    /// Returns the agent with which the coordinator ends for good.
+    ///
+    /// `None` if voters have elected the coordinator, because another one follows it.
     fn host(&self) -> Option<u64> {
         self.agent.filter(|_| self.electors_heard.is_none())
     }
@@ -302,8 +313,9 @@ impl Machine for Coordinator {
 }
 
 impl Coordinator {
-    /// A coordinator that another one follows if it dies. `note` is what the one before has left, with this
-    /// one's authority.
+    /// Creates a coordinator that another one follows after its death.
+    ///
+    /// `note` is the record of the previous coordinator, with the authority of this one.
     pub fn restartable(now: Now, note: Note, origin: Origin) -> Self {
         let mut left = LeftRuns::default();
         for (run, note) in &note.runs {
@@ -322,13 +334,15 @@ impl Coordinator {
         }
     }
 
-    /// Whether an agent takes part in a run over this connection.
+    /// `true` if an agent has joined a run over this connection.
     pub fn has_joined(&self, connection: ConnId) -> bool {
         self.joined.contains_key(&connection)
     }
 
-    /// The time after which the connection of an agent that has joined is to be ended if its kernel acknowledges nothing of
-    /// what it was sent; `None` if a broken connection would be the loss of the agent.
+    /// Returns the time without an acknowledgement after which a connection ends.
+    ///
+    /// `None` if no agent has joined over it, or if a broken connection means that the agent is
+    /// lost.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
         let node_timeout = hosted.run.settings().node_timeout;
@@ -341,7 +355,7 @@ impl Coordinator {
         self.authority
     }
 
-    /// For what it waits; of several runs, the first that does.
+    /// Returns the wait of the first run that waits for its members.
     pub fn waits(&self, now: Now) -> Option<Wait> {
         self.runs.iter().find_map(|(id, hosted)| {
             let recovering = hosted.run.recovering(now).filter(|it| !it.is_over())?;
@@ -349,17 +363,19 @@ impl Coordinator {
         })
     }
 
-    /// The number of voters behind it; 0 without a group.
+    /// Returns the number of voters of the group; 0 without a group.
     pub fn voters(&self) -> u32 {
         self.voters
     }
 
-    /// Whether agents of torchrun take part in any run.
+    /// `true` if agents of torchrun participate in any run.
     pub fn has_torchrun(&self) -> bool {
         self.runs.values().any(|hosted| hosted.run.has_torchrun())
     }
 
-    /// Whether any run has a native agent; if not, nothing that happens to keys concerns the coordinator.
+    /// `true` if any run has a native agent.
+    ///
+    /// If not, the coordinator can ignore all accesses to keys.
     pub fn is_active(&self) -> bool {
         !self.runs.is_empty()
     }
@@ -399,7 +415,7 @@ impl Coordinator {
                 }
             }
             Operation::Lease { number, standing } => self.lease(now, from, number, standing),
-            // Voters look after that.
+            // The machine of the voters handles this operation.
             Operation::Candidate { .. } => {}
             Operation::Failed { reason } => {
                 self.apply_from(now, from, |run, node, out| run.failed(node, &reason, out));
@@ -412,13 +428,13 @@ impl Coordinator {
         }
     }
 
-    /// An agent has sent a word that is for its session alone.
+    /// Registers a message of an agent, and returns the agent's run.
     fn heard(&mut self, now: Now, from: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&from)?;
         let hosted = self.runs.get_mut(run)?;
         let limits = hosted.limits();
         hosted.sessions.heard(now, from, &limits);
-        // Nobody is woken to find that it was heard of.
+        // The message moves the deadline. Otherwise a timer would expire for nothing.
         if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
             self.alarms.set(run, alarm);
         }
@@ -433,7 +449,7 @@ impl Coordinator {
         }
     }
 
-    /// An agent reports its lease, and asks for a new one.
+    /// Handles an agent that reports its lease, and asks for a new one.
     ///
     /// A coordinator without voters does not answer.
     fn lease(&mut self, now: Now, from: ConnId, number: u64, standing: Standing) {
@@ -479,7 +495,9 @@ impl Coordinator {
         }
     }
 
-    /// Whether a join can be taken in, whatever its run says to it; if not, its agent is told.
+    /// `true` if a join is valid, independent of the state of its run.
+    ///
+    /// If it is not, the agent receives a refusal, or its connection closes.
     fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
         if let Some(why) = runs::unusable(join) {
             let refused = Event::Refused(Refusal::Unusable(why));
@@ -494,10 +512,10 @@ impl Coordinator {
         true
     }
 
-    /// Applies an operation about a run that need not be known yet.
+    /// Applies an operation about a run that may still be unknown.
     fn about(&mut self, now: Now, from: ConnId, id: String, operation: Operation) {
         if !self.runs.contains_key(&id) {
-            // Whatever there is to know about it is under its key, or on its way from there.
+            // The state of the run is under its key. Another operation may have requested it.
             if self.pending.iter().all(|(_, run, _)| *run != id) {
                 self.outbox.push(Output::Read(keys::state(&id)));
             }
@@ -524,7 +542,7 @@ impl Coordinator {
         }
     }
 
-    /// The fate of the coordinator that an agent obeyed last, as far as it is known.
+    /// Returns the relation to the coordinator that an agent obeyed last.
     fn before(&mut self, reattach: &Reattach) -> Before {
         if reattach.leaves {
             return Before::Ours;
@@ -533,7 +551,7 @@ impl Coordinator {
             return Before::HasEnded;
         }
         let (last, origin) = (&reattach.last, &self.origin);
-        // The note of voters is everywhere, and so is what they know to be forgotten.
+        // All voters have the record, and know how many earlier decisions were forgotten.
         let is_alone = origin.electors_heard.is_none() && origin.forgotten == 0;
         let is_elsewhere = !origin.recover && !origin.addresses.contains(&last.address);
         let ours = self.authority.map(|ours| ours.cluster);
@@ -545,8 +563,11 @@ impl Coordinator {
         }
     }
 
-    /// Whether this coordinator, which has no note, takes over from the one that an agent obeyed last: one that
-    /// has certainly ended, because it listened where this one does. It then has the next number in its cluster.
+    /// `true` if this coordinator follows the one that an agent obeyed last.
+    ///
+    /// This coordinator must have no record. The other one must have certainly ended: it listened
+    /// at the same address, or the user confirms its end. This coordinator then gets the next
+    /// number in the cluster of the other one.
     fn takes_over(&mut self, reattach: &Reattach) -> bool {
         let last = &reattach.last;
         let (Some(ours), Some(_)) = (self.authority, self.began) else {
@@ -579,7 +600,7 @@ impl Coordinator {
         true
     }
 
-    /// The run of a connection that has joined one.
+    /// Returns the run that a connection has joined.
     fn hosted(&mut self, connection: ConnId) -> Option<&mut Hosted> {
         let run = self.joined.get(&connection)?;
         self.runs.get_mut(run)
@@ -601,13 +622,13 @@ impl Coordinator {
         if let Some((_, id, _)) = waiting.first() {
             let mut hosted = Hosted::new(id, self);
             hosted.run.found(now, value, self.left.remove(id));
-            // Torchrun's form in the store is of this coordinator's life, and newer.
+            // A state in the store was written since this coordinator started, so it is newer.
             if let Some(note) = self.noted.remove(id).filter(|_| value.is_none()) {
                 hosted.run.recover(now, note);
             }
             self.runs.insert(id.clone(), hosted);
-            // If the run is forgotten again in between, the others wait until its key is read
-            // again.
+            // If an operation makes the coordinator forget the run again, the next ones wait until
+            // it has read the key again.
             for (from, id, operation) in waiting {
                 self.about(now, from, id, operation);
             }
@@ -655,8 +676,9 @@ impl Coordinator {
         self.remove_left(now);
     }
 
-    /// An agent that ends by its own decision is not started again, and so neither is the coordinator in it: nobody is
-    /// to wait for that.
+    /// Notifies the agents that no coordinator will follow this one.
+    ///
+    /// An agent that decides to end is not restarted, and neither is a coordinator in its process.
     fn end(&mut self) {
         let Some(authority) = self.authority.filter(|_| self.origin.host().is_some()) else {
             return;
@@ -677,14 +699,14 @@ impl Coordinator {
         }
     }
 
-    /// Looks at the next key that is to be removed.
+    /// Reads the next key that may have to be removed.
     fn remove_left(&mut self, now: Now) {
         if let Some(run) = self.left.due(now) {
             self.outbox.push(Output::Read(keys::state(&run)));
         }
     }
 
-    /// Which of the known runs a key belongs to, and as what.
+    /// Parses a key of a known run.
     fn key(&self, key: &[u8]) -> Option<Key> {
         keys::parse(key, |run| self.runs.contains_key(run))
     }
@@ -710,7 +732,7 @@ impl Coordinator {
         }
     }
 
-    /// Calls a run, and brings up to date what the coordinator keeps about it.
+    /// Calls a run, and updates the coordinator's data about it.
     fn with(&mut self, now: Now, id: &str, call: impl FnOnce(&mut Hosted, &mut Outbox<Output>)) {
         let Some(hosted) = self.runs.get_mut(id) else {
             return;
@@ -734,14 +756,14 @@ impl Coordinator {
         }
         if idle && let Some(hosted) = self.runs.remove(id) {
             if hosted.run.is_recovering() {
-                // What people have said is about those who were missing when this coordinator
-                // began.
+                // The user's confirmation is about agents that were missing when this coordinator
+                // started.
                 self.origin.recover &= !hosted.run.waits_for_word();
-                // Those who came have vanished again; the others may still come.
+                // The agents that had connected are lost again; the others may still connect.
                 if let Some(note) = hosted.run.searched_record() {
                     self.noted.insert(id.to_owned(), note);
                 }
-                // The state has only those who came; the others are looked for with the note.
+                // The state contains only agents that connected. The record names the others.
                 if hosted.run.written_form().is_some() {
                     self.outbox.push(Output::Remove(keys::state(id)));
                 }

@@ -1,12 +1,13 @@
 //! The record that a coordinator leaves to the next one in case it is killed.
 //!
-//! It is kept outside of the coordinator's process, in two slots that are written in turn, because
-//! a writer may die at any byte. It is written before any agent is notified of its content. So a
-//! coordinator that begins with it knows every round that was ever announced.
+//! The record is kept outside of the coordinator's process, in two slots that are written in turn,
+//! because a writer may die at any byte. The coordinator writes the record before it notifies any
+//! agent of its content. So a coordinator that starts with the record knows every round that was
+//! ever announced.
 //!
 //! ```text
-//!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, its address, count of voters: u8,
-//!             per voter its address: u32 length and bytes, and per run
+//!   content   cluster: u64, epoch: u32, timeout ms u64, flags: u8, two u64, address,
+//!             voters: u8 count, per voter its address: u32 length and bytes, and per run
 //!             run: u32 length and bytes, round: u64, flags: u8, members: u32 count of u64
 //! ```
 
@@ -30,7 +31,7 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// The knowledge of a coordinator that was started after another one's death.
+/// Knowledge with which a coordinator starts after the death of another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
     /// The authority of the coordinator.
@@ -39,23 +40,23 @@ pub struct Note {
     ///
     /// Runs may have had rounds that are not recorded here.
     pub is_partial: bool,
-    /// `host:port` of the other members of its group, if it is or may be in one.
+    /// `host:port` of the other members, if the process is or may be in a group.
     ///
     /// With any of them, the next process here must not continue alone.
     pub voters: Vec<String>,
-    /// `host:port` of the process, if it is a member of such a group.
+    /// `host:port` of the process, if it is a member of a group.
     pub address: String,
     /// The position in the group's log that this record reflects.
     ///
-    /// It is the number of logs before, and an index.
+    /// It consists of the number of earlier logs, and an index.
     pub applied: (u64, u64),
     /// `true` if the process was a voter of that group.
     pub votes: bool,
-    /// Its runs.
+    /// Records of the runs, by their ids.
     pub runs: BTreeMap<String, RunNote>,
 }
 
-/// One run in a note.
+/// Record of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunNote {
     /// The last round that was announced.
@@ -75,9 +76,9 @@ pub struct RunNote {
     pub torn: bool,
     /// `true` if all participants were lost by silence and no later round forms.
     pub silent: bool,
-    /// `true` if later rounds may have been announced that no record has.
+    /// `true` if a later round may have been announced without a record.
     ///
-    /// They are treated as if they did not exist.
+    /// The coordinator treats it as if it did not exist.
     pub outdated: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The sessions of a run: which connection an agent has, and when it was last heard of. Volatile: all of
-//! it follows from the connections that there are.
+//! The sessions of a run: the connections of agents, and their last messages.
+//!
+//! This data is volatile: all of it follows from the existing connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-/// The time for an agent whose connection broke to come back over another one before it is lost. The loss is to be known within
-/// 250 ms.
+/// Time in which an agent must reattach after its connection has broken.
+///
+/// Otherwise the agent is lost. The loss must be known within 250 ms.
 pub const REATTACH_WITHIN: Duration = Duration::from_millis(240);
 
 /// The sessions of one run.
@@ -22,12 +24,14 @@ pub(super) struct Sessions {
     rules: Rules<Rule>,
     sessions: BTreeMap<ConnId, Session>,
     connections: BTreeMap<NodeDesc, ConnId>,
-    /// When to look at which session. The first of them is as late as it can be; the others may be from before the last word
-    /// of their agents.
+    /// Next check of each session.
+    ///
+    /// Only the first one is exact. Later ones may be too early, because a message of the agent
+    /// updates only the first one.
     timers: Deadlines<ConnId>,
-    /// Time until which agents may come back whose connection broke.
+    /// Time until which each agent with a broken connection may reattach.
     returns: Deadlines<NodeDesc>,
-    /// Those of them whose process has certainly ended.
+    /// Agents in `returns` whose processes have certainly ended.
     ended: BTreeSet<NodeDesc>,
 }
 
@@ -35,44 +39,44 @@ pub(super) struct Sessions {
 struct Session {
     node: NodeDesc,
     heard: Mono,
-    /// When it was last sent something only for its kernel to acknowledge.
+    /// Time of the last pulse, which the agent's kernel must acknowledge.
     pulsed: Mono,
-    /// The agent is in this process, so neither machine can be silent for the other.
+    /// `true` if the agent is in this process, so no machine can be silent.
     in_process: bool,
-    /// Its connection is about to break because its machine does not answer.
+    /// `true` if the connection will close because the machine does not answer.
     is_silent: bool,
     end: End,
 }
 
-/// When a session is looked at, and for what.
+/// Time limits of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Without a word for so long, the agent is lost.
+    /// Time without a message after which the agent is lost.
     pub(super) lost_after: Duration,
-    /// More time for agents whose heartbeats may wait to be read.
+    /// Extra time for agents whose heartbeats may still be unread.
     pub(super) again: Duration,
-    /// Without a word for so long, the agent is sent something; `None`: never.
+    /// Time without a message after which the agent gets a pulse; `None`: never.
     pub(super) pulse: Option<Duration>,
 }
 
 /// The sessions that are due.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// Those that have been silent for too long, and since when.
+    /// Sessions that were silent for too long, with the time of the last message.
     pub(super) silent: Vec<(ConnId, NodeDesc, Mono)>,
-    /// Those that are to be sent something.
+    /// Sessions whose agents get a pulse now.
     pub(super) quiet: Vec<(ConnId, NodeDesc)>,
 }
 
 impl Session {
-    /// When it is silent for too long, or quiet for so long that it is sent something.
+    /// Returns the time of the next check: a pulse or the loss of the agent.
     fn next(&self, limits: &Limits) -> Mono {
         let silent = self.heard + limits.lost_after;
         let quiet = self.quiet(limits);
         quiet.map_or(silent, |quiet| quiet.min(silent))
     }
 
-    /// When it is sent something if it says nothing, if it is.
+    /// Returns the time of the next pulse to a quiet agent; `None` without pulses.
     fn quiet(&self, limits: &Limits) -> Option<Mono> {
         let pulse = limits.pulse.filter(|_| !self.in_process)?;
         Some(self.heard.max(self.pulsed) + pulse)
@@ -87,23 +91,23 @@ impl Sessions {
         }
     }
 
-    /// The agent of a connection.
+    /// Returns the agent of a connection.
     pub(super) fn node(&self, connection: ConnId) -> Option<NodeDesc> {
         let session = self.sessions.get(&connection);
         session.map(|session| session.node.clone())
     }
 
-    /// The number of sessions.
+    /// Returns the number of sessions.
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
     }
 
-    /// The connection of an agent.
+    /// Returns the connection of an agent.
     pub(super) fn connection(&self, node: &NodeDesc) -> Option<ConnId> {
         self.connections.get(node).copied()
     }
 
-    /// Why an agent cannot have a session over this connection.
+    /// Returns the reason why an agent cannot have a session over this connection.
     pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<Refusal> {
         let session = self.sessions.get(&connection)?;
         (session.node != *node).then(|| {
@@ -114,7 +118,7 @@ impl Sessions {
         })
     }
 
-    /// An agent has joined over a connection, perhaps again. Returns the one that it had before.
+    /// Begins or renews the session of an agent, and returns its old connection.
     pub(super) fn attach(
         &mut self,
         now: Now,
@@ -146,9 +150,12 @@ impl Sessions {
         old
     }
 
-    /// The connection of an agent is gone, which may come back over another one. It is not lost before `fence` has passed
-    /// since it was heard of; and not before `silence` has, if its machine did not answer: the kernel counts the silence of a moment
-    /// before as well. One whose process has certainly ended only leaves time for its workers to end.
+    /// Ends the session of an agent that may reattach.
+    ///
+    /// The agent is lost `fence` after its last message, at the earliest. If its machine did not
+    /// answer, it is lost `silence` after its last message, at the earliest, because the kernel
+    /// adds an earlier silence to this one. If its process has certainly ended, only its workers
+    /// need time to end.
     pub(super) fn await_return(
         &mut self,
         now: Now,
@@ -175,14 +182,14 @@ impl Sessions {
         }
     }
 
-    /// The agent of a connection says that it hangs up.
+    /// Registers that the agent of a connection has sent `Detach`.
     pub(super) fn says_end(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.end.is_said = true;
         }
     }
 
-    /// The stream of a connection has ended in order, which comes from `peer`.
+    /// Registers that the stream of a connection from `peer` has ended in order.
     pub(super) fn stream_ends(&mut self, connection: ConnId, peer: Option<&str>) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.end.of_stream(peer, self.rules);
@@ -194,9 +201,9 @@ impl Sessions {
         self.ended.remove(node);
     }
 
-    /// Takes an agent that has not come back in time.
+    /// Takes an agent that has not reattached in time.
     ///
-    /// `true` if its process has certainly ended, and its workers with it.
+    /// The second value is `true` if its process and its workers have certainly ended.
     pub(super) fn take_gone(&mut self, now: Now) -> Option<(NodeDesc, bool)> {
         let (_, node) = self.returns.take_due(now.mono)?;
         let has_ended = self.ended.remove(&node);
@@ -216,19 +223,19 @@ impl Sessions {
         Some(connection)
     }
 
-    /// The machine of an agent does not answer.
+    /// Registers that the machine of an agent does not answer.
     pub(super) fn is_silent(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.is_silent = true;
         }
     }
 
-    /// An agent has sent something.
+    /// Registers a message of an agent.
     pub(super) fn heard(&mut self, now: Now, connection: ConnId, limits: &Limits) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.heard = now.mono;
         }
-        // Nobody is woken to find that an agent was heard of meanwhile.
+        // Moves timers that would expire although their agents have sent messages since.
         while let Some(&(at, connection)) = self.timers.first()
             && let Some(session) = self.sessions.get(&connection)
             && let due = session.next(limits)
@@ -238,14 +245,16 @@ impl Sessions {
         }
     }
 
-    /// When the next session is to be checked.
+    /// Returns the time of the next check.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let deadlines = [self.timers.next(), self.returns.next()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// The sessions that are due. If this process has been held up (`late`), so have the heartbeats that wait to be
-    /// read, and all get more time.
+    /// Returns the sessions that are due.
+    ///
+    /// If this process was delayed (`late`), heartbeats may still be unread, and all agents get
+    /// more time.
     pub(super) fn expire(&mut self, now: Now, late: bool, limits: &Limits) -> Due {
         let (now, mut expired) = (now.mono, Due::default());
         while let Some((_, connection)) = self.timers.take_due(now) {

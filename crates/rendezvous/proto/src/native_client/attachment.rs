@@ -1,51 +1,53 @@
-//! An agent's knowledge of its coordinator, and its words over a new connection.
+//! Knowledge of an agent about its coordinator, which survives a connection.
 
 use std::time::Duration;
 
 use super::Joined;
 use crate::coordinator::wire::{Authority, HeldRound, LastCoordinator};
 
-/// Time between two messages that there is no coordinator.
+/// Time between two messages about a missing coordinator.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// Waits that are shorter are not spoken of. It may be over only when an attempt to connect is.
+/// Time without a coordinator before the first message.
+///
+/// The message may come later, at the end of an attempt to connect.
 const FIRST: Duration = Duration::from_millis(1500);
 
-/// An agent's knowledge of its coordinator, and its words to it.
+/// Knowledge of an agent about its coordinator, and its reports to it.
 #[derive(Debug, Default)]
 pub(super) struct Attachment {
-    /// The highest authority that was accepted.
+    /// Authority of the last accepted coordinator.
     pub(super) authority: Option<Authority>,
-    /// The numeric address at which the coordinator is reached; empty if nobody has said it.
+    /// Numeric address of the coordinator; empty if it is unknown.
     pub(super) address: String,
-    /// The last round that can be recovered, and the rank of the participant that hosts the coordinator.
+    /// Last recoverable round, and the rank that hosts the coordinator, if any.
     pub(super) recoverable: Option<(u64, Option<u32>)>,
-    /// The last round that this agent was in, if that can be recovered.
+    /// Last round of this agent, if the round is recoverable.
     pub(super) last: Option<HeldRound>,
-    /// The round whose workers' store this agent, with rank 0, has announced, and its host and port.
+    /// Round, host and port of the workers' store that this agent has published.
     pub(super) published: Option<(u64, String, u16)>,
-    /// The round whose workers have succeeded here.
+    /// Round whose workers have succeeded on this node.
     pub(super) succeeded: Option<u64>,
-    /// Why this agent has failed for good.
+    /// Reason for which this agent has failed for good.
     pub(super) failed: Option<String>,
-    /// Time without a coordinator when people were told of that last.
+    /// Time without a coordinator that the last message reported.
     pub(super) reminded_after: Option<Duration>,
 }
 
 impl Attachment {
-    /// The time for which the next coordinator is waited for, if there will be one.
+    /// Returns the time to wait for the next coordinator, if there will be one.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let timeout = self.authority?.timeout;
         (!timeout.is_zero()).then_some(timeout)
     }
 
-    /// Whether a round holds on without a connection.
+    /// `true` if a round stays valid without a connection.
     pub(super) fn is_recoverable(&self, round: u64) -> bool {
         let announced = self.recoverable.map(|(round, _)| round);
         self.timeout().is_some() && announced == Some(round)
     }
 
-    /// The coordinator that was obeyed last.
+    /// Returns the coordinator that this agent obeyed last.
     pub(super) fn last_coordinator(&self) -> LastCoordinator {
         let authority = self.authority.unwrap_or_default();
         LastCoordinator {
@@ -55,7 +57,7 @@ impl Attachment {
         }
     }
 
-    /// Why a coordinator cannot be obeyed.
+    /// Returns the reason for which the agent must not obey a coordinator.
     pub(super) fn fault(&self, authority: &Authority) -> Option<String> {
         let ours = self.authority?;
         (authority.cluster == ours.cluster && authority.epoch < ours.epoch).then(|| {
@@ -66,7 +68,9 @@ impl Attachment {
         })
     }
 
-    /// Whether people are to be told that there has been no coordinator for so long.
+    /// `true` if a message about the missing coordinator is due.
+    ///
+    /// `elapsed` is the time without a coordinator.
     pub(super) fn is_to_tell(&mut self, elapsed: Duration) -> bool {
         let is_due = elapsed >= self.reminded_after.map_or(FIRST, |after| after + REMIND);
         if is_due {
@@ -75,7 +79,7 @@ impl Attachment {
         is_due
     }
 
-    /// A round, as this agent knows it.
+    /// Returns a round as this agent knows it.
     pub(super) fn held(&self, joined: &Joined) -> HeldRound {
         let round = joined.round;
         let published = self.published.as_ref();

@@ -17,26 +17,30 @@ use rdzv_core::reminder::Reminder;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-/// How long a new connection is tried for.
+/// Time for which the agent tries to connect again.
 const RECONNECT: Duration = Duration::from_secs(5);
 
-/// A coordinator that fell silent is tried for so many times as long as it takes to notice that: the
-/// network between may come back. The others go on without this node meanwhile.
+/// Time to retry a silent coordinator, as a multiple of the detection time.
+///
+/// The network may work again. The other nodes continue without this node during this time.
 const CUT_FACTOR: u32 = 4;
 
-/// Time between two tries.
+/// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long rank 0 may take to say where the workers meet. A native one says it at once; one of torchrun
-/// needs a second to notice that the round is complete, and may have to start a server.
+/// Time in which rank 0 must send the address of the workers' store.
+///
+/// A native agent sends it immediately. An agent of torchrun needs a second to notice that the
+/// round is complete, and may have to start a server.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Most changes in so much time that a host may tell of: each waits in memory until the agent has
-/// seen it.
+/// Rate limit for membership changes reported by one host.
+///
+/// Each change stays in memory until the agent has processed it.
 const MOST_CHANGES: u32 = 4096;
 const CHANGES_WITHIN: Duration = Duration::from_secs(60);
 
-/// One agent's side.
+/// The machine of one agent's side.
 #[derive(Debug)]
 pub struct NativeClient {
     rules: Rules<Rule>,
@@ -44,41 +48,44 @@ pub struct NativeClient {
     phase: Phase,
     link: Link,
     reader: EventReader,
-    /// `Leave`s whose answer has not come: what comes before it is about what was left.
+    /// Number of `Leave`s without an answer. Events before the answer are outdated.
     leaving: u32,
-    /// Whether the next coordinator is to be told that it leaves: nobody has answered.
+    /// `true` if the next coordinator must learn that the agent leaves.
+    ///
+    /// No coordinator has confirmed it yet.
     owes_leave: bool,
     attachment: Attachment,
     lease: Option<Lease>,
-    /// The end of a close under way.
+    /// Deadline of a pending close.
     closing: Option<Mono>,
     asking: bool,
     closed: bool,
     waiting: u32,
     heartbeat_at: Mono,
     heard: Mono,
-    /// The silence of a coordinator that another one would follow.
+    /// Silence of a coordinator that has a successor if it dies.
     quiet: Quiet,
     has_voters: bool,
-    /// It can be a voter, and is none.
+    /// `true` if the agent can be a voter, and is none.
     is_willing: bool,
-    /// The coordinator at the other end of the connection, as far as it has introduced itself.
+    /// Authority that the coordinator has sent over this connection.
     coordinator: Authority,
-    /// The wait for a round, from the request to join on.
+    /// The wait for a round, since the request to join.
     wait: Wait,
-    /// Since when, and why, there was no connection before the present one, on which the host has not
-    /// said anything to the point yet. Without that, the outage goes on.
+    /// The outage before this connection, until the host answers this agent.
+    ///
+    /// Without an answer, the outage continues.
     unproven: Option<Outage>,
     changes: RateLimit,
     outbox: Outbox<Output>,
 }
 
-/// The beginning of a join, and its reminders.
+/// Start of a join, and its reminders.
 #[derive(Debug, Default)]
 struct Wait {
     since: Mono,
     reminder: Reminder,
-    /// The coordinator was asked who has come.
+    /// `true` if the agent has asked for the nodes that have joined.
     asked: bool,
 }
 
@@ -95,17 +102,17 @@ enum Phase {
     Member {
         joined: Joined,
     },
-    /// The round does not hold any more, and the agent was told so without its coordinator.
+    /// The round is over for the agent, because it has no connection.
     CutOff,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Link {
     Up,
-    /// Given up; the next request tries again.
+    /// No connection; the next request connects.
     Down,
     Dialing(Outage),
-    /// Between two tries.
+    /// Between two attempts to connect.
     Pausing {
         outage: Outage,
         until: Mono,
@@ -116,9 +123,11 @@ enum Link {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outage {
     since: Mono,
-    /// The reason why the connection broke.
+    /// Reason for which the connection broke.
     why: String,
-    /// It was not closed, but said nothing: the network may be cut, and be there again.
+    /// `true` if the host was silent and did not close the connection.
+    ///
+    /// The network may be cut, and may work again later.
     silent: bool,
 }
 
@@ -226,7 +235,9 @@ impl Machine for NativeClient {
 }
 
 impl NativeClient {
-    /// For a connection that is there. `instance` is a number that no other agent has.
+    /// Creates the machine for an open connection.
+    ///
+    /// `instance` is a number that no other agent has.
     pub fn new(now: Now, instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
             rules: Rules::default(),
@@ -255,34 +266,37 @@ impl NativeClient {
         }
     }
 
-    /// Says what the workers run.
+    /// Sets the program of the workers.
     pub fn running(mut self, program: Option<Program>) -> Self {
         self.join.program = program;
         self
     }
 
-    /// Says which agents have certainly ended that this one was started in place of, by their instances.
+    /// Sets the instances of ended agents that this agent replaces.
     pub fn replacing(mut self, instances: Vec<u64>) -> Self {
         self.join.replaces = instances;
         self
     }
 
-    /// Says at which numeric address the coordinator is reached; a coordinator that comes after it, at the same
-    /// address, knows by that that the one before has ended.
+    /// Sets the numeric address of the coordinator.
+    ///
+    /// A later coordinator at the same address then knows that this one has ended.
     pub fn at(mut self, address: String) -> Self {
         self.attachment.address = address;
         self
     }
 
-    /// Says at which numeric address and port the agent's end of its first connection is. To be said, here and in
-    /// [`Input::Connected`], only if the driver ends a connection in order after [`Output::HangUp`] and resets it
-    /// otherwise, and the workers end with the process.
+    /// Sets the numeric address and port of the local end of the first connection.
+    ///
+    /// The driver may provide it, here and in [`Input::Connected`], only if two conditions hold. It
+    /// ends a connection in order after [`Output::HangUp`], and resets it otherwise. The workers
+    /// end with the process.
     pub fn from(mut self, address: Option<String>) -> Self {
         self.join.from = address;
         self
     }
 
-    /// Says that there are voters, one of which is the coordinator.
+    /// Declares that the coordinator is one of several voters.
     pub fn among_voters(mut self) -> Self {
         self.has_voters = true;
         self
@@ -294,39 +308,44 @@ impl NativeClient {
         self
     }
 
-    /// Says that the agent can be a voter, if the coordinator asks for one.
+    /// Declares that the agent can be a voter if the coordinator invites it.
     pub fn willing(mut self) -> Self {
         self.is_willing = true;
         self
     }
 
-    /// The run that it takes part in.
+    /// Returns the id of the agent's run.
     pub fn run(&self) -> &str {
         &self.join.run
     }
 
-    /// The agent as the others know it.
+    /// Returns the agent's node descriptor.
     pub fn node(&self) -> &NodeDesc {
         &self.join.node
     }
 
-    /// The coordinator that it obeys, if that is one that another one follows.
+    /// Returns the coordinator that the agent obeys.
+    ///
+    /// `None` if the coordinator has not sent `Attached`.
     pub fn authority(&self) -> Option<Authority> {
         self.attachment.authority
     }
 
-    /// Whether its coordinator takes no broken connection for a loss. Others know no [`Operation::Detach`].
+    /// `true` if the agent is not lost when its connection breaks.
+    ///
+    /// Only such coordinators understand [`Operation::Detach`].
     pub fn is_attached(&self) -> bool {
         self.attachment.timeout().is_some()
     }
 
-    /// Whether it has said that it leaves, and may still hear that this is known.
+    /// `true` if the agent has sent `Leave`, and may still receive the answer.
     pub fn is_leaving(&self) -> bool {
         self.leaving > 0 && self.link == Link::Up || self.owes_leave
     }
 
-    /// Whether a coordinator that is started again has to be told that this agent has left, or it waits for it. One that was
-    /// elected does not.
+    /// `true` if a restarted coordinator would wait for this agent until it leaves.
+    ///
+    /// An elected coordinator does not wait.
     fn is_awaited(&self) -> bool {
         self.is_attached() && !self.has_voters && !self.closed
     }
@@ -346,7 +365,7 @@ impl NativeClient {
         }
     }
 
-    /// A join that its coordinator has not heard of before.
+    /// Begins a join with a new number.
     fn join_anew(&mut self, now: Mono) {
         self.phase = Phase::Joining { since: now };
         self.owes_leave = false;
@@ -380,7 +399,9 @@ impl NativeClient {
         }
     }
 
-    /// Connects if that was given up: what could not be sent is sent then.
+    /// Connects if no attempt is pending.
+    ///
+    /// After that, the machine sends requests that it could not send.
     fn dial(&mut self, now: Mono) {
         if self.link == Link::Down {
             self.link = Link::Dialing(Outage {
@@ -410,14 +431,14 @@ impl NativeClient {
         }
     }
 
-    /// Why an event cannot come from a host that is in order.
+    /// Returns the reason for which an event cannot come from a correct host.
     fn fault(&mut self, now: Mono, event: &Event) -> Option<String> {
         match event {
             Event::Membership { .. } | Event::PeerFailed { .. } => {
                 self.changes.take_dropped(now);
                 let within = CHANGES_WITHIN.as_secs();
                 (!self.changes.admits(now))
-                    .then(|| format!("it told of more than {MOST_CHANGES} changes in {within} s"))
+                    .then(|| format!("it reported more than {MOST_CHANGES} changes in {within} s"))
             }
             Event::Attached(authority) => self.attachment.fault(authority),
             Event::Formed {
@@ -439,7 +460,7 @@ impl NativeClient {
     }
 
     fn event(&mut self, now: Mono, event: Event) {
-        // A host's word about others proves nothing: it is never an answer to this agent.
+        // Events about other agents prove nothing, because they never answer this agent.
         if !matches!(event, Event::Membership { .. } | Event::PeerFailed { .. }) {
             self.unproven = None;
         }
@@ -483,7 +504,7 @@ impl NativeClient {
                 match self.phase {
                     Phase::Member { .. } if own => {}
                     Phase::Member { .. } => self.outbox.push(Output::Changed(Change::Closed)),
-                    // Nobody will say any more where the workers meet.
+                    // No agent will send the address of the workers' store any more.
                     Phase::Formed { .. } => self.refused(Refusal::Closed),
                     _ => return,
                 }
@@ -555,7 +576,7 @@ impl NativeClient {
             } => {
                 self.waiting = waiting;
                 match &self.phase {
-                    // The round went before it could be used: the join goes on.
+                    // The round ended before the workers could use it: the join continues.
                     Phase::Formed { joined, .. } if joined.round == round => {
                         self.join_anew(now);
                     }
@@ -585,7 +606,9 @@ impl NativeClient {
         self.outbox.push(Output::NotJoined(failure));
     }
 
-    /// The round begins for this agent when it knows where the workers meet, and has a lease if it needs one.
+    /// Begins the round if the agent knows the address of the workers' store.
+    ///
+    /// In a round with a fence, the agent also needs a lease.
     fn begin_if_ready(&mut self, now: Mono) {
         let lease = self.lease.as_ref();
         if lease.is_some_and(|lease| lease.is_awaited(now)) {
@@ -603,7 +626,7 @@ impl NativeClient {
 
     /// Starts the leases of a round of this many agents, if it has a fence.
     ///
-    /// Its workers are then started with a lease.
+    /// The agent then starts its workers with a lease.
     fn begin_lease(&mut self, now: Mono, round: u64, agents: u32) {
         let Some(lease) = &mut self.lease else { return };
         if lease.fenced == Some(round) {
@@ -614,7 +637,7 @@ impl NativeClient {
         }
     }
 
-    /// The coordinator turns the fence of a round on or off.
+    /// Handles a coordinator that turns the fence of a round on or off.
     fn fence(&mut self, now: Mono, round: u64, acts: bool) {
         let Some(lease) = &mut self.lease else { return };
         lease.fenced = acts.then_some(round);
@@ -638,7 +661,7 @@ impl NativeClient {
         if let Some(lease) = &mut self.lease
             && let Some((number, standing)) = lease.question(now, self.coordinator.in_process)
         {
-            // The next question comes before the next heartbeat, which it stands for.
+            // The next question comes before the next heartbeat, and replaces it.
             self.heartbeat_at = self.heartbeat_at.max(lease.due.unwrap_or_default());
             self.say(&Operation::Lease { number, standing });
         }
@@ -650,7 +673,9 @@ impl NativeClient {
         }
     }
 
-    /// People are told who has come if it is time to. The coordinator also says it, unasked, when it changes.
+    /// Reports the nodes that have joined, if a report is due.
+    ///
+    /// The coordinator also sends changes without a question.
     fn alive(&mut self, now: Mono, arrived: Option<Arrived>) {
         let was_asked = std::mem::take(&mut self.wait.asked);
         if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {
@@ -718,7 +743,7 @@ impl NativeClient {
         }
     }
 
-    /// Goes on over a new connection: with a round, with the join under way, or with the end.
+    /// Resumes over a new connection, with a round, a pending join, or the leave.
     fn reattach(&mut self, holds: Option<HeldRound>) {
         let reattach = Reattach {
             leaves: self.phase == Phase::Idle,
@@ -737,7 +762,7 @@ impl NativeClient {
                     self.asking = false;
                     self.answer_status();
                 }
-                // A coordinator that closes the connection can be reached: its silence is over.
+                // A coordinator that closes the connection is reachable: its silence is over.
                 let unproven = self.unproven.take();
                 unproven.filter(|outage| silent || !outage.silent)
             }
@@ -761,7 +786,7 @@ impl NativeClient {
                     && let Phase::Member { joined } = &self.phase
                     && !joined.is_recoverable
                 {
-                    // The others go on without this node by now.
+                    // The other nodes have continued without this node.
                     let round = joined.round;
                     self.phase = Phase::CutOff;
                     self.outbox.push(connection_broke(round, &outage.why));
@@ -772,7 +797,7 @@ impl NativeClient {
                 outage
             }
             None => {
-                // The next attempt may take long, where the coordinator's machine is silent.
+                // The next attempt may take long if the coordinator's machine is silent.
                 let elapsed = now.since(self.heard);
                 let attached = self.attachment.timeout().filter(|_| !self.has_voters);
                 if let Some(timeout) = attached
@@ -818,8 +843,9 @@ impl NativeClient {
         }
     }
 
-    /// When to ask who has come. An agent that does not say its program is told no more than one of
-    /// version 0.1.
+    /// Returns the time at which to ask for the nodes that have joined.
+    ///
+    /// `None` for an agent that sends no program: the coordinator treats it like version 0.1.
     fn asks_at(&self) -> Option<Mono> {
         let asks = self.link == Link::Up
             && matches!(self.phase, Phase::Joining { .. })
@@ -834,7 +860,7 @@ impl NativeClient {
             self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);
         }
-        // First, since a question is a heartbeat, too.
+        // The lease comes first, because its question replaces a heartbeat.
         if self.link == Link::Up {
             let lease = self.lease.as_ref();
             match lease.and_then(|lease| lease.unanswered(now)) {
@@ -866,7 +892,7 @@ impl NativeClient {
         {
             self.leave();
             self.outbox.push(Output::NotJoined(Failure::Unreachable {
-                what: "the node with rank 0 did not say where the workers meet".to_owned(),
+                what: "the node with rank 0 did not send the workers' address".to_owned(),
                 elapsed: now.since(since),
             }));
         }
@@ -879,14 +905,16 @@ impl NativeClient {
         }
     }
 
-    /// Whether something is to be done about a coordinator that says nothing. One in this process is no other machine.
+    /// `true` if the agent watches for a silent coordinator.
+    ///
+    /// A coordinator in this process cannot be silent in this sense.
     fn is_watching(&self) -> bool {
         let takes_part = !matches!(self.phase, Phase::Idle | Phase::CutOff);
         let has_others = self.join.settings.max_nodes > 1 && !self.coordinator.in_process;
         takes_part && has_others && self.is_attached()
     }
 
-    /// Time between two heartbeats.
+    /// Returns the time between two heartbeats.
     fn beats(&self) -> Duration {
         let settings = &self.join.settings;
         match self.is_watching() {
@@ -912,7 +940,7 @@ impl NativeClient {
         }
     }
 
-    /// There is no coordinator: people are told.
+    /// Reports that the coordinator is missing.
     fn miss(&mut self, what: Option<String>, elapsed: Duration, left: Duration) {
         let lease = self.lease.as_ref();
         self.outbox.push(Output::Missing(Missing {
@@ -925,13 +953,12 @@ impl NativeClient {
 
     fn beat(&mut self, now: Mono) {
         if now.since(self.heartbeat_at) > self.join.settings.keep_alive_interval {
-            // This process has been held up; what the coordinator said meanwhile may not be read
-            // yet.
+            // This process was delayed, and may not have read the coordinator's messages yet.
             self.heard = now;
         }
         let silent = now.since(self.heard);
         if silent >= self.join.settings.lost_after() {
-            let why = format!("it said nothing for {:.1} s", silent.as_secs_f64());
+            let why = format!("it sent nothing for {:.1} s", silent.as_secs_f64());
             return self.hang_up(now, why, true);
         }
         self.heartbeat_at = now + self.beats();
@@ -939,13 +966,13 @@ impl NativeClient {
     }
 }
 
-/// The round is over for this node, because it was without a coordinator for too long.
+/// Returns the change for a round that is over because the connection broke.
 fn connection_broke(round: u64, why: &str) -> Output {
     Output::Changed(Change::Membership {
         round,
         reason: format!(
-            "the connection to the host of the rendezvous broke ({why}), so the others hold this \
-             node for lost"
+            "the connection to the host of the rendezvous broke ({why}), so the other nodes treat \
+             this node as lost"
         ),
     })
 }

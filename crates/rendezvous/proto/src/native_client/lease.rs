@@ -1,4 +1,4 @@
-//! An agent's lease: its questions whether the coordinator has a majority, and until when its workers may run.
+//! The lease of an agent, and the questions that renew it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,14 +7,17 @@ use crate::coordinator::wire::Standing;
 use crate::fence;
 use rdzv_core::time::Mono;
 
-/// Questions in the time of a lease.
+/// Number of questions during a lease.
 const QUESTIONS: u32 = 4;
 
-/// The same where the coordinator is in the process of its agent. No question and no answer is lost there, and a
-/// coordinator that goes takes its agent with it.
+/// Number of questions during a lease with a coordinator in the same process.
+///
+/// In one process no question and no answer is lost, and both end together.
 const QUESTIONS_IN_PROCESS: u32 = 2;
 
-/// Without an answer for this part of a lease, another coordinator is looked for.
+/// Fraction of a lease without an answer after which the agent searches.
+///
+/// It then searches for another coordinator.
 const UNANSWERED: u32 = 3;
 
 /// The lease of an agent that accepts a fence.
@@ -25,12 +28,12 @@ pub(super) struct Lease {
     pub(super) fenced: Option<u64>,
     round: u64,
     length: Duration,
-    /// The number of the last question.
+    /// Number of the last question.
     last: u64,
-    /// Questions without an answer, and when each was sent.
+    /// Numbers and times of the questions without an answer.
     sent: VecDeque<(u64, Mono)>,
     until: Option<Mono>,
-    /// When the next question is due; none without a round.
+    /// Time of the next question; `None` without a round.
     pub(super) due: Option<Mono>,
 }
 
@@ -51,38 +54,38 @@ impl Lease {
         self.due = Some(now);
     }
 
-    /// Whether the workers of a round have this lease.
+    /// `true` if the workers of a round have this lease.
     pub(super) fn is_of_round(&self) -> bool {
         self.due.is_some()
     }
 
-    /// The agent is in no round any more.
+    /// Ends the lease, because the agent is in no round any more.
     pub(super) fn end(&mut self) {
         self.sent.clear();
         (self.until, self.due) = (None, None);
     }
 
-    /// The next question goes to another coordinator, or over another connection.
+    /// Makes the next question due immediately, over a new connection.
     pub(super) fn reconnected(&mut self, now: Mono) {
         self.sent.clear();
         self.due = self.due.map(|_| now);
     }
 
-    /// Whether workers that are to be started have to wait for an answer.
+    /// `true` if the start of workers has to wait for an answer.
     pub(super) fn is_awaited(&self, now: Mono) -> bool {
         self.due.is_some() && self.until.is_none_or(|until| until <= now)
     }
 
-    /// When to call [`Lease::question`] or [`Lease::unanswered`] next.
+    /// Returns the time of the next [`Lease::question`] or [`Lease::unanswered`].
     pub(super) fn deadline(&self) -> Option<Mono> {
         let oldest = self.sent.front();
         let search = oldest.map(|(_, sent)| *sent + self.length / UNANSWERED);
         [self.due, search].into_iter().flatten().min()
     }
 
-    /// The question to send now, if it is time to.
+    /// Returns the question to send now, if one is due.
     ///
-    /// `in_process`: to a coordinator in this process.
+    /// `in_process` is `true` if the coordinator is in this process.
     pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<(u64, Standing)> {
         self.due.filter(|due| *due <= now)?;
         let questions = match in_process {
@@ -100,18 +103,20 @@ impl Lease {
         Some((self.last, standing))
     }
 
-    /// For how long there was no answer, if that is too long.
+    /// Returns the time without an answer, if it is too long.
     pub(super) fn unanswered(&self, now: Mono) -> Option<Duration> {
         let (_, sent) = self.sent.front()?;
         let elapsed = now.since(*sent);
         (elapsed >= self.length / UNANSWERED).then_some(elapsed)
     }
 
-    /// An answer has come. Returns the round and the end of the lease, if that has moved.
+    /// Handles an answer, and returns the round and the new end of its lease.
+    ///
+    /// `None` if the question is not waiting for an answer.
     pub(super) fn answered(&mut self, number: u64) -> Option<(u64, Mono)> {
         let (_, sent) = *self.sent.iter().find(|(known, _)| *known == number)?;
         self.sent.retain(|(known, _)| *known > number);
-        // From the question, not from the answer: the answer may have been long on its way.
+        // The lease counts from the question, because the answer may have taken long.
         self.until = self.until.max(Some(sent + self.length));
         Some((self.round, self.until?))
     }
@@ -121,7 +126,9 @@ impl Lease {
 mod tests {
     use super::*;
 
-    /// The simulated world does not notice if this is wrong: heartbeats keep the difference below the margins there.
+    /// The simulation does not detect a lease that counts from the answer.
+    ///
+    /// There, heartbeats keep the difference below the margins.
     #[test]
     fn a_lease_counts_from_the_question() {
         let at = |seconds| Mono::ZERO + Duration::from_secs(seconds);

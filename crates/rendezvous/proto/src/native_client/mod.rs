@@ -1,4 +1,4 @@
-//! One agent's side of native rendezvous: what it says to the coordinator, and what it makes of the answers.
+//! The agent's side of native rendezvous.
 //!
 //! ```text
 //!                 Join                Formed               Master
@@ -7,24 +7,24 @@
 //!          └── Leave, refused ┘     idle           └──► joining ◄──────┘
 //! ```
 //!
-//! A coordinator that is not started again when it dies takes an agent whose connection breaks for
-//! lost. A join that is under way is then repeated over a new connection; a member is told that its
-//! round does not hold any more. If no new connection can be made for a while, what the rendezvous
-//! stands on is gone. A coordinator that was not closed but fell silent is tried for longer,
-//! because the network may be cut: the member is told before that, and joins again when the network
-//! is back.
+//! If a coordinator has no successor, an agent is lost when its connection breaks. Over a new
+//! connection, this machine repeats a pending join. It reports to a member that its round is over.
+//! If it cannot connect for some time, the coordinator is lost. It tries longer to reach a
+//! coordinator that was silent before, because the network may be cut. The member learns earlier
+//! that its round is over, and joins again when the network works.
 //!
-//! A coordinator that is started again says so (`Attached`). Then a broken connection is no loss:
-//! the agent reattaches over a new one, says where it stands, and repeats what was perhaps not
-//! heard. A member of a round that can be recovered stays one meanwhile.
+//! If a coordinator has a successor, it reports that (`Attached`). Then a broken connection does
+//! not mean a lost agent. The agent reattaches over a new connection, reports its state, and
+//! repeats messages that may not have arrived. A member of a recoverable round stays a member
+//! during this time.
 //!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | types |
 //! | `client.rs` | the machine |
-//! | `lease.rs` | until when its workers may run |
-//! | `quiet.rs` | a coordinator that says nothing |
-//! | `attachment.rs` | what it knows of its coordinator, and what it says over a new connection |
+//! | `lease.rs` | the lease of the workers, and the questions that renew it |
+//! | `quiet.rs` | steps while the coordinator sends nothing |
+//! | `attachment.rs` | knowledge about the coordinator, which survives a connection |
 
 mod attachment;
 mod client;
@@ -40,25 +40,25 @@ use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
 use rdzv_core::time::Mono;
 
-/// What happened to an agent's side.
+/// Event or request that the machine must handle.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The agent wants to be in the next round.
+    /// The agent requests to participate in the next round.
     Join {
-        /// The role of its workers.
+        /// Role of its workers.
         role: &'a str,
-        /// How many it starts.
+        /// Number of workers that the agent starts.
         local_world_size: u32,
     },
-    /// The join under way shall end.
+    /// The agent cancels its pending join.
     Interrupt,
-    /// The agent does not want to take part any more.
+    /// The agent leaves the run.
     Leave,
-    /// The agent ends the run for everybody.
+    /// The agent ends the run for all agents.
     Close,
-    /// The agent has failed for good.
+    /// The agent has failed for good, for this reason.
     Failed(&'a str),
-    /// Answer to [`Output::Lead`]: where the workers meet.
+    /// Answer to [`Output::Lead`]: the address of the workers' store.
     Publish {
         /// The round.
         round: u64,
@@ -67,97 +67,104 @@ pub enum Input<'a> {
         /// The port.
         port: u16,
     },
-    /// All workers of the agent have succeeded in this round; answered with [`Output::AllSucceeded`] in due
-    /// time. Only if [`Joined::is_recoverable`].
+    /// All workers of the agent have succeeded in this round.
+    ///
+    /// The answer is [`Output::AllSucceeded`], once all workers of the round have succeeded. Only
+    /// if [`Joined::is_recoverable`].
     Succeeded(u64),
-    /// Whether the agent can be a voter, and is none.
+    /// The value is `true` if the agent can be a voter, and is none.
     Willing(bool),
-    /// The agent wants to know how the run stands.
+    /// The agent requests the state of the run.
     Ask,
-    /// Bytes came from the coordinator.
+    /// Bytes from the coordinator have arrived.
     Bytes(&'a [u8]),
-    /// A connection is there, whose own end is at this numeric address and port, under the condition of
-    /// [`NativeClient::from`].
+    /// A connection is open; the value is the address of its local end.
+    ///
+    /// It is a numeric address and port, and must meet the condition of [`NativeClient::from`].
     Connected(Option<&'a str>),
-    /// The connection broke, or none could be made; why.
+    /// The connection broke, or the driver could not connect, for this reason.
     Disconnected(String),
     /// The deadline has come.
     Tick,
 }
 
-/// What it wants done.
+/// Action that the machine requests from its driver, or a result for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Make a connection; answered with [`Input::Connected`] or [`Input::Disconnected`].
+    /// Connect; the answer is [`Input::Connected`] or [`Input::Disconnected`].
     Dial,
-    /// Close the connection, in order behind what was sent.
+    /// Close the connection in order, after all sent data.
     HangUp,
-    /// Have the kernel end this connection if the other one acknowledges nothing for so long of what is sent.
+    /// Let the kernel end the connection after a time without an acknowledgement.
     Watch(Duration),
-    /// Ask the other voters who coordinates; if it is another one than this, the connection is of no use
-    /// any more ([`Input::Disconnected`]).
+    /// Ask the other voters for the current coordinator.
+    ///
+    /// If it is another one, the driver drops the connection ([`Input::Disconnected`]).
     Search,
-    /// The coordinator is, or will be, at one of these voters, or of those that learn.
+    /// The coordinator is, or will be, one of these voters or learners.
     Voters {
-        /// `host:port` of each, those that learn at the end.
+        /// `host:port` of each voter, then of each learner.
         addresses: Vec<String>,
-        /// The number of voters among them.
+        /// Number of voters in `addresses`.
         voters: u8,
-        /// The agent is to be one of them; answered with [`Input::Willing`].
+        /// `true` if the agent is invited to vote; the answer is [`Input::Willing`].
         invites: bool,
     },
-    /// Send to the coordinator.
+    /// Send bytes to the coordinator.
     Send(Vec<u8>),
-    /// This agent has rank 0 of the round, and says where the workers meet ([`Input::Publish`]).
+    /// Provide the workers' store, because this agent has rank 0.
+    ///
+    /// The answer is [`Input::Publish`].
     Lead {
         /// The round.
         round: u64,
     },
     /// Answer to [`Input::Join`]: the round is complete.
     Joined(Joined),
-    /// Answer to [`Input::Join`]: it failed.
+    /// Answer to [`Input::Join`]: the join failed.
     NotJoined(Failure),
-    /// The nodes that a join waits for.
+    /// Progress of a join that waits for nodes.
     Waiting {
-        /// The nodes that have come, and so on.
+        /// The nodes that have joined, and the limits of the join.
         waiting: Waiting,
-        /// People are to be told; else it is for a place that is always up to date.
+        /// `true` for a log message, `false` for an update of a live display.
         is_reminder: bool,
     },
-    /// Tell people that the round is complete and the node with rank 0 has not said where its workers meet.
+    /// Log that a complete round waits for the address of the workers' store.
+    ///
+    /// The node with rank 0 has not sent it yet.
     AwaitingMaster {
-        /// The number of the round.
+        /// Number of the round.
         round: u64,
         /// Time until the join fails.
         left: Duration,
     },
-    /// Answer to [`Input::Succeeded`]: the workers of all agents of the round have.
+    /// Answer to [`Input::Succeeded`]: all workers of the round have succeeded.
     AllSucceeded(u64),
     /// A lease of the workers of a round.
     ///
-    /// Of a round with a fence, the first comes before [`Output::Joined`].
+    /// In a round with a fence, the first lease comes before [`Output::Joined`].
     Lease {
         /// The round.
         round: u64,
         /// The end of the lease; `None` without a fence.
         ends: Option<Mono>,
     },
-    /// Tell people that there is no coordinator.
+    /// Log that the coordinator is missing.
     Missing(Missing),
-    /// Tell people that the coordinator of the round was at this address, and that the one of now does not know whether it has
-    /// ended.
+    /// Log that the previous coordinator, at this address, may still be running.
     Undecided(String),
-    /// The round of which [`Output::Joined`] told does not hold any more, or the run is over.
+    /// The joined round is over, or the run is over.
     Changed(Change),
-    /// Answer to [`Input::Close`].
+    /// Answer to [`Input::Close`]: the run is closed.
     Closed,
-    /// Answer to [`Input::Close`]: the coordinator cannot be told.
+    /// Answer to [`Input::Close`]: the coordinator has not confirmed it.
     NotClosed(Failure),
     /// Answer to [`Input::Ask`].
     Status {
-        /// Whether the run is over.
+        /// `true` if the run is over.
         closed: bool,
-        /// How many nodes wait for the next round.
+        /// Number of nodes that wait for the next round.
         waiting: u32,
     },
 }
@@ -165,75 +172,77 @@ pub enum Output {
 /// A complete round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Its number.
+    /// Number of the round.
     pub round: u64,
     /// The agent's rank.
     pub rank: u32,
-    /// The number of agents.
+    /// Number of agents.
     pub world_size: u32,
-    /// The ranks of its workers, if all agents are native.
+    /// Ranks of the agent's workers, if all agents are native.
     pub assignment: Option<Assignment>,
-    /// Host of the store that the workers meet at.
+    /// Host of the workers' store.
     pub master_addr: String,
-    /// Its port.
+    /// Port of the workers' store.
     pub master_port: u16,
-    /// Whether it holds on over the death of the coordinator.
+    /// `true` if the round survives the death of the coordinator.
     pub is_recoverable: bool,
 }
 
-/// Since when there is no coordinator.
+/// Time without a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The answer in its place; nothing if it is connected and silent.
+    /// Error of the last attempt; `None` if there is a connection, but no message.
     pub what: Option<String>,
-    /// For how long it has been tried.
+    /// Time for which the agent has tried to reach the coordinator.
     pub elapsed: Duration,
-    /// For how long it will be.
+    /// Time for which the agent still tries.
     pub left: Duration,
-    /// Whether the workers have a fence: without a coordinator they stand still, and are killed later.
+    /// `true` if the workers have a fence.
+    ///
+    /// Without a coordinator they are suspended, and killed later.
     pub is_fenced: bool,
 }
 
-/// Why a request failed.
+/// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The coordinator does not let the agent in.
+    /// The coordinator has refused the agent.
     Refused(Refusal),
-    /// [`Input::Interrupt`].
+    /// The agent has sent [`Input::Interrupt`].
     Interrupted,
-    /// The coordinator cannot be reached, or does not do what it should.
+    /// The coordinator is unreachable, or does not answer as it should.
     Unreachable {
-        /// What was found there.
+        /// Description of the error.
         what: String,
-        /// How long it was tried.
+        /// Time for which the agent has tried.
         elapsed: Duration,
     },
 }
 
-/// What became of a round.
+/// Change of a round that the agent has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It does not hold any more.
+    /// The round is over.
     Membership {
         /// The round.
         round: u64,
-        /// Why; a sentence.
+        /// The reason, as a sentence.
         reason: String,
     },
     /// A participant has failed for good.
     PeerFailed {
-        /// Which.
+        /// The participant.
         node: String,
-        /// What it said.
+        /// The reason that it has sent.
         reason: String,
     },
     /// The run is over.
     Closed,
-    /// The coordinator is gone.
+    /// The coordinator is lost.
     Lost {
-        /// What was found in its place.
+        /// Description of the error.
         what: String,
-        /// How long it was tried.
+        /// Time for which the agent has tried to reach the coordinator.
         elapsed: Duration,
     },
 }

@@ -1,14 +1,14 @@
-//! A coordinator that says nothing over a connection that holds: what an agent does about it.
+//! Steps of an agent whose coordinator sends nothing over an open connection.
 
 use std::time::Duration;
 
 use crate::silence;
 use rdzv_core::time::Mono;
 
-/// The time for an answer, at least, before people are told.
+/// Minimum time to wait for an answer before the agent logs the silence.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
-/// The kernel counts from when it has sent something a second time.
+/// Time until the kernel has resent data; its limit counts from then.
 const KERNEL_BEGINS: Duration = Duration::from_millis(500);
 
 /// Time between two messages.
@@ -17,15 +17,17 @@ const REMIND: Duration = Duration::from_secs(10);
 /// The step to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Ask the coordinator for a word; its kernel acknowledges that.
+    /// Ask the coordinator for an answer; its kernel must acknowledge the question.
     Ask,
-    /// Ask the other voters who coordinates.
+    /// Ask the other voters for the current coordinator.
     Search,
-    /// Tell people: nothing was heard for so long, and the machine is there.
+    /// Log that the coordinator has sent nothing for this time.
+    ///
+    /// Its machine still answers.
     Tell(Duration),
 }
 
-/// The steps since the coordinator was last heard of.
+/// Steps taken since the last message of the coordinator.
 #[derive(Debug)]
 pub(super) struct Quiet {
     node_timeout: Duration,
@@ -46,12 +48,12 @@ impl Quiet {
         }
     }
 
-    /// The coordinator has said something.
+    /// Registers a message of the coordinator.
     pub(super) fn heard(&mut self, now: Mono) {
         (self.heard, self.asked, self.search_at) = (now, None, None);
     }
 
-    /// When to call [`Quiet::next`].
+    /// Returns the time at which to call [`Quiet::next`].
     pub(super) fn deadline(&self) -> Mono {
         match self.asked {
             None => self.heard + silence::ask(self.node_timeout),
@@ -61,8 +63,10 @@ impl Quiet {
         }
     }
 
-    /// The next step that is due. Other voters are asked only where there are some. Everything counts from the question, since
-    /// this process may have been held up before.
+    /// Returns the next step that is due.
+    ///
+    /// The agent asks other voters only if there are some. All times count from the question to the
+    /// coordinator, because this process may have been delayed before.
     pub(super) fn next(&mut self, now: Mono, has_voters: bool) -> Option<Step> {
         if self.deadline() > now {
             return None;
@@ -100,7 +104,7 @@ mod tests {
         assert_eq!(quiet.next(at(1999), true), None);
         assert_eq!(quiet.next(at(2000), true), Some(Step::Search));
         assert_eq!(quiet.next(at(2999), true), None);
-        // Their answer may have taken long.
+        // The answer of the voters may have taken long.
         assert_eq!(quiet.next(at(3100), true), Some(Step::Search));
         let told = Step::Tell(Duration::from_millis(3101));
         assert_eq!(quiet.next(at(3101), true), Some(told));
@@ -112,7 +116,7 @@ mod tests {
     #[test]
     fn without_other_voters_people_are_reminded() {
         let mut quiet = Quiet::new(at(0), silence::NODE_TIMEOUT);
-        // This process was held up: what was said meanwhile may not be read yet.
+        // This process was delayed: it may not have read earlier messages yet.
         assert_eq!(quiet.next(at(20_000), false), Some(Step::Ask));
         assert_eq!(quiet.deadline(), at(22_000));
         let told = |seconds| Some(Step::Tell(Duration::from_secs(seconds)));

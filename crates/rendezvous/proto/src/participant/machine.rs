@@ -16,37 +16,39 @@ use super::{Change, Failure, Formed, Input, Output};
 
 mod schedule;
 
-/// Most decisions that go into one write. More than three do not follow from one another.
+/// Maximum number of decisions in one write.
+///
+/// At most three decisions follow from one another.
 const CHAIN: usize = 8;
 
-/// One agent's part in a rendezvous. The drawing is in [the module](super).
+/// The machine of one agent, as in the diagram of [the module](super).
 #[derive(Debug)]
 pub struct Participant {
     me: NodeDesc,
     settings: Settings,
-    /// How often to ask a store that cannot tell of changes.
+    /// Polling interval for a store that cannot report changes.
     poll: Option<Duration>,
     pace: Pace,
     task: Task,
     membership: Option<Membership>,
     expected: Expected,
-    /// The state as last seen, without the nodes that are lost.
+    /// The last state that this node has read, without lost nodes.
     copy: Option<Copy>,
-    /// Whether the store has said since the copy was asked for that it changed.
+    /// `true` if the store has reported a change since the last request to it.
     changed: bool,
-    /// Whether the copy must not be used without asking again.
+    /// `true` if the copy must not be used before a new read.
     outdated: bool,
-    /// What was asked and is not answered yet.
+    /// The pending request to the store.
     asked: Option<Asked>,
-    /// Nothing is asked or written before this time.
+    /// Time until which the machine sends no request to the store.
     pause: Option<Mono>,
-    /// The step for which a random place among many writers was taken.
+    /// The step that the machine has already delayed because of many writers.
     placed: Option<(u64, bool, Action)>,
-    /// When the heartbeat in the state was written.
+    /// Time at which the heartbeat in the state was written.
     beaten: Option<Mono>,
     gone: Gone,
     heard: Heard,
-    /// The end of a last call that was seen in the state, and when it is over by our clock.
+    /// Deadline of the last call in the state, and its end on the local clock.
     last_call: Option<(Wall, Mono)>,
     reason: Option<&'static str>,
     wake: Option<Mono>,
@@ -56,23 +58,25 @@ pub struct Participant {
 #[derive(Debug)]
 struct Copy {
     state: RendezvousState,
-    /// When that other node was heard of which has not been heard of for longest.
+    /// Oldest time at which the last heartbeat of another node was first seen.
     oldest: Option<Mono>,
     at: Mono,
 }
 
-/// What was asked of the store.
+/// A pending request to the store.
 #[derive(Debug)]
 struct Asked {
-    /// The heartbeat that was written, if one was.
+    /// The heartbeat that the request writes, if it writes one.
     beat: Option<(Wall, Mono)>,
-    /// Nodes that were known to be gone before.
+    /// Nodes that were lost before the request.
     gone: Vec<NodeDesc>,
 }
 
 impl Participant {
-    /// An agent that does not take part yet; `seed` decides its random pauses. The store is expected
-    /// to tell of changes ([`Input::Changed`]); if it cannot, see [`Participant::polling`].
+    /// Creates an agent that does not participate yet.
+    ///
+    /// `seed` determines its random pauses. The store must report changes ([`Input::Changed`]). If
+    /// it cannot, use [`Participant::polling`].
     pub fn new(me: NodeDesc, settings: Settings, seed: u64) -> Self {
         Self {
             me,
@@ -102,19 +106,20 @@ impl Participant {
         }
     }
 
-    /// Reads the state at least so often, because the store cannot tell of changes; more often while a
-    /// round is awaited with few nodes.
+    /// Polls the state at this interval, for a store that cannot report changes.
+    ///
+    /// A join with few nodes polls more often.
     pub fn polling(mut self, interval: Duration) -> Self {
         self.poll = Some(interval);
         self
     }
 
-    /// Why the last decision was made, for logs.
+    /// Returns the reason for the last decision, for logs.
     pub fn reason(&self) -> Option<&'static str> {
         self.reason
     }
 
-    /// The state as this node last saw it, without the nodes that are lost.
+    /// Returns the last state that this node has read, without lost nodes.
     pub fn state(&self) -> Option<&RendezvousState> {
         self.copy.as_ref().map(|copy| &copy.state)
     }
@@ -145,13 +150,13 @@ impl Participant {
         }
     }
 
-    /// The agent leaves, or ends the run.
+    /// Begins a request to leave or to close the run.
     fn end(&mut self, now: Now, request: Request) {
         self.membership = None;
         self.begin(now, request, self.settings.close_timeout);
     }
 
-    /// Does nothing for a while, and looks again before it does something.
+    /// Pauses, and makes a new read necessary before the next step.
     fn pause_for(&mut self, now: Now, pause: Duration) {
         let until = now.mono + pause;
         let phase = self.task.next_phase(now.mono);
@@ -159,7 +164,7 @@ impl Participant {
         self.outdated = true;
     }
 
-    /// Takes in what the store holds.
+    /// Adopts the state from the store.
     fn adopt(&mut self, now: Now, state: Option<RendezvousState>) {
         let asked = self.asked.take();
         self.pace.answered(now.mono);
@@ -176,12 +181,13 @@ impl Participant {
         if self.state().is_some_and(|old| state.round < old.round)
             && let Request::Join { first_round, .. } = &mut self.task.request
         {
-            // Another store; what happened in the one before does not count.
+            // This is another store; events in the previous one do not count.
             *first_round = None;
         }
         let was_listed = self.state().is_some_and(|old| is_listed(old, &self.me));
         if self.joins_in_time(now) && was_listed && !is_listed(&state, &self.me) {
-            // The others count us as lost: their clocks are far from ours, or we stood still.
+            // The other nodes treat this one as lost: the clocks differ, or this process was
+            // stopped.
             let pause = self.pace.expelled();
             self.pause_for(now, pause);
         }
@@ -226,15 +232,15 @@ impl Participant {
         self.membership.is_some() || !matches!(self.task.request, Request::Idle)
     }
 
-    /// `true` if it joins, and its time is not over.
+    /// `true` during a join before its deadline.
     fn joins_in_time(&self, now: Now) -> bool {
         let in_time = self.task.phase(now.mono) == JoinPhase::InTime;
         in_time && matches!(self.task.request, Request::Join { .. })
     }
 
-    /// Asks, writes or answers whatever is due, and notes when to look again.
+    /// Executes the next step that is due, and sets the time of the one after it.
     fn proceed(&mut self, now: Now) {
-        // A second time after an answer, which may be followed by a heartbeat.
+        // A heartbeat may follow an answer, so there is a second pass.
         for _ in 0..2 {
             self.wake = None;
             if self.asked.is_some() || !self.is_active() {
@@ -273,7 +279,7 @@ impl Participant {
         self.outbox.push(what);
     }
 
-    /// Decides on the copy until nothing more follows, then writes it or answers the request.
+    /// Applies decisions to the copy, then writes it or answers the request.
     fn act(&mut self, now: Now) {
         let Some(copy) = self.copy.take() else {
             return;
@@ -304,7 +310,7 @@ impl Participant {
         self.copy = Some(copy);
         match (draft, step) {
             (Some(draft), Some(step)) => {
-                // Who leaves for good or gives up is alone with that.
+                // An agent that leaves for good or stops waiting is usually the only one.
                 let with_others = self.joins_in_time(now) && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
@@ -328,7 +334,9 @@ impl Participant {
         self.ask(now, beat, Output::Write(Box::new(state)));
     }
 
-    /// `drafted`: whether `state` has been changed already and not been written yet.
+    /// Returns the next decision.
+    ///
+    /// `drafted` is `true` if `state` contains changes that are not written yet.
     fn decide(&mut self, state: &RendezvousState, drafted: bool, now: Now) -> Decision {
         let phase = self.task.phase(now.mono);
         let moment = Moment {
@@ -360,7 +368,7 @@ impl Participant {
                 }
             }
         };
-        // On time even if the wall clock was set back; and once in one write.
+        // The heartbeat is on time even if the wall clock was set back. One write needs only one.
         let idle = decision.action == Action::Wait || matches!(self.task.request, Request::Idle);
         if idle && !drafted && self.next_beat(state).is_some_and(|at| at <= now.mono) {
             return Action::KeepAlive.because(decide::HEARTBEAT_DUE);
@@ -411,7 +419,7 @@ impl Participant {
     }
 }
 
-/// Who had come: those who take part in the round that is forming, or else wait for the next.
+/// Returns the nodes in the forming round, or those that wait for the next one.
 fn who_came(state: &RendezvousState) -> Vec<NodeDesc> {
     if state.complete {
         state.wait_list.iter().cloned().collect()
@@ -420,7 +428,7 @@ fn who_came(state: &RendezvousState) -> Vec<NodeDesc> {
     }
 }
 
-/// Whether all others are likely to do the same now.
+/// `true` if all other nodes are likely to do the same now.
 fn is_done_by_many(action: Action) -> bool {
     matches!(
         action,
@@ -448,8 +456,7 @@ impl Machine for Participant {
                 if won {
                     self.pace.won();
                 } else {
-                    // The answer is as good as a read, if few want to write or nothing is waited
-                    // for.
+                    // The answer replaces a read if few agents write, or if the write is urgent.
                     let outdated = self.outdated;
                     let urgent = self.is_beat_late(now.mono);
                     let pause = self.pace.lost(urgent);

@@ -1,5 +1,6 @@
-//! The changes of a complete round that a participant reports, each once; and who is known to be gone
-//! by other means than heartbeats.
+//! Changes of a complete round, and the detection of lost nodes.
+//!
+//! A participant reports each change once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +32,9 @@ impl Membership {
         self.formed.round
     }
 
-    /// What is new in `state`, which is without the nodes that are lost. [`Change::Dropped`] comes
-    /// alone and ends the membership.
+    /// Returns the new changes in `state`, which must not contain lost nodes.
+    ///
+    /// [`Change::Dropped`] is the only change in its list, and ends the membership.
     pub(super) fn changes(
         &mut self,
         state: &RendezvousState,
@@ -51,7 +53,8 @@ impl Membership {
             return vec![Change::Dropped];
         }
         let mut changes = Vec::new();
-        // Who waits for the next round has left this one on purpose, and is reported as waiting.
+        // A node that waits for the next round has left this one intentionally. It is reported as
+        // waiting.
         let participants = self.formed.participants.iter();
         let lost = participants.filter(|node| !is_listed(state, node));
         let lost: BTreeSet<_> = lost.cloned().collect();
@@ -60,7 +63,7 @@ impl Membership {
             changes.push(Change::NodesLost(newly_lost));
         }
         self.reported_lost = lost;
-        // Nobody who waits gets into a full round; they will become surplus.
+        // Waiting nodes do not get into a full round; they will become spares.
         let full = state.participants.len() >= settings.max_nodes as usize;
         if full {
             self.reported_waiting.clear();
@@ -75,18 +78,21 @@ impl Membership {
     }
 }
 
-/// Nodes that are known to be gone by other means than heartbeats.
+/// Nodes that are lost, as a source other than heartbeats reports.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
-    /// Those whose last heartbeat is not known yet.
+    /// Lost nodes whose last heartbeat is still unknown.
     pub(super) unread: Vec<NodeDesc>,
-    /// Those that are gone as long as this is their last heartbeat.
+    /// Last heartbeats of lost nodes.
+    ///
+    /// A node with another heartbeat is not lost any more.
     pub(super) since: BTreeMap<NodeDesc, Wall>,
 }
 
 impl Gone {
-    /// Notes the last heartbeats of nodes that were gone before `state` was read: a later one says
-    /// that the node is back.
+    /// Stores the last heartbeats of nodes that were lost before `state` was read.
+    ///
+    /// A later heartbeat proves that the node is running.
     pub(super) fn note_heartbeats(&mut self, state: &RendezvousState, nodes: Vec<NodeDesc>) {
         for node in nodes {
             if let Some(last) = state.last_heartbeats.get(&node) {
@@ -95,22 +101,24 @@ impl Gone {
         }
     }
 
-    /// Forgets who is back, or not there any more.
+    /// Forgets nodes with another heartbeat, or with none.
     pub(super) fn retain(&mut self, state: &RendezvousState) {
         self.since
             .retain(|node, last| state.last_heartbeats.get(node) == Some(last));
     }
 }
 
-/// When each node was last heard of, by our own clock: its heartbeat is a time of its own clock, which
-/// may be far from ours, so that only a heartbeat that is another one says something.
+/// Last heartbeat of each node, with the local time at which it was first seen.
+///
+/// A heartbeat is a time of the node's clock, which may differ from the local one. So only a
+/// changed heartbeat proves that the node is running.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     nodes: BTreeMap<NodeDesc, (Wall, Mono)>,
 }
 
 impl Heard {
-    /// Takes in the heartbeats of a state that was read.
+    /// Updates the heartbeats from a state that was read.
     pub(super) fn see(&mut self, state: &RendezvousState, now: Mono) {
         let beats = &state.last_heartbeats;
         self.nodes.retain(|node, _| beats.contains_key(node));
@@ -122,7 +130,7 @@ impl Heard {
         }
     }
 
-    /// When a node was heard of.
+    /// Returns the local time at which the last heartbeat of a node was first seen.
     pub(super) fn last(&self, node: &NodeDesc) -> Option<Mono> {
         self.nodes.get(node).map(|(_, heard)| *heard)
     }

@@ -1,4 +1,6 @@
-//! The machine of one agent that shares the rendezvous with others through a compare-and-set store.
+//! The machine of one agent that shares the state with others in any store.
+//!
+//! The store needs compare-and-set.
 //!
 //! ```text
 //!              Join                     complete, with us
@@ -9,19 +11,19 @@
 //!    └─── Closed ── closing ◄───────────────── Close ──────────────┘
 //! ```
 //!
-//! Each turn is the same: bring the copy of the state up to date if it may be old, remove who is
-//! lost, [`decide`](super::decide), [`apply`](super::apply) to the copy, write it. Decisions that
-//! follow from one another (to leave a round and wait for the next; to come last and complete it)
-//! go into one write: nobody else could have written between them either. Every write of a node
-//! that is in some list carries its heartbeat.
+//! Each turn has the same steps. The machine updates its copy of the state if the copy may be old,
+//! and removes lost nodes. It calls [`decide`](super::decide), [applies](super::apply) the action
+//! to the copy, and writes the copy. Decisions that follow from one another go into one write. For
+//! example, a node leaves a round and waits for the next one, or joins last and completes the
+//! round. Every write of a node that is in a list contains its heartbeat.
 //!
-//! The copy is brought up to date when the store says that it changed, when a heartbeat in it would
-//! be too old, and, if the store cannot tell of changes, at intervals. A new request replaces the
-//! current one, which is not answered any more.
+//! The machine updates the copy when the store reports a change, and when a heartbeat in the copy
+//! would be too old. If the store cannot report changes, the machine polls it. A new request
+//! replaces the current one, which then gets no answer.
 //!
-//! * `machine`: the drawing as code, with the current request and the times at which something is
-//!   due; `pace`: how not to do it all at once; `membership`: the changes of a complete round, and
-//!   who is known to be gone by other means than heartbeats.
+//! * `machine`: the diagram as code, with the current request and the times of the next steps;
+//! * `pace`: pauses, so that agents do not write at the same time;
+//! * `membership`: the changes of a complete round, and losses that other sources report.
 
 mod machine;
 mod membership;
@@ -33,95 +35,103 @@ pub use machine::Participant;
 
 use crate::{NodeDesc, RendezvousState};
 
-/// What happened to a participant. Of [`Input::Join`], [`Input::Leave`] and [`Input::Close`] one is
-/// under way at a time: a later one replaces it, and it is not answered any more.
+/// Event or request that a participant must handle.
+///
+/// [`Input::Join`], [`Input::Leave`] and [`Input::Close`] are requests. A new request replaces the
+/// current one, which then gets no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The agent wants to be in the next round; if it is in a round, it leaves that first.
+    /// The agent leaves its current round and joins the next one.
     Join,
-    /// The agent does not want to take part any more; the others go on.
+    /// The agent leaves the rendezvous; the other nodes continue.
     Leave,
-    /// The agent ends the run for everybody.
+    /// The agent ends the run for all nodes.
     Close,
-    /// Answer to [`Output::Read`]: what the store holds, `None` if nothing yet.
+    /// Answer to [`Output::Read`]: the state in the store, if there is one.
     Read(Option<RendezvousState>),
-    /// Answer to [`Output::Write`]: what the store holds now, and whether that is what was written.
+    /// Answer to [`Output::Write`].
     Written {
-        /// What it holds.
+        /// Current state in the store.
         state: Option<RendezvousState>,
-        /// Whether our write won.
+        /// `true` if it is the state that this participant wrote.
         won: bool,
     },
-    /// The store says that the state may have changed.
+    /// The store reports that the state may have changed.
     Changed,
-    /// These nodes are known to be gone, by other means than heartbeats.
+    /// Nodes are lost, as a source other than heartbeats reports.
     Gone(Vec<NodeDesc>),
-    /// Time passed.
+    /// Time has passed.
     Tick,
 }
 
-/// What a participant wants done.
+/// Action that a participant requests from its driver, or a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Read the state.
     Read,
-    /// Write this state if nobody else has written since the last read or write.
+    /// Write this state if no other agent has written since the last read or write.
     Write(Box<RendezvousState>),
     /// Answer to [`Input::Join`]: the round is complete.
     Joined(Formed),
-    /// After [`Output::Joined`]: the round does not hold any more, or the run is over.
+    /// The round that the node has joined has changed, or the run is over.
     Changed(Change),
-    /// Answer to [`Input::Leave`].
+    /// Answer to [`Input::Leave`]: the node has left.
     Left,
-    /// Answer to [`Input::Close`].
+    /// Answer to [`Input::Close`]: the run is over.
     Closed,
-    /// The answer to the request under way: it failed.
+    /// Answer to the current request: it failed.
     Failed(Failure),
 }
 
 /// A complete round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Formed {
-    /// Its number.
+    /// Number of the round.
     pub round: u64,
-    /// Our rank.
+    /// Rank of this node.
     pub rank: u32,
-    /// Who takes part, in the order of their ranks.
+    /// Participants in the order of their ranks.
     pub participants: Vec<NodeDesc>,
 }
 
-/// What became of a round after it was complete.
+/// Change of a round after it was complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// These nodes wait for the next round, and there is room for them. Told again when another one
-    /// waits.
+    /// These nodes wait for the next round, which has room for them.
+    ///
+    /// The participant reports them again when a further node waits.
     NodesWaiting(Vec<NodeDesc>),
-    /// Participants are gone.
+    /// These participants are lost.
     NodesLost(Vec<NodeDesc>),
-    /// The others count us as lost, so we are not part of the round any more.
+    /// The round no longer contains this node, or another round has replaced it.
+    ///
+    /// The other nodes treat this node as lost.
     Dropped,
     /// The run was closed.
     Closed,
 }
 
-/// Why a request failed.
+/// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The run was closed before.
     Closed,
-    /// The run was closed while this node waited as a surplus one: the job did not need it.
+    /// The run was closed while this node was a spare: the job did not need it.
     NotNeeded,
     /// The round was not complete in time.
     JoinTimeout {
-        /// Who had come, this node included if it had. If a complete round did not let us in: who
-        /// waits beside it.
+        /// Nodes that had joined the forming round, possibly with this node.
+        ///
+        /// If a complete round did not admit this node, these are the nodes in the wait list.
         joined: Vec<NodeDesc>,
-        /// How long it was tried.
+        /// Time for which the node has tried.
         elapsed: Duration,
     },
-    /// Closing or leaving was not possible in time, because every write lost its race.
+    /// The node could not leave or close the run in time.
+    ///
+    /// Each of its writes lost a race with another agent.
     WriteTimeout {
-        /// How long it was tried.
+        /// Time for which the node has tried.
         elapsed: Duration,
     },
 }

@@ -1,10 +1,10 @@
-//! When to ask the store, so that many agents who want to write the same value do not do so at once.
+//! Pauses between accesses to the store, so that agents do not write together.
 //!
-//! A write loses if somebody else's won since the last read, so with many writers at once most of
-//! the work is lost. Retrying without a pause makes it worse with every agent. Here whoever loses
-//! waits for a random part of a window that doubles with every loss and reads again before the next
-//! try; and where it is known beforehand that many will write (a round ended, and all of them
-//! come), each takes a random place in the time that all of them need.
+//! A write fails if another agent has written since the last read. With many simultaneous writers,
+//! most of the work is lost. Retries without a pause make this worse with every agent. So after a
+//! lost write, an agent waits for a random part of a window and reads again. The window doubles
+//! with every loss. If many agents are about to write, for example after the end of a round, each
+//! agent picks a random moment in the time that all of them need.
 
 use std::time::Duration;
 
@@ -12,36 +12,38 @@ use fastrand::Rng;
 
 use rdzv_core::time::Mono;
 
-/// An agent's first join waits a random part of this, because agents are started together.
+/// Window of the random delay before the first join of an agent.
+///
+/// Agents are often started at the same time.
 const FIRST_JOIN: Duration = Duration::from_millis(300);
 
-/// The longest window; short enough for a heartbeat to get through in time.
+/// Longest window, which is short enough for heartbeats to succeed in time.
 const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 
-/// Half the window of a node that was removed by others for the first time.
+/// Half the window of a node that other nodes have removed for the first time.
 const FIRST_EXPELLED: Duration = Duration::from_millis(20);
 
-/// The slowest answer that says something about the next one.
+/// Maximum round trip that counts; slower answers do not predict the next one.
 const SLOWEST: Duration = Duration::from_millis(250);
 
-/// Up to so many writers a collision costs less than avoiding it.
+/// Maximum number of writers for which a collision costs less than a pause.
 const FEW: usize = 4;
 
-/// Most that is waited between two reads because the state changed.
+/// Maximum time between two reads of a state that changes.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 /// The pace of one agent.
 #[derive(Debug)]
 pub(super) struct Pace {
     random: Rng,
-    /// The setting; zero if it is left to us.
+    /// Maximum pause from the settings; zero for automatic pauses.
     backoff_max: Duration,
-    /// How long the store takes to answer, smoothed.
+    /// Smoothed time between a request to the store and its answer.
     round_trip: Duration,
     asked_at: Mono,
-    /// Writes lost in a row.
+    /// Number of consecutive lost writes.
     losses: u32,
-    /// Times that others removed us since we last joined.
+    /// Number of times that other nodes have removed this one since its last join.
     expelled: u32,
 }
 
@@ -70,9 +72,10 @@ impl Pace {
         self.losses = 0;
     }
 
-    /// How long to wait after a lost write. Who is `urgent` does not wait: of those who try again at
-    /// once with what they were answered one wins in every round trip, which is the most that the
-    /// store can do.
+    /// Returns the pause after a lost write; it is zero if the write is `urgent`.
+    ///
+    /// Urgent writers retry immediately with the state from the answer. One of them wins in every
+    /// round trip, which is the maximum rate of the store.
     pub(super) fn lost(&mut self, urgent: bool) -> Duration {
         self.losses = self.losses.saturating_add(1);
         let window = if self.backoff_max > Duration::ZERO {
@@ -86,8 +89,10 @@ impl Pace {
         self.part_of(window)
     }
 
-    /// How long to wait before joining again after others have removed us, so that agents whose
-    /// clocks do not agree do not remove and add one another without end and without a pause.
+    /// Returns the pause before a new join after other nodes have removed this one.
+    ///
+    /// Agents whose clocks differ may remove and add one another again and again. The pause slows
+    /// this down.
     pub(super) fn expelled(&mut self) -> Duration {
         self.expelled = self.expelled.saturating_add(1);
         let window = FIRST_EXPELLED.saturating_mul(1 << self.expelled.min(16));
@@ -98,7 +103,7 @@ impl Pace {
         self.expelled = 0;
     }
 
-    /// Whether more than one write was lost in a row.
+    /// `true` after more than one consecutive lost write.
     pub(super) fn is_crowded(&self) -> bool {
         self.losses > 1
     }
@@ -107,7 +112,9 @@ impl Pace {
         self.part_of(FIRST_JOIN)
     }
 
-    /// How long to wait before a write that so many agents are about to try.
+    /// Returns the pause before a write that this number of agents is about to try.
+    ///
+    /// `None` for few writers.
     pub(super) fn place_among(&mut self, writers: usize) -> Option<Duration> {
         if writers <= FEW {
             return None;
@@ -122,9 +129,10 @@ impl Pace {
     }
 }
 
-/// How long after a read the next one waits although the state has changed meanwhile: with `nodes`
-/// agents that all read after every write, the store would do little else. Who is in a complete
-/// round, where most writes are heartbeats, waits longer.
+/// Returns the minimum time between two reads of a state that changes.
+///
+/// If all `nodes` agents read after every write, the store would do little else. Agents in a
+/// complete round wait longer, because most writes there are heartbeats.
 pub(super) fn gap(nodes: usize, in_round: bool) -> Duration {
     let each = Duration::from_millis(if in_round { 10 } else { 1 });
     each.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX))

@@ -1,4 +1,4 @@
-//! The native protocol. One program, because each is linked with everything.
+//! Tests of the native protocol, in one program to save link time.
 
 mod native_client;
 mod native_wire;

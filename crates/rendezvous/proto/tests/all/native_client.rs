@@ -1,4 +1,4 @@
-//! An agent's side of native rendezvous.
+//! The agent's side of native rendezvous.
 
 use std::time::Duration;
 
@@ -73,7 +73,9 @@ const JOIN: Input<'_> = Input::Join {
     local_world_size: 1,
 };
 
-/// A client in round 0 whose coordinator has said nothing for so long that it has hung up, at 15 s.
+/// A client in round 0 that has closed the connection of a silent coordinator.
+///
+/// The close was at 15 s.
 fn deaf() -> NativeClient {
     let mut client = new_client(Settings::new(1, 2));
     tell(&mut client, JOIN);
@@ -88,7 +90,9 @@ fn deaf() -> NativeClient {
     client
 }
 
-/// Tries to connect in vain, from 15 s on, until something else comes of it or the time is over.
+/// Tries to connect in vain, from 15 s on, until there is an output.
+///
+/// It returns without outputs at the time `until`.
 fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
     while seconds < until {
@@ -141,7 +145,7 @@ fn a_coordinator_that_stays_silent_is_given_up() {
 #[test]
 fn a_coordinator_that_closed_the_connection_is_gone_soon() {
     let mut client = deaf();
-    // The network is back, and the process is not.
+    // The network works again, but the process is lost.
     at(&mut client, 16.0, Input::Tick);
     at(&mut client, 16.0, Input::Connected(None));
     at(&mut client, 17.0, JOIN);
@@ -188,7 +192,7 @@ fn a_long_join_asks_who_has_come_and_says_so_after_2_5_and_30_s() {
         let left = settings.join_timeout - Duration::from_secs_f64(seconds - 10.0);
         assert_eq!(waiting.left, left);
         assert!(waiting.to_string().contains("1 of 2 (b)"), "{waiting}");
-        // What comes unasked keeps it up to date, and reminds nobody.
+        // An event without a question only updates a display, and is not logged.
         let said = at(&mut client, seconds, Input::Bytes(&alive));
         assert!(
             matches!(
@@ -236,7 +240,7 @@ fn attached(epoch: u32) -> Event {
     Event::Attached(authority(epoch))
 }
 
-/// A client that joins at a coordinator which is started again.
+/// A client that joins at a restartable coordinator.
 fn joining_client(settings: Settings) -> NativeClient {
     let client = new_client(settings);
     let mut client = client.running(Some(Program::new("train.py", b"", true)));
@@ -254,7 +258,7 @@ fn form(client: &mut NativeClient) -> Vec<Output> {
     hear(client, &formed(5, 0))
 }
 
-/// A client, with rank 0, that has joined at a coordinator which is started again.
+/// A client with rank 0 that has joined at a restartable coordinator.
 fn attached_client() -> NativeClient {
     let mut client = joining_client(Settings::new(1, 2));
     let watch = Output::Watch(Duration::from_millis(1500));
@@ -262,14 +266,14 @@ fn attached_client() -> NativeClient {
     client
 }
 
-/// The same, in round 5, about which nobody has said yet where the workers meet.
+/// The same client in round 5, which has no address of the workers' store yet.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
     assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);
     client
 }
 
-/// The same, as a member.
+/// The same client as a member of the round.
 fn member() -> NativeClient {
     let mut client = formed_client();
     let joined = hear(&mut client, &master(5));
@@ -332,7 +336,7 @@ fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
     }
     assert_eq!(hear(&mut client, &Event::Left), []);
     assert!(!client.is_leaving());
-    // Nothing is owed any more.
+    // The client need not send anything any more.
     assert_eq!(
         tell(&mut client, Input::Disconnected("reset".to_owned())),
         []
@@ -352,7 +356,7 @@ fn an_agent_that_leaves_while_there_is_no_coordinator_says_so_to_the_next_one() 
         .map(said)
         .collect();
     assert!(matches!(&said[..], [Operation::Reattach(reattach)] if reattach.leaves));
-    // One that joins instead leaves nothing.
+    // An agent that joins again does not leave.
     let mut other = member();
     tell(&mut other, Input::Leave);
     tell(&mut other, Input::Disconnected("reset".to_owned()));
@@ -374,7 +378,7 @@ fn a_member_stays_one_without_a_connection() {
     let said = said_after_outage(&mut client);
     assert_eq!(reattaches(&said), (Some(1), Some(held.clone())));
     hear(&mut client, &attached(4));
-    // What it says next is repeated in case nobody has heard it.
+    // The agent repeats its next report, which may not have arrived.
     tell(&mut client, Input::Succeeded(5));
     let said = said_after_outage(&mut client);
     let succeeded = HeldRound {
@@ -491,7 +495,7 @@ fn the_loss_of_a_silent_machine_is_said_before_another_attempt_to_reach_it() {
         (2500, 60)
     );
     assert!(!missing.is_fenced);
-    // A voter is asked at once, and another one coordinates as a rule.
+    // With voters, the client immediately asks another one, which usually is the coordinator.
     let mut client = member().among_voters();
     assert_eq!(at(&mut client, 2.5, broke()), []);
 }
@@ -510,18 +514,18 @@ fn a_coordinator_that_says_nothing_is_asked_and_then_the_other_voters_are() {
     };
     assert_eq!(at(&mut client, 1.9, Input::Tick), []);
     assert_eq!(at(&mut client, 2.0, Input::Tick), [Output::Search]);
-    // They name the same one.
+    // The voters report the same coordinator.
     let outputs = without_beats(at(&mut client, 3.0, Input::Tick));
     let [Output::Search, Output::Missing(missing)] = &outputs[..] else {
         panic!("{outputs:?}");
     };
     assert_eq!((&missing.what, missing.elapsed.as_secs()), (&None, 3));
-    // The connection holds: a slow process is no loss.
+    // The connection stays: a slow process is not lost.
     let mut alive = Vec::new();
     Event::Alive(None).write(&mut alive);
     assert_eq!(at(&mut client, 3.5, Input::Bytes(&alive)), []);
     assert_eq!(without_beats(at(&mut client, 5.4, Input::Tick)), []);
-    // They name another one.
+    // The voters report another coordinator.
     let outputs = without_beats(at(&mut client, 6.4, Input::Tick));
     assert_eq!(outputs, [Output::Search]);
     let moved = Input::Disconnected("another voter coordinates now".to_owned());
@@ -576,7 +580,7 @@ fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_as
             Event::Alive(None).write(&mut alive);
             assert_eq!(at(&mut client, seconds, Input::Bytes(&alive)), []);
         }
-        // Nothing is answered any more.
+        // The coordinator answers nothing any more.
         let asked = at(&mut client, quiet, Input::Tick);
         assert_eq!(asked.is_empty(), in_process, "{asked:?}");
     }
@@ -608,7 +612,7 @@ fn workers_with_a_fence_are_not_said_to_be_left_alone() {
     );
 }
 
-/// An agent with a fence, and what it says when it is in a round.
+/// An agent with a fence, and its outputs after its round has formed.
 fn member_with_a_fence(in_process: bool) -> (NativeClient, Vec<Output>) {
     let mut client = joining_client(Settings {
         fence: FencePolicy::Auto,
@@ -638,7 +642,7 @@ fn the_coordinator_turns_the_fence_of_a_round_on_and_off() {
         ends: None,
     };
     assert!(form(&mut client).contains(&none));
-    // Workers are started without a lease.
+    // Without a fence, the workers start without a lease.
     let joined = hear(&mut client, &master(5));
     assert!(matches!(joined[..], [Output::Joined(_)]), "{joined:?}");
     let fence = |acts| Event::Fence { round: 5, acts };
@@ -668,7 +672,7 @@ fn the_coordinator_turns_the_fence_of_a_round_on_and_off() {
     assert_eq!(hear(&mut client, &Event::Backed { number: 1 }), []);
 }
 
-/// The words of an agent with a fence in a round of such a length.
+/// Operations that an agent with a fence sends in a round of `length` seconds.
 fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
     let (mut client, mut outputs) = member_with_a_fence(in_process);
     let mut said = vec![];

@@ -1,7 +1,8 @@
-//! The native wire of version 0.1, byte for byte: agents of that version go on working beside later ones.
+//! The native wire of version 0.1, byte for byte.
 //!
-//! `golden/native_wire.txt` was recorded once and is never recorded again. A value that is added to
-//! the wire is added here and to the file; a line of the file never changes.
+//! Agents of that version must work together with later ones. `golden/native_wire.txt` was recorded
+//! once and is never recorded again. New values of the wire are added here and to the file, but a
+//! line of the file never changes.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -19,7 +20,7 @@ use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 const RECORDED: &str = include_str!("../golden/native_wire.txt");
 
-/// The longest text of the wire.
+/// Maximum length of a text on the wire.
 const LONGEST_TEXT: usize = 4096;
 
 fn recorded() -> BTreeMap<&'static str, Vec<u8>> {
@@ -55,7 +56,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
     }))
 }
 
-/// The usual one, with what its workers run.
+/// The usual join, with a program.
 fn of_program() -> Operation {
     Operation::Join(Box::new(join_of_program(None)))
 }
@@ -110,7 +111,7 @@ fn node(addr: &str, pid: i64, local_id: i64) -> NodeDesc {
 }
 
 fn operations() -> Vec<(&'static str, Operation)> {
-    // Only whole milliseconds are on the wire, and of the settings only these.
+    // The wire has only whole milliseconds, and only these settings.
     let largest = Settings {
         join_timeout: Duration::from_millis(u64::MAX),
         last_call_timeout: Duration::from_millis(u64::MAX),
@@ -415,7 +416,7 @@ fn every_operation_and_event_has_the_recorded_bytes_and_is_read_from_them() {
 
 #[test]
 fn a_beginning_of_an_operation_reads_only_as_one_of_an_earlier_version() {
-    // Their times are the usual ones if they are cut off, which are not written.
+    // Without the rest, these have the default times, which are never written.
     let exceptions = ["operation.join.from", "operation.join.fence"];
     for (name, operation) in operations() {
         let mut bytes = Vec::new();
@@ -540,8 +541,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             _ => None,
         };
         if ends_with.is_some_and(|join| join.replaces.is_empty()) {
-            // The program of its workers, the number of the join, and the agents that it replaces
-            // are the fields that may be missing.
+            // The fields that may be missing are the program, the number of the join, and the
+            // replaced agents.
             continue;
         }
         let mut bytes = Vec::new();
@@ -560,8 +561,8 @@ fn fields_that_a_later_version_adds_at_the_end_are_passed_over() {
             "event.attached",
         ];
         if may_lack.contains(&name) {
-            // The assignment, who has come, the rank of the host, and whether agents can be voters
-            // are the fields that may be missing.
+            // The fields that may be missing are the assignment, the joined nodes, the rank of the
+            // host, and the flags of the authority.
             continue;
         }
         bytes.extend_from_slice(b"later");

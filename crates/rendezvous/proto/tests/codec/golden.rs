@@ -1,4 +1,4 @@
-//! The states that PyTorch's agents wrote, and what they mean.
+//! Recorded states of PyTorch's agents, and their meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ fn recorded() -> Value {
     serde_json::from_str(include_str!("../golden/rendezvous_state.json")).unwrap()
 }
 
-/// Every recorded value with its name and what it means.
+/// Every recorded value: its name, its bytes and the state that it describes.
 fn all() -> Vec<(String, Value, Value)> {
     let recorded = recorded();
     let take =
@@ -43,15 +43,16 @@ fn named(name: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Whether no time is in it twice. The recorder used one object for all that are equal, which saves
-/// bytes and which no agent does.
+/// `true` if all times of the state are different.
+///
+/// The recorder used one object for equal times, which saves bytes. No agent does that.
 fn times_differ(state: &RendezvousState) -> bool {
     let times = state.last_heartbeats.values().chain(&state.deadline);
     let count = times.clone().count();
     times.collect::<BTreeSet<_>>().len() == count
 }
 
-/// The time in UTC, and whether the text names no zone.
+/// The time in UTC, and `true` if the text has no zone.
 fn time(text: &Value) -> (Wall, bool) {
     let text = text.as_str().unwrap();
     let shown: DateTime = text.trim_end_matches('Z').parse().unwrap();
@@ -69,7 +70,7 @@ fn node(entry: &Value) -> NodeDesc {
     }
 }
 
-/// The state that a description stands for.
+/// The state of a description.
 fn described(state: &Value) -> RendezvousState {
     let entries = |name: &str| state[name].as_array().cloned().unwrap_or_default();
     let nodes = |name: &str| -> BTreeSet<NodeDesc> { entries(name).iter().map(node).collect() };
@@ -125,7 +126,7 @@ fn what_is_written_is_as_long_as_what_python_writes_or_shorter() {
             continue;
         }
         let ours = to_value(&state).len();
-        // Shorter where a node came back: it is two equal objects to Python.
+        // It is shorter if a node has joined again: for Python, these are two equal objects.
         assert!(ours <= value.len(), "{name}: {ours} of {}", value.len());
         same += usize::from(ours == value.len());
     }
@@ -187,7 +188,7 @@ fn an_old_state_is_written_back_in_its_own_dialect() {
     assert!(!contains(b"redundancy_list"));
     assert!(!contains(b"timezone"));
 
-    // A node that has to wait must not get lost with the list that it waits in.
+    // The writer must not drop a list that contains a waiting node.
     let node = state.participants.first_key_value().unwrap().0.clone();
     state.redundancy_list.insert(node);
     let read = decode(&encode(&state)).unwrap();

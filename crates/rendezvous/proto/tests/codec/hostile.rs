@@ -29,7 +29,9 @@ fn problem(bytes: &[u8]) -> (usize, Problem) {
     }
 }
 
-/// An empty state with one more attribute; `item` leaves its value on the stack.
+/// An empty state with a further attribute.
+///
+/// `item` leaves the value of the attribute on the stack.
 fn with_attribute(item: &[u8]) -> Vec<u8> {
     let empty = encode(&RendezvousState::default());
     let set_items = empty.len() - 3;
@@ -37,7 +39,7 @@ fn with_attribute(item: &[u8]) -> Vec<u8> {
         empty[set_items..],
         [opcode::SETITEMS, opcode::BUILD, opcode::STOP]
     );
-    // The length of the frame is left out, as it does not fit any more.
+    // The length of the frame would be wrong now, so it is left out.
     let (frame, rest) = empty[2..set_items].split_at(9);
     assert_eq!(frame[0], opcode::FRAME);
     let tail = [opcode::SETITEMS, opcode::BUILD];
@@ -61,7 +63,7 @@ fn a_forbidden_class_is_named_in_the_error() {
     let shown = decode(&bytes).unwrap_err().to_string();
     assert!(shown.contains(r#""posix"."system""#), "{shown}");
 
-    // The older way to say the same.
+    // An older opcode with the same meaning.
     let older = b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.";
     assert_eq!(problem(older), (2, forbidden("posix", "system")));
 
@@ -182,7 +184,7 @@ fn a_state_in_which_something_is_missing_or_wrong_says_what() {
             .to_string(),
         "a rendezvous state without closed in its state"
     );
-    // The round takes the bytes of what follows it.
+    // The round consumes bytes of the next attribute.
     let mut bytes = whole.clone();
     let round = bytes
         .windows(5)
@@ -197,7 +199,7 @@ fn a_state_in_which_something_is_missing_or_wrong_says_what() {
 
 #[test]
 fn what_unfolds_beyond_all_measure_is_refused() {
-    // Each tuple holds the one before twice: two to the power of the depth.
+    // Each tuple contains the previous one twice, so the size is 2 to the power of the depth.
     let mut bomb = vec![opcode::EMPTY_TUPLE, opcode::MEMOIZE];
     let start = 17;
     for level in 0..25 {
@@ -214,7 +216,7 @@ fn what_unfolds_beyond_all_measure_is_refused() {
 
 #[test]
 fn what_contains_itself_is_refused() {
-    // A list in which it is itself.
+    // A list that contains itself.
     let memo = 17;
     let list = [
         opcode::EMPTY_LIST,
@@ -243,7 +245,7 @@ fn what_is_too_large_is_refused() {
         problem(&pickle(&[&remembered])).1,
         Problem::TooMuch { .. }
     ));
-    // Little on the stack at any time, but much in the list.
+    // The stack stays small, but the list grows.
     let appended = [
         vec![opcode::EMPTY_LIST],
         [opcode::NONE, opcode::APPEND].repeat(one_too_many),

@@ -1,4 +1,4 @@
-//! The state of a rendezvous as all agents write it.
+//! The state of a rendezvous in the form that all agents share.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

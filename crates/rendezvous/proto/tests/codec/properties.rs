@@ -1,4 +1,4 @@
-//! Whatever a state is: what was written is read back.
+//! Every state is read back as it was written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use rdzv_pickle::{Class, Time, Value};
 use rdzv_rendezvous_proto::codec::{decode, encode, from_value, to_value};
 use rdzv_rendezvous_proto::{Dialect, NodeDesc, RendezvousState};
 
-/// The times that Python has, in microseconds after 1970.
+/// The range of Python's times, in microseconds since 1970.
 const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800_000_000..=253_402_300_799_999_999;
 
 const DAY: i64 = 86_400_000_000;
@@ -90,7 +90,7 @@ fn state() -> impl Strategy<Value = RendezvousState> {
     (scalars, lists, dialect).prop_map(|(scalars, lists, dialect)| {
         let (round, complete, deadline, closed) = scalars;
         let (participants, wait_list, redundancy_list, mut last_heartbeats) = lists;
-        // As in life: most nodes are heard of.
+        // As in real states, most nodes have a heartbeat.
         for (at, node) in participants.keys().enumerate().skip(1) {
             last_heartbeats.insert(node.clone(), Wall::from_unix_micros(at as i64));
         }

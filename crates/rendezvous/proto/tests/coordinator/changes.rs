@@ -1,4 +1,4 @@
-//! What becomes of a complete round.
+//! Changes of a complete round.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
 use crate::world::{STATE, World, node};
 
-/// A complete round of `count` agents, who have taken their events.
+/// A complete round of `count` agents, which have received their events.
 fn round(count: u32, min: u32, max: u32) -> World {
     let mut world = World::new(min, max);
     for number in 0..count {
@@ -96,11 +96,11 @@ fn silence_is_loss_after_fifteen_seconds_and_a_late_server_is_not() {
     world.pass(Duration::from_secs(2));
     assert_eq!(
         world.membership(0),
-        "node n001_1_0 is lost: it has not been heard of for 15.0 s"
+        "node n001_1_0 is lost: it sent nothing for 15.0 s"
     );
     assert_eq!(world.closed, [1]);
 
-    // The server itself stands still: nobody is lost by that.
+    // The server itself was stopped, so no agent is lost.
     let mut world = round(2, 1, 2);
     world.now.mono = world.now.mono + Duration::from_secs(100);
     world.pass(Duration::ZERO);
@@ -113,7 +113,7 @@ fn surplus_agents_bother_nobody_and_follow_in_order() {
     world.join(7);
     world.join(8);
     assert_eq!((world.take(0), world.take(1)), (vec![], vec![]));
-    // Longer than a join may take: surplus agents wait as long as the job runs.
+    // This is longer than the join timeout: spare agents wait until the job ends.
     world.pass_beating(700, &[0, 1, 7, 8]);
     world.lose(0);
     world.membership(1);
@@ -129,7 +129,7 @@ fn a_restart_keeps_former_participants_before_surplus_ones() {
     world.join(5);
     world.join(0);
     world.membership(1);
-    // Comes while there seems to be room.
+    // This agent joins while there seems to be room.
     world.join(6);
     world.join(2);
     world.join(1);
@@ -171,7 +171,9 @@ fn a_surplus_node_of_another_program_does_not_end_well() {
     );
 }
 
-/// INV-R4: a closed rendezvous admits nobody, not even when all who knew of it are gone.
+/// INV-R4: a closed rendezvous admits no agent.
+///
+/// This holds even after all agents that knew of the end have disconnected.
 #[test]
 fn closing_tells_each_what_it_means() {
     let mut world = round(2, 2, 2);
@@ -213,7 +215,7 @@ fn where_workers_meet_is_stored_and_announced_to_all() {
         addr: "n000".to_owned(),
         port: 4000,
     };
-    // Neither from another than rank 0 nor for another round.
+    // The coordinator ignores addresses from other ranks and for other rounds.
     world.operate(1, &master(0));
     world.operate(0, &master(1));
     assert_eq!(world.take(1), []);
@@ -253,10 +255,10 @@ fn keys_of_closed_runs_are_bounded_and_removed_after_a_time() {
         world.operate(7, &close(run));
     }
     assert_eq!(world.keys.len(), MOST_LEFT_RUNS);
-    // The last ones are still over for who comes late.
+    // For late agents, the last runs are still over.
     world.operate(7, &close(2 * MOST_LEFT_RUNS - 1));
     assert_eq!(world.keys.len(), MOST_LEFT_RUNS);
-    // One of them is used again, by agents of torchrun.
+    // Agents of torchrun use one of the runs again.
     let used = STATE.replace("run", "unknown-2000");
     let changed = b"not what we stored".to_vec();
     world.keys.insert(used.clone().into_bytes(), changed);

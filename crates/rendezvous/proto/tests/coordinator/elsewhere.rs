@@ -14,7 +14,7 @@ fn held(rank: u32) -> Option<HeldRound> {
     Some(held_round(4, rank, 3))
 }
 
-/// A coordinator at another address than agents have reached theirs.
+/// A coordinator at another address than its predecessor.
 fn elsewhere(recover: bool) -> World {
     let mut world = World::restartable(1, 3);
     world.settings.last_call_timeout = Duration::ZERO;
@@ -30,7 +30,7 @@ fn start(world: &mut World, recover: bool) {
     });
 }
 
-/// Time passes, in which these are heard of.
+/// Lets time pass, in which these agents send heartbeats.
 fn pass(world: &mut World, time: Duration, numbers: &[u32]) {
     for _ in 0..time.as_secs() {
         world.pass(Duration::from_secs(1));
@@ -40,7 +40,7 @@ fn pass(world: &mut World, time: Duration, numbers: &[u32]) {
     }
 }
 
-/// The clusters of the coordinators that an agent is to obey, and whatever else it has heard.
+/// The clusters and epochs that an agent must obey, and its other events.
 fn heard(world: &mut World, number: u32) -> (Vec<(u64, u32)>, Vec<Event>) {
     let (attached, others): (Vec<_>, Vec<_>) = world
         .take(number)
@@ -70,7 +70,7 @@ fn nobody_is_touched_and_people_hear_of_it() {
     for number in 1..=3 {
         assert_eq!(heard(&mut world, number), (vec![(7, 0)], vec![]));
     }
-    // Newcomers wait, and say the same to the next one.
+    // New agents wait, and obey the same coordinator.
     assert_eq!(heard(&mut world, 4).0, [(8, 0), (7, 0)]);
     assert_eq!(heard(&mut world, 5).0, [(7, 0)]);
     let said = &world.recoveries;
@@ -115,7 +115,7 @@ fn one_that_is_gone_may_be_where_its_coordinator_is() {
 
 #[test]
 fn the_word_that_it_has_ended_makes_it_a_recovery() {
-    // All come, or one has gone with it.
+    // All agents reattach, or one has ended together with the coordinator.
     for count in [3, 2] {
         let mut world = elsewhere(false);
         for number in 1..=count {

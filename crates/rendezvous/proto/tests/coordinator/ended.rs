@@ -1,4 +1,4 @@
-//! Agents whose process has certainly ended: the end of their stream says so.
+//! Agents whose process has certainly ended, as the end of their stream proves.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn with_spare(max: u32) -> World {
     world.says_from = true;
     world.settings.last_call_timeout = Duration::ZERO;
     form(&mut world, max);
-    // Nobody may still come of an older round.
+    // After this time, no member of an older round is expected.
     world.pass(Duration::from_secs(2));
     world
 }
@@ -41,7 +41,7 @@ fn form(world: &mut World, max: u32) {
     world.attempt = Some(2);
 }
 
-/// Voters elect a coordinator, which has heard of the one before until now.
+/// Voters elect a coordinator; their last contact with the previous one is now.
 fn elect(world: &mut World) {
     let origin = Origin {
         electors_heard: Some(world.now.mono),
@@ -52,7 +52,7 @@ fn elect(world: &mut World) {
     world.handle(Input::Voters(3));
 }
 
-/// The process of an agent ends.
+/// Ends the process of an agent.
 fn end(world: &mut World, number: u32) {
     world.end(number, Some(place(u64::from(number))));
 }
@@ -101,7 +101,7 @@ fn one_that_comes_back_within_that_time_is_where_it_was() {
     world.reattach(12, 2, held(1, 2));
     world.pass(REATTACH_WITHIN * 2);
     assert!(world.take(1).is_empty());
-    // The connection before is of no interest any more.
+    // The earlier connection has no effect any more.
     end(&mut world, 2);
     world.pass(REATTACH_WITHIN * 2);
     assert!(world.take(1).is_empty());
@@ -117,12 +117,12 @@ fn whatever_else_ends_a_connection_proves_nothing() {
             world.handle(Input::Silent(ConnId(number)));
             world.lose(number);
         },
-        // It hangs up, and lives.
+        // The agent closes the connection, but runs.
         |world, number| {
             world.operate(number, &Operation::Detach);
             end(world, number);
         },
-        // A proxy is between, here in its machine, there in another one.
+        // There is a proxy, on the agent's machine or on another one.
         |world, number| world.end(number, Some(format!("10.0.1.{number}:50001"))),
         |world, number| world.end(number, Some("10.0.9.9:50000".to_owned())),
         |world, number| world.end(number, None),
@@ -178,7 +178,7 @@ fn a_round_with_a_fence_of_which_nobody_is_heard_of_by_the_next_coordinator_is_o
         elect(&mut world);
         form(&mut world, 2);
         world.pass(Duration::from_secs(2));
-        // Its agents end while nobody coordinates.
+        // The agents of the round end while there is no coordinator.
         elect(&mut world);
         world.join(4);
         world.pass(Duration::from_secs(3));

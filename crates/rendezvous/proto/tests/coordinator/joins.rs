@@ -1,4 +1,4 @@
-//! How a round comes about.
+//! Joins and the formation of a round.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use rdzv_rendezvous_proto::last_call::LastCall;
 use crate::world::{World, node};
 
 proptest! {
-    /// INV-R1, INV-R2: whatever the order in which agents come, each gets the rank of its place.
+    /// INV-R1, INV-R2: ranks do not depend on the order in which agents join.
     #[test]
     fn joins_commute(order in Just((0..12_u32).collect::<Vec<_>>()).prop_shuffle()) {
         let mut world = World::new(12, 12);
@@ -105,7 +105,7 @@ fn those_who_have_waited_for_long_hear_who_comes_and_goes() {
     world.pass(Duration::from_secs(2));
     world.join(1);
     world.pass(Duration::from_secs(2));
-    // A short wait is not spoken of.
+    // The coordinator does not report short waits.
     assert_eq!(
         (told(&world.take(0)), told(&world.take(1))),
         (vec![], vec![])
@@ -114,7 +114,7 @@ fn those_who_have_waited_for_long_hear_who_comes_and_goes() {
     world.join(2);
     world.lose(1);
     world.join(1);
-    assert!(world.take(0).is_empty(), "changes are told together");
+    assert!(world.take(0).is_empty(), "changes are reported together");
     world.pass(Duration::from_secs(1));
     assert_eq!(
         (told(&world.take(0)), told(&world.take(2))),
@@ -144,7 +144,7 @@ fn another_agent_of_the_same_name_is_refused_and_the_same_one_is_not() {
     );
     world.join_as(2, node(0), 7);
     assert_eq!(world.closed, [0]);
-    // The end of the replaced connection is of no interest.
+    // The end of the replaced connection has no effect.
     world.lose(0);
     world.join(3);
     assert_eq!(world.formed(2), (0, 0, 2));
@@ -184,7 +184,7 @@ fn without_a_run_id_only_agents_that_run_the_same_meet() {
             "{received:?}"
         );
     }
-    // The same script at another place is the same, and agents of version 0.1 say nothing.
+    // The same script at another path is equal, and agents of version 0.1 send no program.
     world.program = program("copy-of-a.py", b"a");
     world.join(2);
     world.program = None;

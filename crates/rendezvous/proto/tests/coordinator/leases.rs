@@ -1,4 +1,4 @@
-//! The fence of a round: when it is on, and whom the coordinator waits for.
+//! The fence of a round, and the agents that the coordinator waits for.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn recorded(world: &World) -> Duration {
     world.note.as_ref().unwrap().runs["run"].lease
 }
 
-/// The round is turned over to three voters, and each agent has a lease.
+/// A round whose coordinator gets three voters, so that each agent has a lease.
 fn turned_on() -> World {
     let mut world = formed(1, FencePolicy::Auto);
     fences(&mut world);
@@ -114,7 +114,7 @@ fn the_fence_is_recorded_when_each_participant_has_a_lease() {
 fn an_agent_that_may_have_a_lease_is_not_lost_before_its_end() {
     let mut world = turned_on();
     world.lose(3);
-    // The fence is off, which that agent has not received.
+    // The fence is off, but agent 3 has not received that.
     world.handle(Input::Voters(1));
     assert!(recorded(&world).is_zero());
     assert_eq!(fences(&mut world), [false; 2]);

@@ -1,4 +1,4 @@
-//! The coordinator of native rendezvous, driven without a world.
+//! The coordinator of native rendezvous, driven without a network.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

@@ -1,4 +1,6 @@
-//! Native and agents of torchrun in one round: the latter know only the state under its key.
+//! Native agents and agents of torchrun in one round.
+//!
+//! Agents of torchrun know only the state under its key.
 
 use std::time::Duration;
 
@@ -50,7 +52,7 @@ fn a_torchrun_agent_completes_a_round_with_a_native_one() {
         panic!("{received:?}");
     };
     assert_eq!((rank, world_size), (0, 2));
-    // Only the torchrun agent knows what it starts.
+    // Only the agent of torchrun knows its number of workers.
     assert_eq!(assignment, None);
 }
 
@@ -99,7 +101,7 @@ fn a_torchrun_rank_0_that_stores_nothing_is_where_it_was() {
     world.set("0/MASTER_ADDR", "n000");
     world.set("0/MASTER_PORT", "4000");
     world.take(1);
-    // The native agent restarts its workers; the torchrun one follows.
+    // The native agent restarts its workers; the agent of torchrun follows.
     world.join(1);
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);
@@ -111,7 +113,7 @@ fn a_torchrun_rank_0_that_stores_nothing_is_where_it_was() {
 #[test]
 fn without_a_role_earlier_rounds_count_after_a_while() {
     let mut world = World::new(2, 2);
-    // Rounds before there was a native agent.
+    // These keys are from a round before the first native agent.
     for (key, value) in [("MASTER_ADDR", "n000"), ("MASTER_PORT", "4000")] {
         let key = format!("{STATE}.0/{key}").into_bytes();
         world.keys.insert(key, value.as_bytes().to_vec());
@@ -142,7 +144,7 @@ fn native_agents_look_alive_to_torchrun_ones() {
 #[test]
 fn a_torchrun_agent_whose_heartbeats_stop_is_lost_whatever_its_clock_says() {
     let mut world = torchrun_first();
-    // Its clock is an hour ahead.
+    // The clock of the agent is one hour ahead.
     let (mut state, token) = world.read();
     let heard = world.now.wall + Duration::from_secs(3600);
     state.last_heartbeats.insert(node(0), heard);
@@ -168,7 +170,7 @@ fn a_torchrun_newcomer_and_a_torchrun_leaver_are_announced() {
     assert_eq!(world.membership(1), "node n002_1_0 waits to join");
     world.join(1);
     world.torchrun(&node(0), Action::RemoveFromParticipants);
-    // The next round forms; the agents of torchrun come by themselves.
+    // The next round forms; the agents of torchrun join without an event.
     world.torchrun(&node(0), Action::AddToParticipants);
     assert_eq!(world.take(1), []);
     world.torchrun(&node(2), Action::AddToParticipants);
@@ -189,7 +191,7 @@ fn a_native_agent_that_a_torchrun_one_dropped_is_notified_and_may_come_back() {
     state.participants.remove(&node(1));
     state.last_heartbeats.remove(&node(1));
     assert!(world.compare_set(&token, &state));
-    assert!(world.membership(1).contains("hold this node for lost"));
+    assert!(world.membership(1).contains("treat this node as lost"));
     world.join(1);
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);
@@ -218,7 +220,7 @@ fn a_torchrun_job_that_already_runs_takes_a_native_newcomer_in() {
     assert!(state.wait_list.contains(&node(1)));
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);
-    // Both are back and known: nobody else is waited for.
+    // Both expected agents have joined, so the round waits for no other.
     assert_eq!(world.formed(1), (1, 1, 2));
 }
 
@@ -229,7 +231,7 @@ fn a_torchrun_surplus_agent_does_not_keep_a_full_round_from_resting() {
     world.torchrun(&node(2), Action::AddToWaitList);
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);
-    // Agent 2 is late and finds a full round; in its wait list it would have everybody start over.
+    // Agent 2 is late and finds a full round. In the wait list, it would make all agents restart.
     assert_eq!(world.formed(1), (1, 1, 2));
     let (state, _) = world.read();
     assert!(state.wait_list.is_empty() && state.redundancy_list.contains(&node(2)));
@@ -243,13 +245,13 @@ fn a_native_surplus_agent_steps_in_for_a_torchrun_one() {
     world.join(2);
     let (state, _) = world.read();
     assert!(state.complete && state.redundancy_list.contains(&node(2)));
-    // Agent 0 alone would never join again for one that is gone, only for one that waits.
+    // Agent 0 would not join again because a node is lost, only because a node waits.
     world.torchrun(&node(1), Action::RemoveFromParticipants);
     let (state, _) = world.read();
     assert!(state.wait_list.contains(&node(2)));
     world.torchrun(&node(0), Action::RemoveFromParticipants);
     world.torchrun(&node(0), Action::AddToParticipants);
-    // Its place is kept for agent 1 for a moment, which may be on its way back.
+    // The round keeps room for agent 1 for a moment, because that agent may join again.
     assert_eq!(world.take(2), []);
     world.pass(Duration::from_secs(3));
     assert_eq!(world.formed(2), (1, 1, 2));

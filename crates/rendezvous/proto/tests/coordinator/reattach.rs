@@ -1,4 +1,4 @@
-//! Broken connections, and coordinators that were killed and started again.
+//! Broken connections, and coordinators that were killed and restarted.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVER
 
 use crate::world::{World, held_round, node, origin};
 
-/// Longer than a coordinator without a note waits for members of an older round.
+/// Longer than a coordinator without a record waits for an older round.
 const UNNOTED: Duration = Duration::from_secs(2);
 
-/// A round as agent `rank`, who has the instance `rank` + 1, knows it.
+/// A round as the agent with this rank and instance `rank + 1` knows it.
 fn held(round: u64, rank: u32) -> Option<HeldRound> {
     Some(held_round(round, rank, 3))
 }
@@ -23,7 +23,7 @@ fn succeeded(round: u64, rank: u32) -> Option<HeldRound> {
     })
 }
 
-/// Agents 1 to `count` in round 0, with everything received.
+/// Agents 1 to `count` in round 0, which have received all events.
 fn round_of(count: u32, min: u32) -> World {
     let mut world = World::restartable(min, count);
     for number in 1..=count {
@@ -53,14 +53,14 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     received
 }
 
-/// The same without the address of the workers' store.
+/// The events after `Attached`, without the address of the workers' store.
 fn events_after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = after_attached(world, number);
     received.retain(|event| !matches!(event, Event::Master { .. }));
     received
 }
 
-/// The reason for which the round of an agent that has come back is over.
+/// The reason for which the round of a reattached agent is over.
 fn membership_after_attached(world: &mut World, number: u32) -> String {
     let received = events_after_attached(world, number);
     match &received[..] {
@@ -139,7 +139,7 @@ fn agents_of_before_and_coordinators_that_are_not_started_again_are_as_they_were
         "{received:?}"
     );
     world.formed(2);
-    // The round cannot be recovered, so a broken connection is a loss at once, also of agent 1.
+    // The round is not recoverable, so agent 1 is lost as soon as its connection breaks.
     world.lose(1);
     assert!(
         world
@@ -169,7 +169,7 @@ fn an_agent_that_comes_back_in_time_is_not_lost() {
     world.lose(1);
     world.pass(REATTACH_WITHIN / 2);
     world.reattach(11, 1, held(0, 0));
-    // Rank 0 says the address, and need not have heard that it was taken in.
+    // Rank 0 sends the address, and may not have received the confirmation.
     let received = after_attached(&mut world, 11);
     assert!(
         matches!(received[..], [Event::Master { .. }]),
@@ -177,7 +177,7 @@ fn an_agent_that_comes_back_in_time_is_not_lost() {
     );
     world.pass(REATTACH_WITHIN * 2);
     assert_eq!(world.take(2), []);
-    // Its new connection is as good as the old one.
+    // The new connection works like the old one.
     world.lose(11);
     world.pass(REATTACH_WITHIN);
     assert!(world.membership(2).contains("did not come back"));
@@ -235,7 +235,7 @@ fn a_join_is_taken_in_once_however_often_it_is_repeated() {
     assert_eq!(after_attached(&mut world, 11), []);
     world.join(2);
     assert_eq!(world.formed(11), (0, 0, 2));
-    // Agent 1 has not heard that, and asks again, in both ways.
+    // Agent 1 has not received that, and asks again in both ways.
     world.lose(11);
     world.reattach(12, 1, None);
     assert_eq!(world.formed(12), (0, 0, 2));
@@ -244,7 +244,7 @@ fn a_join_is_taken_in_once_however_often_it_is_repeated() {
     world.take(2);
     world.pass(REATTACH_WITHIN * 2);
     assert_eq!(world.take(2), []);
-    // Its next join is another one.
+    // The next join of agent 1 has another number.
     world.attempt = Some(2);
     world.join_as(12, node(1), 1);
     assert!(world.membership(2).contains("joins again"));
@@ -277,7 +277,7 @@ fn a_round_holds_on_when_all_its_members_are_back() {
     assert!(world.recoveries[0].missing.is_empty());
     world.pass(RECOVERY_WINDOW * 2);
     assert_eq!(world.take(1), []);
-    // It is a round as any other.
+    // The recovered round works like any other.
     world.attempt = Some(2);
     world.join(2);
     assert!(world.membership(1).contains("joins again"));
@@ -310,7 +310,7 @@ fn a_round_that_was_noted_and_not_announced_is_given_up() {
     world.attempt = Some(2);
     world.join(1);
     world.join(2);
-    // Round 1 is noted, and the coordinator dies before anybody hears of it.
+    // Round 1 is recorded, and the coordinator dies before any agent receives it.
     world.restart();
     world.reattach(1, 1, None);
     assert_eq!(after_attached(&mut world, 1), []);
@@ -375,7 +375,7 @@ fn a_word_that_an_agent_leaves_is_heard_over_another_connection_once() {
     world.leave_again(12, 2);
     assert_eq!(world.take(12), [Event::Left]);
     assert_eq!(world.membership(1), "node n002_1_0 has left");
-    // It was heard, and only the answer was lost: it joins nothing again.
+    // The coordinator has received it, and only the answer was lost. The repetition has no effect.
     world.leave_again(22, 2);
     assert_eq!(world.take(22), [Event::Left]);
     assert_eq!(world.take(1), []);
@@ -390,7 +390,7 @@ fn a_number_is_not_used_again_after_everybody_had_left() {
     let mut world = round_of(2, 2);
     world.operate(1, &Operation::Leave);
     world.operate(2, &Operation::Leave);
-    // One that comes and goes without a round, before the coordinator is killed.
+    // This agent joins and leaves without a round before the coordinator is killed.
     world.attempt = Some(2);
     world.join(3);
     world.operate(3, &Operation::Leave);
@@ -402,7 +402,7 @@ fn a_number_is_not_used_again_after_everybody_had_left() {
 
 #[test]
 fn a_number_that_a_silent_member_of_another_cluster_knows_is_not_used_again() {
-    // A coordinator that nobody told of an earlier round has formed one.
+    // A coordinator without a report of an earlier round has formed a round.
     let mut world = round_of(1, 1);
     assert_eq!(round_that_is_over_for(&mut world, 7), 5);
     world.attempt = Some(2);
@@ -419,7 +419,7 @@ fn a_number_that_a_member_knows_which_has_left_the_round_is_not_used_again() {
     assert_eq!(world.formed(1).0, 6);
 }
 
-/// An agent that nobody knows comes with a round; the one that it is told is over.
+/// The round that is over, as an unknown agent with another round learns.
 fn round_that_is_over_for(world: &mut World, number: u32) -> u64 {
     world.reattach(number, number, held(5, 1));
     match after_attached(world, number)[..] {
@@ -442,7 +442,7 @@ fn with_more_than_half_back_the_others_are_lost_after_the_window() {
         reason.contains("1 of 3 nodes did not come back"),
         "{reason}"
     );
-    // The one that was missing comes later.
+    // The missing agent reattaches later.
     world.reattach(3, 3, held(0, 2));
     membership_after_attached(&mut world, 3);
 }
@@ -454,13 +454,13 @@ fn a_member_that_comes_back_after_another_one_was_lost_learns_that_the_round_is_
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
     assert_eq!(after_attached(&mut world, 2), []);
-    // The round is not recovered yet, and is over.
+    // The round is over before its recovery has ended.
     world.lose(1);
     world.pass(REATTACH_WITHIN + Duration::from_millis(1));
     assert!(world.membership(2).contains("n001"));
     world.reattach(3, 3, held(0, 2));
     membership_after_attached(&mut world, 3);
-    // Everybody who is there comes together.
+    // All connected agents form the next round.
     world.attempt = Some(2);
     world.join(2);
     world.join(3);
@@ -476,7 +476,7 @@ fn half_of_a_round_waits_and_says_for_whom() {
     world.reattach(4, 4, held(0, 3));
     world.pass_beating(30, &[]);
     assert_eq!(after_attached(&mut world, 2), []);
-    // On the screen within 3 s, and every 10 s; not when the window ends, too.
+    // There is a message within 3 s, then every 10 s, and no further one when the window ends.
     let elapsed = world.recoveries.iter().map(|it| it.elapsed.as_secs_f64());
     assert_eq!(elapsed.take(2).collect::<Vec<_>>(), [2.5, 12.5]);
     assert_eq!(world.recoveries[0].missing, [0, 2]);
@@ -502,7 +502,7 @@ fn newcomers_wait_until_the_round_is_recovered() {
     world.join(3);
     assert_eq!(after_attached(&mut world, 3), []);
     world.reattach(2, 2, held(0, 1));
-    // The round is full, so the newcomer is in reserve, and nobody is told.
+    // The round is full, so the new agent is a spare, and no agent receives an event.
     assert_eq!(world.read().0.redundancy_list.len(), 1);
     assert_eq!(events_after_attached(&mut world, 1), []);
     world.lose(2);
@@ -517,7 +517,7 @@ fn newcomers_wait_until_the_round_is_recovered() {
 fn somebody_who_was_not_in_the_round_cannot_hold_it() {
     let mut world = round_of(2, 2);
     world.restart();
-    // The rank of agent 2, and a round that never was.
+    // The first reports the rank of agent 2, the second a round that never existed.
     for (number, holds) in [(5, held(0, 1)), (6, held(9, 0))] {
         world.reattach(number, number, holds);
         membership_after_attached(&mut world, number);
@@ -576,7 +576,7 @@ fn success_outlives_the_coordinator() {
     world.operate(2, &Operation::Succeeded { round: 0 });
     let received = world.take(1);
     assert_eq!(received.last(), Some(&Event::AllSucceeded { round: 0 }));
-    // Agent 1 ends the run, which agent 2 has not heard of.
+    // Agent 1 ends the run, which agent 2 does not know.
     world.close(1);
     world.restart();
     world.reattach(2, 2, succeeded(0, 1));
@@ -590,7 +590,7 @@ fn success_is_not_taken_back_when_others_have_gone() {
     world.lose(1);
     world.operate(2, &Operation::Succeeded { round: 0 });
     assert_eq!(world.take(2), [Event::AllSucceeded { round: 0 }]);
-    // Agent 1 comes back without having heard that, over another connection or to another
+    // Agent 1 has not received that. It reattaches over another connection or to another
     // coordinator.
     for is_killed in [false, true] {
         if is_killed {
@@ -612,7 +612,7 @@ fn a_recovery_that_all_have_deserted_begins_anew() {
     world.lose(1);
     world.pass(REATTACH_WITHIN);
     world.reattach(2, 2, held(0, 1));
-    // Agent 1 was lost by a coordinator that was recovering.
+    // The coordinator has lost agent 1 during the recovery.
     let received = after_attached(&mut world, 2);
     assert!(
         matches!(received.last(), Some(Event::Membership { .. })),
@@ -620,14 +620,13 @@ fn a_recovery_that_all_have_deserted_begins_anew() {
     );
 }
 
-/// Agents 1 to 3 in round 0; their coordinator and its note are gone, and another one was started.
 #[test]
 fn agents_come_together_after_a_recovery_that_all_have_deserted() {
     let mut world = round_of(3, 2);
     world.restart();
     world.reattach(1, 1, held(0, 0));
     world.reattach(2, 2, held(0, 1));
-    // An agent of torchrun looks at the state meanwhile.
+    // An agent of torchrun reads the state during the recovery.
     world.read();
     for number in 1..=2 {
         world.lose(number);
@@ -645,6 +644,7 @@ fn agents_come_together_after_a_recovery_that_all_have_deserted() {
     assert_eq!(world.formed(1), (1, 0, 3));
 }
 
+/// Agents 1 to 3 in round 0, whose new coordinator has no record.
 fn without_note(origin: Origin) -> World {
     let mut world = round_of(3, 2);
     world.start_unnoted(origin);
@@ -664,7 +664,7 @@ fn without_a_note_a_round_holds_on_when_all_its_members_are_back() {
     let note = world.note.clone().unwrap();
     assert_eq!((note.authority.cluster, note.authority.epoch), (7, 1));
     assert_eq!(note.runs["run"].members, [1, 2, 3]);
-    // From here on it has a note.
+    // From here on, the coordinator has a record.
     world.restart();
     for number in 1..=3 {
         world.reattach(number, number, held(0, number - 1));
@@ -685,7 +685,7 @@ fn without_a_note_nobody_may_be_missing() {
     world.take(4);
     world.pass_beating(30, &[1, 2, 4]);
     assert_eq!(world.recoveries[0].missing, [2]);
-    // The one that is missing was in the round, and has left it.
+    // The missing agent was in the round, and has left it.
     world.reattach_after(3, held(0, 2));
     world.membership(1);
 }
@@ -738,7 +738,7 @@ fn without_a_note_the_last_round_that_anybody_knows_counts() {
     for number in 2..=3 {
         world.reattach(number, number, held(5, number - 1));
     }
-    assert!(membership_after_attached(&mut world, 1).contains("went on"));
+    assert!(membership_after_attached(&mut world, 1).contains("continued"));
     world.pass(UNNOTED * 4);
     assert_eq!(world.recoveries[0].round, 5);
     assert_eq!(world.recoveries[0].missing, [0]);
@@ -766,7 +766,7 @@ fn a_successor_ends_the_round_of_an_agent_at_once() {
     (world.replaces, world.attempt) = (Vec::new(), Some(2));
     world.join(1);
     assert_eq!(world.formed(4), (1, 1, 2));
-    // The connection of the one that has ended closes late, and means nothing.
+    // The connection of the ended agent closes late, which has no effect.
     world.lose(2);
     world.pass(REATTACH_WITHIN * 2);
     assert!(
@@ -828,7 +828,7 @@ fn a_participant_that_says_nothing_is_sent_something_for_its_kernel_to_acknowled
         let sent = std::mem::take(&mut world.pulses);
         [1, 2].map(|number| sent.get(&number).copied().unwrap_or(0))
     };
-    // A third of 3 s, and of 0.2 ms for each.
+    // The time is a third of 3 s, and of 0.2 ms for each agent.
     world.pass(Duration::from_millis(990));
     assert_eq!(pulses(&mut world), [0, 0]);
     world.operate(1, &Operation::Heartbeat);
@@ -839,7 +839,7 @@ fn a_participant_that_says_nothing_is_sent_something_for_its_kernel_to_acknowled
     assert_eq!(pulses(&mut world), [1, 0]);
     let silence = world.coordinator.silence(ConnId(1));
     assert_eq!(silence, Some(Duration::from_millis(1500)));
-    // Nobody is lost for that.
+    // No agent is lost because of that.
     world.pass(Duration::from_secs(10));
     assert!(world.closed.is_empty());
 }
@@ -860,7 +860,7 @@ fn a_machine_is_lost_when_it_was_silent_for_long_and_not_when_its_connection_bre
     world.pass(Duration::from_millis(500));
     world.operate(2, &Operation::Heartbeat);
     world.pass(Duration::from_millis(1700));
-    // The kernel has counted what was before.
+    // The kernel has counted an earlier silence too.
     world.handle(Input::Silent(ConnId(2)));
     world.lose(2);
     world.pass(Duration::from_millis(1290));

@@ -10,7 +10,7 @@ use rdzv_rendezvous_proto::coordinator::{Origin, REATTACH_WITHIN, RECOVERY_WINDO
 
 use crate::world::{World, held_round, origin};
 
-/// Two agents, which are all that a round may have, in round 0.
+/// Two agents in round 0, which is full.
 const HELD: &str = "
     join 1    -> = Forming
     join 2    -> 1 formed 0 | 2 formed 0 = Held
@@ -111,7 +111,7 @@ fn apply(world: &mut World, input: &str) {
             world.join(number);
         }
         "leave" => world.operate(number, &Operation::Leave),
-        // The connection breaks, and the agent does not come back.
+        // The connection breaks, and the agent does not reattach in time.
         "lose" => {
             world.lose(number);
             world.pass(REATTACH_WITHIN);
@@ -122,7 +122,7 @@ fn apply(world: &mut World, input: &str) {
             world.reattach(number, number, Some(HeldRound { master, ..held }));
         }
         "close" => world.close(number),
-        // The coordinator is killed; the next one begins with its record, or without.
+        // The coordinator is killed. The next one starts with its record, or without a record.
         "restart" => world.restart(),
         "start" => world.start_unnoted(origin()),
         "pass" => world.pass(Duration::from_millis(number.into())),

@@ -1,4 +1,4 @@
-//! Rounds of which nothing is heard of any participant.
+//! Rounds whose participants are all silent.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn held(rank: u32) -> Option<HeldRound> {
     Some(held_round(0, rank, 2))
 }
 
-/// Agents 1 and 2 in round 0 of at most two nodes, and agent 3 in reserve.
+/// Agents 1 and 2 in round 0 of at most two nodes, and agent 3 as a spare.
 fn with_spare(min: u32) -> World {
     let mut world = World::restartable(min, 2);
     for number in 1..=3 {
@@ -29,7 +29,7 @@ fn with_spare(min: u32) -> World {
     world
 }
 
-/// The connections of these agents break, and they do not come back.
+/// Breaks the connections of these agents, which do not reattach in time.
 fn lose(world: &mut World, numbers: &[u32]) {
     for number in numbers {
         world.lose(*number);
@@ -37,7 +37,7 @@ fn lose(world: &mut World, numbers: &[u32]) {
     world.pass(REATTACH_WITHIN + Duration::from_millis(1));
 }
 
-/// Time passes in which only those are heard of that were not in the round.
+/// Lets time pass, in which only agents outside the round send heartbeats.
 fn pass(world: &mut World, time: Duration) {
     for _ in 0..time.as_secs() {
         world.pass(Duration::from_secs(1));
@@ -61,7 +61,7 @@ fn no_round_forms_while_all_participants_of_the_last_one_are_silent() {
     assert_eq!(forms(&mut world, 3), None);
     let note = &world.note.as_ref().unwrap().runs["run"];
     assert_eq!((note.silent, &note.members[..]), (true, &[1, 2][..]));
-    // Within a second, and every ten.
+    // There is a message within one second, and then every 10 s.
     let said = &world.recoveries;
     assert!((6..=7).contains(&said.len()), "{said:?}");
     assert!(said[0].elapsed < Duration::from_secs(1), "{said:?}");
@@ -107,7 +107,7 @@ fn one_that_comes_back_and_is_lost_again_is_one_of_those_that_are_waited_for() {
     lose(&mut world, &[12]);
     pass(&mut world, LONG);
     assert_eq!(forms(&mut world, 3), None);
-    // The other one ends the wait as well.
+    // The other agent ends the wait as well.
     world.reattach(11, 1, held(0));
     assert!(hears_that_it_is_over(&mut world, 11));
     world.operate(11, &Operation::Leave);
@@ -147,7 +147,7 @@ fn a_round_that_somebody_has_left_is_over_when_the_others_are_silent() {
             world.join(4);
             world.replaces.clear();
         },
-        // It was lost, and says itself that it does not hold the round any more.
+        // The agent was lost, and reports that it no longer holds the round.
         |world| {
             lose(world, &[1]);
             world.reattach(11, 1, None);
@@ -185,7 +185,7 @@ fn the_next_coordinator_waits_for_the_same_agents_and_one_is_enough() {
 #[test]
 fn one_that_a_coordinator_before_has_lost_is_known_by_its_round() {
     let mut world = with_spare(1);
-    // Agent 2 is told that the round is over; the coordinator dies then.
+    // Agent 2 receives that the round is over; then the coordinator dies.
     lose(&mut world, &[1]);
     world.restart();
     world.reattach(3, 3, None);
@@ -195,7 +195,7 @@ fn one_that_a_coordinator_before_has_lost_is_known_by_its_round() {
     pass(&mut world, LONG);
     assert_eq!(forms(&mut world, 3), None);
     assert_eq!(world.recoveries.last().unwrap().missing, [1]);
-    // It stands in no note any more.
+    // Agent 1 is in no record any more.
     world.reattach(11, 1, held(0));
     assert!(hears_that_it_is_over(&mut world, 11));
     world.join_as(11, crate::world::node(1), 1);
@@ -231,7 +231,7 @@ fn the_word_that_they_have_ended_ends_the_wait_and_counts_for_no_later_one() {
     world.reattach(3, 3, None);
     pass(&mut world, LONG);
     assert_eq!(forms(&mut world, 3), Some(1));
-    // Nobody has said anything about this round.
+    // The user has confirmed nothing about this round.
     world.join(6);
     world.operate(3, &Operation::Heartbeat);
     world.take(6);

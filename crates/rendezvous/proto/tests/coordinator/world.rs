@@ -1,4 +1,4 @@
-//! A coordinator, the keys of its store, and agents that are no more than a connection.
+//! A coordinator, the keys of its store, and agents that are only connections.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct World {
     pub(crate) keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The events that each agent has received and not taken yet.
     pub(crate) received: BTreeMap<u32, Vec<Event>>,
-    /// The number of times that each was told only that the coordinator lives.
+    /// Number of pulses that each agent has received.
     pub(crate) pulses: BTreeMap<u32, u32>,
     pub(crate) closed: Vec<u32>,
     /// The last calls that were logged.
@@ -32,23 +32,23 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     /// The program of the agents that join next.
     pub(crate) program: Option<Program>,
-    /// Which join of theirs it is, if they say so.
+    /// Number of the next join of each agent, if the agents send it.
     pub(crate) attempt: Option<u32>,
-    /// The epoch of the last coordinator of agents that come back.
+    /// Epoch of the last coordinator of agents that reattach.
     pub(crate) obeyed: u32,
-    /// The instances that those who join next replace.
+    /// Instances that the agents that join next replace.
     pub(crate) replaces: Vec<u64>,
-    /// Where the agents that reattach next have reached their coordinator.
+    /// Address of the last coordinator of agents that reattach.
     pub(crate) reached: String,
-    /// Whether agents say where their connections come from.
+    /// `true` if agents send the addresses of their connections.
     pub(crate) says_from: bool,
-    /// The note for the next coordinator, if there will be one.
+    /// The record for the next coordinator, if there will be one.
     pub(crate) note: Option<Note>,
     /// The log of recoveries.
     pub(crate) recoveries: Vec<Recovering>,
 }
 
-/// Agent `number`, whose connection has that number too.
+/// The node of agent `number`, whose connection has the same number.
 pub(crate) fn node(number: u32) -> NodeDesc {
     NodeDesc {
         addr: format!("n{number:03}"),
@@ -69,7 +69,7 @@ pub(crate) fn held_round(round: u64, rank: u32, size: u32) -> HeldRound {
     }
 }
 
-/// The number of the round that an agent has received; `None` if it has received none.
+/// The round that an agent has received; `None` if it has received none.
 pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
     let events = world.take(number);
     events.iter().find_map(|event| match event {
@@ -78,15 +78,15 @@ pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
     })
 }
 
-/// Where the connections of an agent come from.
+/// The peer address of an agent's connections.
 pub(crate) fn place(instance: u64) -> String {
     format!("10.0.1.{instance}:50000")
 }
 
-/// Where the coordinator is.
+/// Address of the coordinator.
 pub(crate) const ADDRESS: &str = "10.0.0.1:29400";
 
-/// A coordinator at that place.
+/// The origin of a coordinator at that address.
 pub(crate) fn origin() -> Origin {
     Origin {
         addresses: [ADDRESS.to_owned()].into(),
@@ -119,7 +119,9 @@ impl World {
         }
     }
 
-    /// One with a coordinator that is started again when it dies, and agents that number their joins.
+    /// Creates a world with a restartable coordinator.
+    ///
+    /// Its agents number their joins.
     pub(crate) fn restartable(min: u32, max: u32) -> Self {
         let mut world = Self::new(min, max);
         let note = Note::new(7, Duration::from_secs(60));
@@ -130,12 +132,14 @@ impl World {
         world
     }
 
-    /// The coordinator is killed, and the next one begins with its note. Connections and keys are gone.
+    /// Replaces the coordinator by one that starts with its record.
+    ///
+    /// All connections and keys are lost.
     pub(crate) fn restart(&mut self) {
         self.restart_as(origin());
     }
 
-    /// The same, with an origin.
+    /// Replaces the coordinator as [`World::restart`] does, with an origin.
     pub(crate) fn restart_as(&mut self, origin: Origin) {
         let note = self.note.as_mut().unwrap();
         note.authority.epoch += 1;
@@ -144,7 +148,7 @@ impl World {
         self.keys.clear();
     }
 
-    /// The coordinator and its note are gone, and somebody has started another one.
+    /// Replaces the coordinator by one without a record.
     pub(crate) fn start_unnoted(&mut self, origin: Origin) {
         let note = Note::new(8, Duration::from_secs(60));
         self.coordinator = Coordinator::restartable(self.now, note.clone(), origin);
@@ -170,7 +174,7 @@ impl World {
         let mut reads = Vec::new();
         while let Some(output) = self.coordinator.poll_output() {
             match output {
-                // An answer to a heartbeat, or something for a kernel to acknowledge.
+                // This is an answer to a heartbeat, or a pulse for a kernel to acknowledge.
                 Output::Send(to, Event::Alive(None)) => {
                     *self.pulses.entry(to.0).or_default() += 1;
                 }
@@ -207,7 +211,7 @@ impl World {
         self.join_as(number, node(number), u64::from(number));
     }
 
-    /// An agent joins that does not know how many workers it starts.
+    /// Lets an agent join that does not know its number of workers.
     pub(crate) fn join_without_size(&mut self, number: u32) {
         let join = Join {
             local_world_size: 0,
@@ -241,7 +245,7 @@ impl World {
         }
     }
 
-    /// Agent `number` goes on over a new connection, and says what `change` makes of its words.
+    /// Reattaches agent `number`, with a message that `change` modifies.
     fn reattach_as(&mut self, connection: u32, number: u32, change: impl FnOnce(&mut Reattach)) {
         let mut reattach = Reattach {
             last: self.last(),
@@ -254,28 +258,30 @@ impl World {
         self.operate(connection, &Operation::Reattach(Box::new(reattach)));
     }
 
-    /// Agent `number` goes on over a new connection.
+    /// Reattaches agent `number` over a connection, with the round that it holds.
     pub(crate) fn reattach(&mut self, connection: u32, number: u32, holds: Option<HeldRound>) {
         self.reattach_as(connection, number, |reattach| reattach.holds = holds);
     }
 
-    /// The same, of an agent that has left this round and waits for the next one.
+    /// Reattaches an agent that has left this round and waits for the next one.
     pub(crate) fn reattach_after(&mut self, number: u32, left: Option<HeldRound>) {
         self.reattach_as(number, number, |reattach| reattach.left = left);
     }
 
-    /// Agent `number` says over a new connection that it leaves.
+    /// Lets agent `number` leave over a new connection.
     pub(crate) fn leave_again(&mut self, connection: u32, number: u32) {
         self.reattach_as(connection, number, |reattach| reattach.leaves = true);
     }
 
-    /// An agent ends the run.
+    /// Lets an agent end the run.
     pub(crate) fn close(&mut self, number: u32) {
         let run = "run".to_owned();
         self.operate(number, &Operation::Close { run });
     }
 
-    /// The stream of a connection ends in order, which comes from this place as far as is known.
+    /// Ends the stream of a connection in order.
+    ///
+    /// `peer` is the peer address of the connection, if known.
     pub(crate) fn end(&mut self, connection: u32, peer: Option<String>) {
         let id = ConnId(connection);
         self.handle(Input::EndOfStream { id, peer });
@@ -286,7 +292,7 @@ impl World {
         self.handle(Input::Closed(ConnId(number)));
     }
 
-    /// Lets time pass; the coordinator is called whenever it wants to be.
+    /// Lets time pass, and calls the coordinator at its deadlines.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now.mono + time;
         while let Some(at) = self.coordinator.deadline().filter(|at| *at <= end) {
@@ -304,7 +310,7 @@ impl World {
         };
     }
 
-    /// Lets time pass in which these agents say that they live.
+    /// Lets time pass, in which these agents send heartbeats.
     pub(crate) fn pass_beating(&mut self, seconds: u64, numbers: &[u32]) {
         for _ in 0..seconds {
             self.pass(Duration::from_secs(1));
@@ -321,7 +327,7 @@ impl World {
         self.received.remove(&number).unwrap_or_default()
     }
 
-    /// The rank and world size that an agent has received, and the round.
+    /// The round, rank and world size that an agent has received.
     pub(crate) fn formed(&mut self, number: u32) -> (u64, u32, u32) {
         let received = self.take(number);
         match &received[..] {
@@ -345,7 +351,7 @@ impl World {
         }
     }
 
-    /// What an agent of torchrun reads.
+    /// Reads the state, and its value, as an agent of torchrun.
     pub(crate) fn read(&mut self) -> (RendezvousState, Vec<u8>) {
         let key = STATE.as_bytes();
         let writes = false;
@@ -355,7 +361,7 @@ impl World {
         (state.unwrap_or_default(), value)
     }
 
-    /// An agent of torchrun's compare-and-set; whether it won.
+    /// Writes a state as an agent of torchrun; `true` if its compare-and-set won.
     pub(crate) fn compare_set(&mut self, expected: &[u8], state: &RendezvousState) -> bool {
         let key = STATE.as_bytes();
         let writes = true;
@@ -371,14 +377,14 @@ impl World {
         won
     }
 
-    /// An agent of torchrun does something, nobody else being faster.
+    /// Applies an action as an agent of torchrun that loses no race.
     pub(crate) fn torchrun(&mut self, node: &NodeDesc, action: Action) {
         let (mut state, token) = self.read();
         apply(&mut state, node, &self.settings, action, self.now.wall);
         assert!(self.compare_set(&token, &state));
     }
 
-    /// An agent of torchrun stores a key of a round.
+    /// Stores a key of a round as an agent of torchrun.
     pub(crate) fn set(&mut self, key: &str, value: &str) {
         let key = format!("{STATE}.{key}").into_bytes();
         self.handle(Input::Touching {

@@ -1,6 +1,6 @@
-//! Dynamic rendezvous over a compare-and-set store: one agent's decisions and its machine.
+//! Dynamic rendezvous over a store: the decisions and the machine of one agent.
 //!
-//! The tables are in `tests/tables`; what their lines mean is at their top.
+//! The tables are in `tests/tables`. The top of each explains its lines.
 
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 

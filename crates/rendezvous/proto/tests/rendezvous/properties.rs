@@ -1,4 +1,4 @@
-//! What holds for whatever state an agent finds, and whatever happens to it.
+//! Properties for every state that an agent finds, and for every input.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn a_time() -> impl Strategy<Value = Wall> {
     (0_i64..60_000_000).prop_map(Wall::from_unix_micros)
 }
 
-/// Any state that can be written down, sensible or not.
+/// Any state, valid or not.
 fn any_state() -> impl Strategy<Value = RendezvousState> {
     (
         0_u64..3,
@@ -50,7 +50,7 @@ fn any_state() -> impl Strategy<Value = RendezvousState> {
         )
 }
 
-/// A state that agents with these settings can have come to.
+/// A state that agents with these settings can reach.
 fn a_state(settings: Settings) -> impl Strategy<Value = RendezvousState> {
     any_state().prop_map(move |mut state| {
         while state.participants.len() > settings.max_nodes as usize {
@@ -186,8 +186,10 @@ proptest! {
         }
     }
 
-    /// Whatever the store says and whenever: no panic, one question at a time, every write of a
-    /// node that is in a list carries its heartbeat, and nobody joins a closed run (INV-R4).
+    /// The machine is correct for all answers of the store, at any time.
+    ///
+    /// It never panics, and sends one request at a time. Every write of a node in a list contains
+    /// its heartbeat, and no node joins a closed run (INV-R4).
     #[test]
     fn no_input_breaks_the_machine(
         settings in any_settings(),
@@ -233,9 +235,9 @@ proptest! {
                     }
                     _ => {}
                 }
-                prop_assert!(asked <= 1, "two questions at once");
+                prop_assert!(asked <= 1, "two requests at the same time");
             }
-            // It never wants to be called at once, again and again.
+            // The deadline is never now, which would be a busy loop.
             if let Some(due) = machine.deadline() {
                 prop_assert!(due > now.mono, "busy");
             }

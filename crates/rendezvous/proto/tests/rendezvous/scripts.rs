@@ -1,4 +1,4 @@
-//! `tables/rendezvous_scripts.txt`: the machine of one agent, answered line by line.
+//! `tables/rendezvous_scripts.txt`: inputs and outputs of one agent's machine.
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};

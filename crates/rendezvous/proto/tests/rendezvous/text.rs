@@ -23,7 +23,7 @@ pub(crate) fn wall(text: &str) -> Wall {
     Wall::from_unix_micros((seconds * 1e6).round() as i64)
 }
 
-/// Both clocks at so many seconds.
+/// Both clocks at this number of seconds.
 pub(crate) fn now(text: &str) -> Now {
     let wall = wall(text);
     Now {
@@ -34,7 +34,7 @@ pub(crate) fn now(text: &str) -> Now {
     }
 }
 
-/// `2..3`: the fewest and the most nodes; all else as it comes.
+/// Settings such as `2..3`: minimum and maximum number of nodes.
 pub(crate) fn settings(text: &str) -> Settings {
     let (min, max) = text.split_once("..").expect("min..max");
     Settings::new(min.trim().parse().unwrap(), max.trim().parse().unwrap())
@@ -81,7 +81,7 @@ pub(crate) fn state(text: &str) -> RendezvousState {
     state
 }
 
-/// What [`state`] reads.
+/// Text of a state, which [`state`] reads.
 pub(crate) fn show(state: &RendezvousState) -> String {
     let mut text = format!("round {}", state.round);
     if state.complete {

@@ -62,8 +62,8 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
     let second = store();
     service.stands_for(&second);
     let said = format!(
-        "the coordinator of round 0 was at {}, which is another address than this one, and whether that one has ended \
-         is unknown; 2 of 2 nodes have come here",
+        "the coordinator of round 0 was at {}, which is not an address of this one, and may still be running; 2 of 2 \
+         nodes have connected here",
         service.place.endpoint
     );
     let store = second.store.unwrap();

@@ -103,7 +103,7 @@ fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     first.run("ip route add blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/1", 1);
     // Its agent has stopped the workers, and waits for the network.
-    far.stderr.await_text("hold this node for lost", 1);
+    far.stderr.await_text("treat this node as lost", 1);
     first.run("ip route del blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/2", 2);
     far.stdout.await_text("rank 1/2", 2);

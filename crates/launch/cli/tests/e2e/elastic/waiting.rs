@@ -218,7 +218,7 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 #[test]
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let line = "in reserve: the job has its 1 node (127.0.0.1); this one takes part when one of them is gone";
+    let line = "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
     for (place, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
         (at_file(&folder), "--rdzv-conf=store_type=file"),

@@ -3,13 +3,13 @@
 //! | node | while the round | goes to |
 //! |---|---|---|
 //! | any | forms, and has room | the participants |
-//! | any | forms, and the room is for nodes that may come back | the surplus nodes |
+//! | any | forms, and the room is for expected nodes | the spare nodes |
 //! | any | is complete, below `max_nodes` | the wait list |
-//! | any | is complete, at `max_nodes` | the surplus nodes |
+//! | any | is complete, at `max_nodes` | the spare nodes |
 //!
 //! A participant that joins again leaves its round first. When the last participant of a complete
-//! round has left it, the next one forms, of the nodes that wait; if all were lost by silence,
-//! `silent.rs` decides.
+//! round has left it, the next round forms with the waiting nodes. If all participants were lost by
+//! silence, `silent.rs` decides.
 
 use super::round::Round;
 use super::{Effect, Run};
@@ -18,7 +18,7 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// An agent of ours wants to be in the next round.
+    /// Handles a native agent that joins the next round.
     pub(super) fn arrive(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.round.search().is_some() {
             self.leaves_round(node);
@@ -33,7 +33,7 @@ impl Run {
             self.leaves_round(node);
             self.break_round(&format!("node {node} joins again"), out);
             self.remove_participant(now, node);
-            // If the others are lost now, the next coordinator need not wait for them.
+            // If the other participants are lost now, the next coordinator need not wait for them.
             if !was_torn && !self.nodes.participants.is_empty() {
                 out.push(Effect::Note(self.record.clone()));
             }
@@ -48,7 +48,9 @@ impl Run {
         self.advance(now, out);
     }
 
-    /// A node is lost or has left; `how` is the end of a sentence about it.
+    /// Handles a node that is lost or has left.
+    ///
+    /// `how` is the end of a sentence about the node.
     pub(super) fn depart(
         &mut self,
         now: Now,
@@ -72,7 +74,7 @@ impl Run {
         self.advance(now, out);
     }
 
-    /// A node of the last round is not expected any more.
+    /// Stops expecting a node of the last round.
     fn await_no_more(&mut self, node: &NodeDesc) {
         if let Round::Forming(forming) = &mut self.round {
             forming.awaited.remove(node);
@@ -81,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Puts a node that is in none of the lists into one of them, or moves it on.
+    /// Puts a node into the list that suits the state of the round.
     pub(super) fn admit(&mut self, now: Now, node: &NodeDesc) {
         let max = self.settings.max_nodes as usize;
         let has_room = self.taken() < max;
@@ -107,9 +109,9 @@ impl Run {
         }
     }
 
-    /// Takes a participant out.
+    /// Removes a participant.
     ///
-    /// With the last one of a complete round the next begins.
+    /// After the last participant of a complete round, the next round begins.
     pub(super) fn remove_participant(&mut self, now: Now, node: &NodeDesc) {
         self.nodes.participants.remove(node);
         self.torchrun.outdate();

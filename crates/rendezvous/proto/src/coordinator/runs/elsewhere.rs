@@ -1,23 +1,22 @@
-//! Members of a round whose coordinator was at another address, so that it is unknown whether it
-//! has ended.
+//! Members of a round whose coordinator, elsewhere, may still be running.
 //!
-//! A coordinator without a record knows that the one before has ended if that listened at its own
-//! address (`recovering.rs`). Where members have reached theirs at another one (a service with a
-//! separate address, whose process was started on another machine; a name or an address that has
-//! moved), it may live, and have a round with others. So the run *is undecided*:
+//! A coordinator without a record knows that its predecessor has ended if that listened at the same
+//! address (`recovering.rs`). If members have reached the predecessor at another address, it may
+//! still be running, and have a round with other agents. For example, a service address or a name
+//! has moved to another machine. So the run *is undecided*:
 //!
-//! * The members have a session here, and obey the coordinator that they have obeyed, at its epoch:
-//!   if they reach it again, they resume there as if nothing had happened.
-//! * They are notified of nothing, and lose nothing: an agent that is not here may be there.
-//!   Newcomers wait.
-//! * No record is written. So a process that is started again finds the members as this one has.
-//! * It ends when the last coordinator is found to have ended: the user confirms that
-//!   (`Origin::recover`, with a new process), or a member has reached it where this one listens.
-//!   Then it is a recovery without a record.
+//! * The members have a session here, but still obey the previous coordinator, at its epoch. If
+//!   they reach it again, they resume there as if nothing had happened.
+//! * They receive no news about the round, and no member is lost: an agent that is not here may be
+//!   there. New agents wait.
+//! * The coordinator writes no record. So after a restart, it finds the members in the same state.
+//! * The state ends when the previous coordinator has certainly ended. Either the user confirms
+//!   that (`Origin::recover`, with a new process), or a member has reached it at an address of this
+//!   one. Then a recovery without a record follows.
 //!
-//! A coordinator that has a separate round in the run does not wait: there are two clusters then,
-//! and members of the other one are notified that their round is over. Nor do voters wait, whose
-//! record is replicated.
+//! A coordinator with a separate round in the run does not wait, because there are two clusters. It
+//! notifies members of the other cluster that their round is over. Voters do not wait either,
+//! because their record is replicated.
 
 use super::round::Round;
 use super::{Effect, Run};
@@ -28,7 +27,7 @@ use rdzv_core::reminder;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// The coordinator of the round, if it is unknown whether that has ended.
+    /// Returns the coordinator elsewhere that may still be running, if any.
     pub(super) fn elsewhere(&self) -> Option<&LastCoordinator> {
         self.round.recovery()?.elsewhere.as_ref()
     }
@@ -38,7 +37,7 @@ impl Run {
         self.elsewhere().is_some()
     }
 
-    /// `true` if this coordinator elsewhere makes the run undecided, or can.
+    /// `true` if a coordinator elsewhere makes the run undecided, or could do so.
     pub(in crate::coordinator) fn may_be_of(&self, last: &LastCoordinator) -> bool {
         match self.elsewhere() {
             Some(known) => known.cluster == last.cluster,
@@ -46,7 +45,7 @@ impl Run {
         }
     }
 
-    /// The coordinator that its agents obey, instead of this one.
+    /// Returns the coordinator that the agents of the run obey.
     pub(in crate::coordinator) fn obeyed(&self, ours: Authority) -> Authority {
         self.elsewhere().map_or(ours, |last| Authority {
             cluster: last.cluster,
@@ -55,9 +54,9 @@ impl Run {
         })
     }
 
-    /// An agent comes from a coordinator elsewhere.
+    /// Handles an agent that attaches after a coordinator elsewhere.
     ///
-    /// `known`: the last round that it was in.
+    /// `known` is the last round of the agent.
     pub(in crate::coordinator) fn leave_undecided(
         &mut self,
         now: Now,
@@ -67,14 +66,14 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) {
         let Some(known) = known else {
-            // Members need a moment to come.
+            // Members need a moment to attach.
             return self.had_coordinators(last.epoch.saturating_add(1));
         };
         let was_undecided = self.is_undecided();
         self.recover_unnoted(now, known, Some(last), out);
         if !was_undecided && self.is_undecided() {
-            // Newcomers obey it as well: what they report to the next coordinator has to be the
-            // same.
+            // New agents obey it as well, because all must report the same coordinator to the next
+            // one.
             let obeyed = self.obeyed(ours);
             for (node, agent) in &self.agents {
                 if agent.attempt().is_some() {
@@ -84,7 +83,7 @@ impl Run {
         }
     }
 
-    /// The coordinator of a cluster has certainly ended.
+    /// Registers that the coordinator of a cluster has certainly ended.
     pub(in crate::coordinator) fn decide(&mut self, now: Now, cluster: u64) {
         if let Round::Recovering(_, recovery) = &mut self.round {
             let ended = |last: &mut LastCoordinator| last.cluster == cluster;
@@ -96,7 +95,7 @@ impl Run {
         }
     }
 
-    /// Logs that the run is undecided, here and where the members are.
+    /// Logs that the run is undecided, here and on the nodes of the members.
     pub(super) fn say_undecided(&self, now: Now, out: &mut Outbox<Effect>) {
         let (Some(last), Some(recovering)) = (self.elsewhere(), self.recovering(now)) else {
             return;

@@ -1,11 +1,11 @@
 //! A round that forms.
 //!
-//! It is complete
+//! The round is complete in one of these cases:
 //!
-//! * with `max_nodes`; or
-//! * with at least `min_nodes`, when every node that is known to want in has joined, and those were
-//!   enough from the beginning: after a change, there is no other node to wait for; or
-//! * with at least `min_nodes`, when the last call is over.
+//! * `max_nodes` nodes have joined.
+//! * At least `min_nodes` nodes have joined, every expected node is among them, and the expected
+//!   nodes were enough from the beginning. After a change, there is no other node to wait for.
+//! * At least `min_nodes` nodes have joined, and the last call is over.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ use rdzv_core::rank::{Assignment, GroupRank, RoleInfo, assign};
 use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now};
 
-/// Time that an agent of torchrun may be in no list after it has left a round.
+/// Time for which an agent of torchrun may be in no list between two rounds.
 ///
-/// It enters the next one with its next write.
+/// The agent enters the next round with its next write.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(2);
 
-/// Most nodes that a refusal names.
+/// Maximum number of nodes that a refusal lists.
 const NAMED: usize = 256;
 
-/// Agents that have waited for less are not notified of who has come.
+/// Waiting time after which agents receive reports of the joined nodes.
 ///
-/// Most rounds are complete before.
+/// Most rounds are complete earlier.
 const REPORT_AFTER: Duration = reminder::FIRST;
 
-/// Time within which arrivals are reported as one.
+/// Time within which several arrivals are reported together.
 ///
-/// So many arrivals cost little.
+/// So a large number of arrivals costs little.
 const REPORT_WITHIN: Duration = Duration::from_millis(250);
 
 impl Run {
-    /// Brings the round to rest after something has changed.
+    /// Executes the transitions that are due after a change.
     pub(super) fn advance(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if let Round::Forming(_) = self.round {
             self.promote(now);
@@ -58,23 +58,23 @@ impl Run {
         }
     }
 
-    /// The last participant has left the round.
+    /// Begins the next round after the last participant has left.
     ///
-    /// The next one forms, of the nodes that wait.
+    /// The waiting nodes join it.
     pub(super) fn begin_next(&mut self, now: Now) {
         if let Some(formed) = self.round.formed() {
             self.begin_round(now, formed.next);
         }
     }
 
-    /// A round of this number forms.
+    /// Begins a round with this number.
     pub(super) fn begin_round(&mut self, now: Now, number: u64) {
         let last = self.round.announced();
         let (awaited, older_ends) = match &mut self.round {
             Round::Forming(forming) => (std::mem::take(&mut forming.awaited), forming.older_ends),
             other => (other.take_formed().unwrap_or_default().awaited, None),
         };
-        // Agents of ours that may come back are still participants or wait already.
+        // Native agents that may reattach are still participants, or are in the wait list.
         let coming = awaited.len() + self.nodes.waiting.len();
         self.round = Round::Forming(Forming {
             number,
@@ -87,15 +87,15 @@ impl Run {
         });
     }
 
-    /// Nodes that have joined the round that forms, or may yet come back to it.
+    /// Returns the number of joined and expected nodes of the forming round.
     pub(super) fn taken(&self) -> usize {
         let awaited = self.round.forming().map_or(0, |it| it.awaited.len());
         self.nodes.participants.len() + awaited
     }
 
-    /// Lets in waiting agents of ours, as far as there is room.
+    /// Admits waiting native agents while the round has room.
     ///
-    /// Former participants first.
+    /// Former participants come first.
     fn promote(&mut self, now: Now) {
         let waiting = self.nodes.waiting.iter().cloned();
         let joining = waiting.filter(|node| self.is_joining(node));
@@ -113,7 +113,7 @@ impl Run {
         }
     }
 
-    /// Begins the last call if the nodes are enough for a round.
+    /// Begins the last call if enough nodes have joined.
     pub(super) fn call_last(&mut self, now: Now) {
         let is_enough = self.nodes.participants.len() >= self.settings.min_nodes as usize;
         let timeout = self.settings.last_call_timeout;
@@ -128,7 +128,7 @@ impl Run {
         }
     }
 
-    /// Ends the last call if too few nodes are left.
+    /// Cancels the last call if too few nodes are left.
     pub(super) fn end_last_call_of_few(&mut self) {
         let is_few = self.nodes.participants.len() < self.settings.min_nodes as usize;
         if let Round::Forming(forming) = &mut self.round
@@ -155,20 +155,20 @@ impl Run {
 
     /// `true` if members of an unknown older round may reattach.
     ///
-    /// Without an earlier coordinator, there cannot be an older round beside one of all nodes, nor
-    /// where more than half of them are needed.
+    /// Without an earlier coordinator, there are two cases without an older round: this round has
+    /// all nodes, or a round needs more than half of them.
     fn may_have_older(&self, forming: &Forming, is_full: bool) -> bool {
-        // Numbers begin at 0 where there was no other coordinator.
+        // Without an earlier coordinator, numbers begin at 0.
         let had_others = forming.last.is_none() && forming.number > 0;
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
         had_others || u64::from(min) * 2 <= u64::from(max) && !is_full
     }
 
-    /// The end of the last call.
+    /// Returns the end of the last call.
     ///
-    /// It waits for nodes that are on their way from the last round, however short it is: agents of
-    /// torchrun need a moment to see that a round has begun, and left out, they would make all
-    /// nodes start over.
+    /// Even a short last call waits for nodes that come from the last round. Agents of torchrun
+    /// need a moment to notice a new round. If the round left them out, they would make all nodes
+    /// restart.
     pub(super) fn last_call_ends(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
         let end = forming.last_call?.at;
@@ -201,9 +201,9 @@ impl Run {
         }
     }
 
-    /// The nodes have their ranks.
+    /// Completes the round, whose nodes have ranks now.
     ///
-    /// The participants of ours are notified of the round.
+    /// It notifies the native participants.
     pub(super) fn complete(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let number = self.round.number();
         self.former = self.nodes.participants.keys().cloned().collect();
@@ -247,9 +247,8 @@ impl Run {
             self.record_round(out);
         }
         self.seek_master(now);
-        // A node that was left out waits in the list that suits a complete round. Agents of
-        // torchrun would stay in the wait list of a full round, and make all nodes restart for them
-        // again and again.
+        // Remaining nodes of a full round become spares. Agents of torchrun would stay in its wait
+        // list, and make all nodes restart again and again.
         if self.nodes.participants.len() >= self.settings.max_nodes as usize {
             self.nodes.surplus.append(&mut self.nodes.waiting);
         } else {
@@ -259,7 +258,9 @@ impl Run {
         }
     }
 
-    /// Roles of all nodes in the order of their ranks, if all have sent them.
+    /// Returns the roles of all nodes in the order of their ranks.
+    ///
+    /// `None` unless all nodes have sent them.
     pub(super) fn infos(&self) -> Option<Vec<RoleInfo>> {
         let infos = self.nodes.participants.iter().map(|(node, rank)| {
             let join = &self.agents.get(node)?.join;
@@ -276,11 +277,9 @@ impl Run {
 
     /// Writes the ranks of a complete round under torchrun's keys.
     ///
-    /// They come in the order of the nodes.
-    ///
-    /// Agents of ours get their ranks by events and need no keys. But users and programs look into
-    /// the store to see who participates. Only the keys of the latest such round are kept, because
-    /// nothing waits for them, and rounds may be many.
+    /// Native agents get their ranks by events and need no keys. But users and programs read the
+    /// store to see the participants. The store keeps only the keys of the latest such round,
+    /// because no agent waits for them, and there may be many rounds.
     fn store_ranks(
         &mut self,
         infos: &[RoleInfo],
@@ -306,7 +305,7 @@ impl Run {
         }
     }
 
-    /// Schedules a report to waiting agents if other nodes have come than reported.
+    /// Schedules a report to waiting agents if the number of nodes has changed.
     fn report_soon(&mut self, now: Now) {
         let count = self.nodes.participants.len();
         if let Round::Forming(forming) = &mut self.round
@@ -316,7 +315,7 @@ impl Run {
         }
     }
 
-    /// Reports who has come to agents that have waited for long, if it is time to.
+    /// Reports the joined nodes to agents that have waited for long, if it is due.
     fn report_if_due(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let count = self.nodes.participants.len();
         let Round::Forming(forming) = &mut self.round else {
@@ -337,7 +336,7 @@ impl Run {
         }
     }
 
-    /// The next deadline of the round.
+    /// Returns the next deadline of the round.
     pub(super) fn forming_deadline(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
         let times = [
@@ -363,21 +362,21 @@ impl Run {
         }
     }
 
-    /// Reports who has come, and ends a last call that had no effect.
+    /// Reports the joined nodes, and ends a last call that had no effect.
     pub(super) fn report(&mut self, now: Now, out: &mut Outbox<Effect>) {
         self.report_if_due(now, out);
         if self.last_call_ends().is_some_and(|end| end <= now.mono)
             && let Round::Forming(forming) = &mut self.round
         {
-            // Too few are left for it to have had an effect.
+            // The last call had no effect because too few nodes are left.
             forming.last_call = None;
         }
     }
 
-    /// The time of a join is over.
+    /// Handles the timeout of a join.
     pub(super) fn expire_join(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         if self.nodes.surplus.contains(node) {
-            // A surplus node waits for as long as the job runs.
+            // A spare node waits until the job ends.
             return self.restart_join_timer(now, node);
         }
         let Some(Phase::Joining { since }) = self.phase(node) else {

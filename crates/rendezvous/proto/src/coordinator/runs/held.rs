@@ -1,4 +1,4 @@
-//! A round that holds, and how it ends.
+//! A complete round that holds, and its end.
 
 use super::round::Round;
 use super::{Effect, Phase, Run};
@@ -8,10 +8,10 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// Notifies the participants, once, that the round does not hold any more.
+    /// Notifies the participants, once, that the round is over.
     ///
-    /// Of a round that is being recovered, this notifies the participants that have come back. A
-    /// run with a coordinator elsewhere that may live decides nothing.
+    /// During a recovery, this notifies the participants that have reattached. If another
+    /// coordinator of the run may still be running, this has no effect.
     pub(super) fn break_round(&mut self, reason: &str, out: &mut Outbox<Effect>) {
         if self.is_undecided() {
             return;
@@ -24,7 +24,7 @@ impl Run {
         self.notify_members(&self.membership(self.round.number(), reason), out);
     }
 
-    /// The event that a round does not hold any more.
+    /// Returns the event that reports the end of a round.
     pub(super) fn membership(&self, round: u64, reason: &str) -> Event {
         Event::Membership {
             round,
@@ -42,10 +42,10 @@ impl Run {
         }
     }
 
-    /// Lets surplus nodes wait for the next round if this one is not full any more.
+    /// Moves spare nodes to the wait list if the round is not full any more.
     ///
-    /// Agents of torchrun that are left in it do not join again for a node that is lost, only for
-    /// one that waits.
+    /// Agents of torchrun in the round do not join again because a node is lost. They only do so
+    /// because a node waits.
     pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.nodes.participants.len() >= self.settings.max_nodes as usize {
             return;
@@ -61,7 +61,7 @@ impl Run {
         }
     }
 
-    /// The workers of a participant have succeeded.
+    /// Handles the success of a participant's workers.
     pub(in crate::coordinator) fn succeeded(
         &mut self,
         now: Now,
@@ -80,7 +80,7 @@ impl Run {
         }
     }
 
-    /// Notifies the participants if the workers of all of them have succeeded.
+    /// Notifies the participants if all workers of the round have succeeded.
     pub(super) fn announce_success(&mut self, out: &mut Outbox<Effect>) {
         let (Round::Held(formed) | Round::Over(formed)) = &self.round else {
             return;
@@ -102,14 +102,14 @@ impl Run {
         }
     }
 
-    /// An agent has failed for good, which all others are notified of.
+    /// Notifies all other agents that an agent has failed for good.
     pub(in crate::coordinator) fn failed(
         &mut self,
         failed: &NodeDesc,
         reason: &str,
         out: &mut Outbox<Effect>,
     ) {
-        // An agent that reattaches sends it again.
+        // An agent that reattaches sends its failure again.
         if let Some(formed) = self.round.formed_mut()
             && !formed.failed.insert(failed.clone())
             && self.began.is_some()

@@ -1,7 +1,7 @@
-//! The fence of a round: when it is on, and which participants have a lease.
+//! The fence of a round, and the leases of its participants.
 //!
-//! A lease needs a majority that no single node takes with it, so a round has a fence while the
-//! coordinator has three voters or more. All participants have it, or none:
+//! A lease needs a majority that survives the loss of any node. So a round has a fence while the
+//! coordinator has three voters or more. Either all participants have it, or none:
 //!
 //! | event | recorded before | the participants receive |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | there are fewer than three voters | no lease | `Fence`, off |
 //! | an agent reattaches | – | `Fence`, as recorded |
 //!
-//! A recorded lease says that the workers of each silent participant are suspended in time: the
-//! next coordinator relies on that. A participant that may have a lease is not lost before the end
-//! of that, whatever the record says; it has none after it has sent `Lifted`.
+//! A recorded lease guarantees that the workers of each silent participant are suspended in time.
+//! The next coordinator relies on it. A participant that may have a lease is not lost before the
+//! end of the lease, even without a record. It has none after it has sent `Lifted`.
 
 use std::time::Duration;
 
@@ -23,17 +23,17 @@ use crate::coordinator::wire::{Event, Standing};
 use crate::{FencePolicy, NodeDesc, Rule, fence};
 use rdzv_core::machine::Outbox;
 
-/// Fewest voters of which a majority remains when any node is lost.
+/// Minimum number of voters that keep a majority when any node is lost.
 const LEAST_VOTERS: u32 = 3;
 
 /// The lease of a participant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentLease {
-    /// No lease: its workers run without a limit.
+    /// No lease: the workers run without a limit.
     None,
-    /// Granted, and not reported yet.
+    /// A granted lease that the agent has not reported yet.
     Granted,
-    /// Reported by the agent.
+    /// A lease that the agent has reported.
     Held,
 }
 
@@ -52,22 +52,22 @@ impl Run {
         agent.is_some_and(|agent| agent.join.settings.fence == FencePolicy::Auto)
     }
 
-    /// The length of the leases of the round.
+    /// Returns the length of the leases of the round.
     fn lease(&self) -> Duration {
         let size = self.nodes.participants.len() as u32;
         fence::lease(self.settings.node_timeout, size)
     }
 
-    /// Gives the round that is about to be announced a fence, if it can have one.
+    /// Gives a new round a fence, if it can have one.
     pub(super) fn choose_fence(&mut self) {
         if self.can_have_fence() {
             self.record.lease = self.lease();
         }
     }
 
-    /// Time after which a silent participant is lost if the record has a lease.
+    /// Returns the time after which a silent participant is lost, by the record.
     ///
-    /// Before, its workers may run.
+    /// Before that, its workers may run. Zero if the record has no lease.
     pub(in crate::coordinator) fn fence(&self) -> Duration {
         if self.record.lease.is_zero() {
             Duration::ZERO
@@ -76,9 +76,9 @@ impl Run {
         }
     }
 
-    /// The same for one agent, whatever the record says.
+    /// Returns the time after which one agent is lost, even without a record.
     ///
-    /// Zero if it is not in the round, or has no lease.
+    /// Zero if the agent is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {
         let rules = self.origin.rules;
         match self.phase(node) {
@@ -92,13 +92,13 @@ impl Run {
         }
     }
 
-    /// Takes over the number of voters behind the coordinator.
+    /// Updates the number of voters of the group.
     pub(in crate::coordinator) fn count_voters(&mut self, voters: u32, out: &mut Outbox<Effect>) {
         self.voters = voters;
         self.review_fence(out);
     }
 
-    /// Turns the fence of the round on or off, if that is due.
+    /// Turns the fence of the round on or off, if necessary.
     pub(super) fn review_fence(&mut self, out: &mut Outbox<Effect>) {
         let is_held = match self.round {
             Round::Held(_) => true,
@@ -144,7 +144,9 @@ impl Run {
         }
     }
 
-    /// Notifies a participant that reattaches, and need not have received the last event.
+    /// Repeats the event about the fence to a participant that reattaches.
+    ///
+    /// The participant may not have received the last event.
     pub(super) fn repeat_fence(&self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         let is_granted = match self.phase(node) {
             Some(Phase::Member { lease }) => lease != AgentLease::None,
@@ -164,7 +166,7 @@ impl Run {
         }
     }
 
-    /// An agent may have a lease from here on.
+    /// Registers that an agent may have a lease from now on.
     pub(in crate::coordinator) fn grant(&mut self, node: &NodeDesc) {
         let agent = self.agents.get_mut(node);
         if let Some(Phase::Member { lease }) = agent.map(|agent| &mut agent.phase)
@@ -174,7 +176,7 @@ impl Run {
         }
     }
 
-    /// An agent reports whether it has a lease.
+    /// Handles an agent's report about its lease.
     pub(in crate::coordinator) fn reports_lease(
         &mut self,
         node: &NodeDesc,

@@ -1,9 +1,9 @@
-//! The address of the workers' store: rank 0 sends it, and all participants are notified.
+//! The address of the workers' store, which rank 0 provides.
 //!
-//! An agent of ours with rank 0 sends it in every round. One of torchrun stores it under two keys
-//! before it stores its role; but one that was rank 0 before, and shares its server with the
-//! workers, has kept that and stores nothing. Then the address of an earlier round holds, which is
-//! recognised by its host.
+//! A native agent with rank 0 sends the address in every round. An agent of torchrun stores it
+//! under two keys before it stores its role. But if it had rank 0 before and shares its server with
+//! the workers, it keeps the server and stores nothing. Then the address of an earlier round is
+//! valid, which the coordinator recognises by its host.
 
 use std::time::Duration;
 
@@ -15,35 +15,35 @@ use rdzv_core::escape::is_plain;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Time for a rank 0 of torchrun before earlier rounds are searched.
+/// Time to wait for a rank 0 of torchrun before the search of earlier rounds.
 ///
-/// Its role is the usual sign; it stores none if all nodes are alike.
+/// Usually the role of rank 0 starts the search earlier, but it stores none if all nodes are alike.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Number of earlier rounds that are searched.
+/// Number of earlier rounds that the coordinator searches.
 const ROUNDS: u64 = 64;
 
-/// Longest host name or port that is taken from a key.
+/// Maximum length of a host name or port in a key.
 const LONGEST: usize = 1024;
 
 /// Address of the workers' store of a formed round.
 #[derive(Debug, Default)]
 pub(super) enum Master {
-    /// Rank 0, an agent of ours, has not sent it yet.
+    /// Rank 0, a native agent, has not sent the address yet.
     #[default]
     Unknown,
-    /// Rank 0, an agent of torchrun, may take until then to store it.
+    /// Rank 0, an agent of torchrun, may store the address until this time.
     Awaited(Mono),
-    /// Earlier rounds are searched for it.
+    /// The coordinator searches earlier rounds for the address.
     Searched,
-    /// Host and port.
+    /// The address is known: host and port.
     Known(String, u16),
 }
 
-/// Host and port as far as an agent of torchrun has stored them.
+/// Host and port, each `None` until an agent of torchrun has stored it.
 pub(super) type Stored = (Option<String>, Option<u16>);
 
-/// Takes a stored value over; returns host and port if both are there.
+/// Adopts a stored value; returns host and port if both are known.
 fn take(stored: &mut Stored, field: Field, value: Option<&[u8]>) -> Option<(String, u16)> {
     let text = value
         .filter(|value| value.len() <= LONGEST)
@@ -57,9 +57,7 @@ fn take(stored: &mut Stored, field: Field, value: Option<&[u8]>) -> Option<(Stri
 }
 
 impl Run {
-    /// A round is complete.
-    ///
-    /// Its rank 0 has to send the address of the workers' store.
+    /// Starts the wait for the address of a complete round.
     pub(super) fn seek_master(&mut self, now: Now) {
         let first = self.first();
         let is_torchrun = first.is_some_and(|first| !self.agents.contains_key(first));
@@ -75,7 +73,7 @@ impl Run {
         }
     }
 
-    /// The node with rank 0.
+    /// Returns the node with rank 0.
     fn first(&self) -> Option<&NodeDesc> {
         let mut participants = self.nodes.participants.iter();
         let first = participants.find(|(_, rank)| **rank == 0);
@@ -86,7 +84,7 @@ impl Run {
         self.round.formed().map(|formed| &formed.master)
     }
 
-    /// The address, if it is known.
+    /// Returns the address, if it is known.
     pub(super) fn known_master(&self) -> Option<(String, u16)> {
         match self.master()? {
             Master::Known(addr, port) => Some((addr.clone(), *port)),
@@ -94,16 +92,16 @@ impl Run {
         }
     }
 
-    /// A participant knows the address.
+    /// Sets the address.
     pub(super) fn set_master(&mut self, addr: String, port: u16) {
         if let Some(formed) = self.round.formed_mut() {
             formed.master = Master::Known(addr, port);
         }
     }
 
-    /// Rank 0, an agent of ours, sends the address.
+    /// Handles the address from rank 0, a native agent.
     ///
-    /// One of another round comes too late to be of use.
+    /// An address for another round comes too late and is ignored.
     pub(in crate::coordinator) fn publish_master(
         &mut self,
         from: &NodeDesc,
@@ -131,7 +129,7 @@ impl Run {
         self.announce_master(addr, port, out);
     }
 
-    /// An agent of torchrun has stored one half of the address.
+    /// Handles one half of the address that an agent of torchrun has stored.
     pub(in crate::coordinator) fn stored_master(
         &mut self,
         round: u64,
@@ -149,9 +147,9 @@ impl Run {
         }
     }
 
-    /// A rank 0 of torchrun has stored its role.
+    /// Handles a rank 0 of torchrun that has stored its role.
     ///
-    /// It stores nothing after that.
+    /// It stores no address after that.
     pub(in crate::coordinator) fn first_role(&mut self, round: u64, out: &mut Outbox<Effect>) {
         let is_awaited = matches!(self.master(), Some(Master::Awaited(_)));
         if is_awaited && self.round.announced() == Some(round) {
@@ -159,7 +157,7 @@ impl Run {
         }
     }
 
-    /// The end of the wait for a rank 0 of torchrun.
+    /// Returns the end of the wait for a rank 0 of torchrun.
     pub(super) fn master_deadline(&self) -> Option<Mono> {
         match self.master()? {
             Master::Awaited(ends) => Some(*ends),
@@ -173,7 +171,7 @@ impl Run {
         }
     }
 
-    /// Reads what earlier rounds left, newest first.
+    /// Reads the addresses of earlier rounds, newest first.
     fn search_earlier(&mut self, out: &mut Outbox<Effect>) {
         let Some(formed) = self.round.formed_mut() else {
             return;
@@ -187,7 +185,7 @@ impl Run {
         }
     }
 
-    /// One half of what an earlier round left.
+    /// Handles one half of the address of an earlier round.
     pub(in crate::coordinator) fn found_master(
         &mut self,
         round: u64,

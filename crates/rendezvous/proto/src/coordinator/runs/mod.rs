@@ -1,19 +1,20 @@
-//! The runs: deterministic state, and what follows from what happens to it. Agents are known by the
-//! names of their nodes; nothing here knows of connections.
+//! The runs: deterministic state machines.
+//!
+//! A run identifies agents by the names of their nodes, and has no connections.
 //!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | one run: its agents, and their requests |
 //! | `round.rs` | the states of its round, and the table of transitions |
 //! | `arrivals.rs` | joining and leaving |
-//! | `forming.rs` | a round that forms: when it is complete, and what follows |
-//! | `held.rs` | a round that holds, and how it ends |
-//! | `silent.rs` | a round of which all participants are silent |
-//! | `recovering.rs` | what is learned from members after the death of a coordinator |
-//! | `elsewhere.rs` | members of a round whose coordinator may live |
-//! | `reattach.rs` | agents that come back, or were started in place of others |
+//! | `forming.rs` | a round that forms, and its completion |
+//! | `held.rs` | a complete round that holds, and its end |
+//! | `silent.rs` | a round with only silent participants |
+//! | `recovering.rs` | recovery of a round from its members after the death of a coordinator |
+//! | `elsewhere.rs` | members of a round whose coordinator may still be running |
+//! | `reattach.rs` | agents that reattach, or replace others |
 //! | `leases.rs` | the fence of a round, and the leases of its participants |
-//! | `record.rs` | what outlives the coordinator, and the numbers of rounds |
+//! | `record.rs` | the record that outlives the coordinator, and the numbers of rounds |
 //! | `master.rs` | the address of the workers' store |
 //! | `torchrun.rs` | torchrun's form of the state, and writes of its agents |
 
@@ -50,17 +51,17 @@ use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Longest time of any setting.
+/// Maximum time of any setting.
 ///
-/// More is a mistake, and would not fit where times are added up.
+/// A longer time is a mistake, and a sum with it could overflow.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Most missed heartbeats that may be allowed.
+/// Maximum value of the setting for missed heartbeats.
 const MOST_ATTEMPTS: u32 = 1_000_000;
 
 /// Logarithm of the number of rounds of one coordinator.
 ///
-/// After more rounds, numbers could be used twice where no record has the last one.
+/// After more rounds, two rounds could get the same number if no record has the last one.
 const ROUNDS_OF_EPOCH: u32 = 16;
 
 /// An action of a run.
@@ -68,19 +69,19 @@ const ROUNDS_OF_EPOCH: u32 = 16;
 pub(super) enum Effect {
     /// Send an event to an agent of the run.
     Notify(NodeDesc, Event),
-    /// The agent is not in the run any more: its session ends.
+    /// End the session of an agent that is not in the run any more.
     Gone(NodeDesc),
-    /// Read a key immediately, before anything else.
+    /// Read a key immediately, before any other effect.
     Read(Vec<u8>),
     /// Store a value.
     Store { key: Vec<u8>, value: Vec<u8> },
     /// Remove a key.
     Remove(Vec<u8>),
-    /// Log that a round which has enough nodes waits for more.
+    /// Log that a round with enough nodes waits for more.
     LastCall(LastCall),
-    /// Log how far a state recovery has come.
+    /// Log the progress of a state recovery.
     Recovering(Recovering),
-    /// Leave this to the next coordinator, before anything that follows.
+    /// Keep this record for the next coordinator, before any later effect.
     Note(RunNote),
 }
 
@@ -88,26 +89,24 @@ pub(super) enum Effect {
 #[derive(Debug, Default)]
 pub(super) struct Run {
     id: String,
-    /// Time at which the coordinator began.
-    ///
-    /// `None` if no other one follows it, so that nothing is left to the next one.
+    /// Start of the coordinator; `None` if no other coordinator follows it.
     began: Option<Mono>,
     origin: Origin,
-    /// The settings of the run, and the agent that sent them.
+    /// Settings of the run, from the first native agent.
     ///
-    /// The first of ours, and again the first after there has been none in between.
+    /// If all native agents have left, the next one sets them again.
     settings: Settings,
     settings_of: Option<NodeDesc>,
     agents: BTreeMap<NodeDesc, Agent>,
-    /// Ends of joins, by time.
+    /// Deadlines of joins.
     join_timers: Deadlines<NodeDesc>,
-    /// Voters behind the coordinator; 0 without a group.
+    /// Number of voters of the group; 0 without a group.
     voters: u32,
     nodes: Nodes,
     round: Round,
     /// The state that outlives this coordinator.
     record: RunNote,
-    /// Nodes of the last round, which come before others.
+    /// Nodes of the last round, which have priority in the next one.
     former: BTreeSet<NodeDesc>,
     /// Addresses of the workers' store by round, as agents of torchrun stored them.
     stored_masters: BTreeMap<u64, Stored>,
@@ -151,20 +150,20 @@ impl Agent {
 /// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It waits for a round.
+    /// The agent waits for a round.
     Joining {
-        /// Time at which its join came, or began again.
+        /// Time at which the join arrived or was restarted.
         since: Mono,
     },
-    /// It is in the round that was announced to it.
+    /// The agent is in the round that was announced to it.
     Member { lease: AgentLease },
-    /// The round went on without it, so it waits for nothing.
+    /// The agent is in no round, and waits for none.
     Dropped,
 }
 
-/// Returns the reason why a join cannot be accepted in any round.
+/// Returns the reason why no round can accept a join.
 ///
-/// `None` if it can.
+/// `None` if the join is valid.
 pub(super) fn unusable(join: &Join) -> Option<String> {
     let settings = &join.settings;
     let (min_nodes, max_nodes) = (settings.min_nodes, settings.max_nodes);
@@ -189,9 +188,9 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     }
 }
 
-/// The settings that all agents of a run share, as the user writes them.
+/// Returns the settings that all agents of a run share, in the user's notation.
 ///
-/// `None` for one that the agent has not sent.
+/// The value is `None` for a setting that the agent has not sent.
 fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
     let seconds = |time: Duration| Some(format!("{} s", time.as_secs_f64()));
     let nodes = format!("{}:{}", settings.min_nodes, settings.max_nodes);
@@ -206,9 +205,9 @@ fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
     ]
 }
 
-/// The refusal of a surplus node when the run ends.
+/// Returns the refusal of a spare node at the end of a run.
 ///
-/// It was not needed, unless it runs a program that no participant has run.
+/// The job did not need the node, unless the node has a program that no participant has run.
 fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
     let is_same = |other: &Program| {
         let own = agent.join.program.as_ref();
@@ -240,7 +239,7 @@ impl Run {
         }
     }
 
-    /// The state of an agent; `None` if it is not in the run.
+    /// Returns the state of an agent; `None` if it is not in the run.
     fn phase(&self, node: &NodeDesc) -> Option<Phase> {
         self.agents.get(node).map(|agent| agent.phase)
     }
@@ -255,16 +254,16 @@ impl Run {
         matches!(self.phase(node), Some(Phase::Joining { .. }))
     }
 
-    /// `true` if an agent participates, or waits to.
+    /// `true` if an agent participates, or waits for a round.
     pub(super) fn keeps(&self, node: &NodeDesc) -> bool {
         self.phase(node)
             .is_some_and(|phase| phase != Phase::Dropped)
     }
 
-    /// `epoch` coordinators came before this one, of which nothing more is known.
+    /// Registers `epoch` earlier coordinators whose rounds are unknown.
     ///
-    /// If no agent in contact knows the number of the last round, the next one has a number that
-    /// none of them has given out.
+    /// If no agent in contact knows the number of the last round, the next round gets a number that
+    /// no earlier coordinator has used.
     pub(super) fn had_coordinators(&mut self, epoch: u32) {
         if !self.origin.rules.has(Rule::NumbersJump) {
             return;
@@ -282,22 +281,22 @@ impl Run {
         }
     }
 
-    /// `true` if a round was announced, and is not being recovered.
+    /// `true` if a round was announced, and no recovery is in progress.
     pub(super) fn knows_a_round(&self) -> bool {
         self.round.announced().is_some() && !self.is_recovering()
     }
 
-    /// `true` if participants are searched for.
+    /// `true` if the coordinator searches for participants of the round.
     pub(super) fn is_recovering(&self) -> bool {
         self.round.search().is_some()
     }
 
-    /// `true` if it waits for an agent that the user has not confirmed to have exited.
+    /// `true` if the run waits for silent agents without a user's confirmation.
     pub(super) fn waits_for_word(&self) -> bool {
         matches!(&self.round, Round::Silent(_, search) if !search.is_confirmed)
     }
 
-    /// `true` if no agent of ours is left, so that the coordinator can notify none.
+    /// `true` if the run has no native agent.
     pub(super) fn is_idle(&self) -> bool {
         self.agents.is_empty()
     }
@@ -321,9 +320,9 @@ impl Run {
         self.record.succeeded && self.record.round == round
     }
 
-    /// The nodes that an agent sees that waits for a round.
+    /// Returns the nodes that have joined, for an agent that waits for a round.
     ///
-    /// Agents of version 0.1, which do not send their program, would not understand the answer.
+    /// `None` for agents of version 0.1, which send no program: they do not understand the answer.
     pub(super) fn arrived(&self, node: &NodeDesc) -> Option<Arrived> {
         self.agents.get(node)?.join.program.as_ref()?;
         let participants = &self.nodes.participants;
@@ -332,19 +331,19 @@ impl Run {
         (is_spare || forms).then(|| Arrived::of(participants.keys(), is_spare))
     }
 
-    /// The settings of the run.
+    /// Returns the settings of the run.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes over the settings of a join if it is the first.
+    /// Adopts the settings of a join if the run has no other agent.
     pub(super) fn adopt_settings(&mut self, join: &Join) {
         if self.agents.is_empty() {
             (self.settings, self.settings_of) = (join.settings, Some(join.node.clone()));
         }
     }
 
-    /// The programs of these nodes; empty unless all of them have sent one.
+    /// Returns the programs of these nodes; empty unless all of them have sent one.
     fn programs_of(&self, nodes: &BTreeSet<NodeDesc>) -> Vec<Program> {
         let programs = nodes
             .iter()
@@ -352,14 +351,14 @@ impl Run {
         programs.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// Takes an agent in that was not refused.
+    /// Handles a valid join.
     pub(super) fn join(&mut self, now: Now, mut join: Box<Join>, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
         if self.is_repeated(&join) && self.keeps(&node) {
             return self.repeat(now, &node, out);
         }
         self.speaks(join.instance);
-        // An agent of torchrun with that name cannot be; what it left behind is ours.
+        // This node name belongs to a native agent, so no agent of torchrun can have it.
         self.torchrun.heartbeats.remove(&node);
         self.join_timers.remove(&node);
         for instance in std::mem::take(&mut join.replaces) {
@@ -372,7 +371,7 @@ impl Run {
         self.arrive(now, &node, out);
     }
 
-    /// Returns the reason why an agent is not taken in; `None` if it is.
+    /// Returns the reason why the run refuses an agent; `None` if it does not.
     pub(super) fn refusal(&self, join: &Join) -> Option<Refusal> {
         if let Some(agent) = self.agents.get(&join.node)
             && agent.join.instance != join.instance
@@ -387,9 +386,9 @@ impl Run {
         other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
     }
 
-    /// The difference between programs.
+    /// Returns a sentence about different programs.
     ///
-    /// `None` if they are equal or runs have ids.
+    /// `None` if the programs are equal or the user has specified a run id.
     fn other_program(&self, join: &Join) -> Option<String> {
         let theirs = join.program.as_ref().filter(|its| !its.has_run_id)?;
         let (first, ours) = self.agents.iter().find_map(|(node, agent)| {
@@ -408,7 +407,7 @@ impl Run {
         ))
     }
 
-    /// How the settings of a join differ from those of the others.
+    /// Returns a sentence about the first setting that differs from the run's.
     fn mismatch(&self, join: &Join) -> Option<String> {
         let first = self.settings_of.as_ref()?;
         if self.agents.keys().all(|node| *node == join.node) {
@@ -425,14 +424,14 @@ impl Run {
         ))
     }
 
-    /// An agent leaves the run by its own decision.
+    /// Handles an agent that leaves the run.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         self.remove_agent(node, out);
         self.depart(now, node, "has left", out);
     }
 
-    /// An agent is lost; `how` is the way in which that was noticed.
+    /// Handles a lost agent; `how` describes the evidence.
     pub(super) fn lost(&mut self, now: Now, node: &NodeDesc, how: &str, out: &mut Outbox<Effect>) {
         self.await_again(node);
         self.falls_silent(node, out);
@@ -440,7 +439,7 @@ impl Run {
         self.depart(now, node, &format!("is lost: {how}"), out);
     }
 
-    /// The process of an agent has certainly ended, and its workers with it.
+    /// Handles an agent whose process and workers have certainly ended.
     pub(super) fn has_ended(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
         self.remove_agent(node, out);
@@ -457,7 +456,7 @@ impl Run {
         out.push(Effect::Gone(node.clone()));
     }
 
-    /// Ends the run, and notifies each agent as suits what it waits for.
+    /// Ends the run, and notifies each agent according to its state.
     pub(super) fn close(&mut self, out: &mut Outbox<Effect>) {
         if self.is_closed() {
             return;
@@ -493,7 +492,7 @@ impl Run {
         }
     }
 
-    /// The next deadline of the run.
+    /// Returns the next deadline of the run.
     pub(super) fn deadline(&self) -> Option<Mono> {
         let lost_after = self.settings.lost_after();
         let heartbeats = self.torchrun.heartbeats.values();
@@ -510,9 +509,9 @@ impl Run {
         .min()
     }
 
-    /// Time has passed.
+    /// Handles all deadlines that have come.
     ///
-    /// If this process has been held up (`late`), so have the heartbeats that wait to be read.
+    /// If this process was delayed (`late`), heartbeats may still be unread.
     pub(super) fn tick(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
         while let Some((_, node)) = self.join_timers.take_due(now.mono) {
             self.expire_join(now, &node, out);
@@ -525,7 +524,7 @@ impl Run {
         self.report(now, out);
     }
 
-    /// The join of an agent begins, or begins again.
+    /// Starts or restarts the timeout of an agent's join.
     fn restart_join_timer(&mut self, now: Now, node: &NodeDesc) {
         if let Some(agent) = self.agents.get_mut(node) {
             agent.phase = Phase::Joining { since: now.mono };

@@ -1,4 +1,4 @@
-//! Agents that come back over another connection, or were started in place of one that has ended.
+//! Agents that reattach over another connection, and successors of agents.
 
 use super::leases::AgentLease;
 use super::round::{Recovery, Round};
@@ -10,7 +10,7 @@ use rdzv_core::rank::assign;
 use rdzv_core::time::Now;
 
 impl Run {
-    /// An agent has certainly ended: another one was started in its place.
+    /// Handles an agent that has certainly ended, because `successor` replaces it.
     pub(in crate::coordinator) fn ended(
         &mut self,
         now: Now,
@@ -42,15 +42,15 @@ impl Run {
             }
             _ => false,
         };
-        // It comes before nodes that were not in the round.
+        // The successor has priority over nodes that were not in the round.
         if takes_its_place {
             self.former.insert(successor.clone());
         }
     }
 
-    /// An agent leaves that has sent this before, over a connection that broke.
+    /// Handles an agent that leaves, and repeats this over a new connection.
     ///
-    /// The coordinator that received it may have been killed before it recorded that.
+    /// A coordinator that received `Leave` may have died before it recorded the departure.
     pub(in crate::coordinator) fn leaves(
         &mut self,
         now: Now,
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// An agent resumes over a new connection.
+    /// Handles an agent that resumes over a new connection.
     pub(in crate::coordinator) fn reattach(
         &mut self,
         now: Now,
@@ -82,8 +82,8 @@ impl Run {
             join, holds, left, ..
         } = reattach;
         let node = join.node.clone();
-        // Others may have been notified, and have left: that all have succeeded is never taken
-        // back.
+        // Other agents may have received the success, and may have left. So the coordinator never
+        // revokes it.
         if let Some(held) = &holds
             && held.succeeded
             && self.has_succeeded(held.round)
@@ -122,7 +122,7 @@ impl Run {
         }
     }
 
-    /// `true` if a join has been taken in already.
+    /// `true` if the coordinator has already accepted this join.
     pub(super) fn is_repeated(&self, join: &Join) -> bool {
         let known = self.agents.get(&join.node);
         known.is_some_and(|agent| {
@@ -131,7 +131,7 @@ impl Run {
         })
     }
 
-    /// Repeats the events that an agent which has joined before has not received.
+    /// Repeats events that an agent may not have received after its join.
     pub(super) fn repeat(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         let participants = &self.nodes.participants;
         let rank = participants.get(node).filter(|_| self.is_member(node));
@@ -139,8 +139,7 @@ impl Run {
             return;
         };
         if self.round.is_ended() {
-            // It has never received the round, which does not hold any more: it waits for the next
-            // one.
+            // The agent has never received the round, which is over now. It waits for the next one.
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
         }
@@ -172,13 +171,13 @@ impl Run {
         self.resume(now, node, held, out);
     }
 
-    /// A participant resumes.
+    /// Handles a participant that resumes with its round.
     fn resume(&mut self, now: Now, node: &NodeDesc, held: HeldRound, out: &mut Outbox<Effect>) {
         let round = held.round;
         self.repeat_fence(node, out);
         match (held.master, self.known_master()) {
             (Some((addr, port)), None) => self.publish_master(node, round, addr, port, out),
-            // The one that has sent it need not have received that it was taken in.
+            // Rank 0, which has sent the address, may not have received the confirmation.
             (said, Some((addr, port))) if said.is_none() || held.rank == 0 => {
                 let event = Event::Master { round, addr, port };
                 out.push(Effect::Notify(node.clone(), event));
@@ -193,20 +192,20 @@ impl Run {
         }
     }
 
-    /// The round of an agent does not hold any more.
+    /// Notifies an agent that its round is over.
     pub(super) fn dismiss(&self, node: &NodeDesc, round: u64, out: &mut Outbox<Effect>) {
         if self.is_undecided() {
             return;
         }
         let reason = match self.round {
-            Round::Silent(..) => "nothing was heard of any of its nodes",
-            _ => "the others went on while this node had no connection",
+            Round::Silent(..) => "all its nodes were silent",
+            _ => "the other nodes continued while this node had no connection",
         };
         let event = self.membership(round, reason);
         out.push(Effect::Notify(node.clone(), event));
     }
 
-    /// An agent that this coordinator does not know holds a round.
+    /// Handles an unknown agent that holds a round.
     fn regain(&mut self, now: Now, join: Join, held: HeldRound, out: &mut Outbox<Effect>) {
         let node = join.node.clone();
         let search = self.round.search();
@@ -218,7 +217,7 @@ impl Run {
             && self.record.round == held.round;
         if !is_member {
             if let Some(rank) = self.missing_rank(join.instance) {
-                // It holds another round, or reports another rank than it has.
+                // The agent holds another round, or reports a wrong rank.
                 self.account(rank, || format!("node {node} holds another round"));
             }
             let phase = Phase::Dropped;
@@ -233,7 +232,7 @@ impl Run {
         if let Some(member) = self.record.members.get_mut(held.rank as usize) {
             *member = join.instance;
         }
-        // Its last coordinator may have granted one.
+        // The last coordinator of the agent may have granted a lease.
         let lease = match join.settings.fence {
             FencePolicy::Auto => AgentLease::Granted,
             FencePolicy::Unsaid | FencePolicy::Off => AgentLease::None,
@@ -245,7 +244,7 @@ impl Run {
         if let Some((addr, port)) = held.master {
             self.set_master(addr, port);
         }
-        // A participant that had come back has left again, which the others were notified of then.
+        // The round is over because a reattached participant has left again.
         if self.round.is_ended() {
             self.dismiss(&node, held.round, out);
         }
@@ -257,7 +256,7 @@ impl Run {
         self.end_search_if_due(now, out);
     }
 
-    /// `true` if an agent whose connection broke may come back over another one.
+    /// `true` if an agent may reattach after its connection has broken.
     pub(in crate::coordinator) fn may_reattach(&self, node: &NodeDesc) -> bool {
         let Some(agent) = self.agents.get(node) else {
             return false;

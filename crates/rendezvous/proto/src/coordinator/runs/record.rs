@@ -1,4 +1,4 @@
-//! The record of a run, from which the next coordinator recovers it, and the numbers of its rounds.
+//! The record of a run for the next coordinator, and the numbers of its rounds.
 
 use super::round::Round;
 use super::{Effect, Run};
@@ -7,18 +7,18 @@ use crate::coordinator::note::RunNote;
 use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 
-/// Highest number of a round that is believed where there is no record.
+/// Maximum round number that a coordinator without a record accepts.
 ///
-/// Any more of them follow.
+/// The limit leaves room for further numbers.
 pub(super) const HIGHEST: u64 = 1 << 48;
 
 impl Run {
-    /// `true` if a coordinator that is started again can recover the last round.
+    /// `true` if a restarted coordinator can recover the last round.
     pub(super) fn is_recoverable(&self) -> bool {
         self.began.is_some() && !self.record.members.is_empty()
     }
 
-    /// Records a round that is about to be announced.
+    /// Records a round before it is announced.
     pub(super) fn record_round(&mut self, out: &mut Outbox<Effect>) {
         let mut members = vec![0; self.nodes.participants.len()];
         for (node, rank) in &self.nodes.participants {
@@ -51,7 +51,7 @@ impl Run {
         }
     }
 
-    /// The rank of the participant in whose process this coordinator is.
+    /// Returns the rank of the participant that hosts this coordinator.
     pub(super) fn host_rank(&self) -> Option<u32> {
         let host = self.origin.host().filter(|host| *host != 0)?;
         let mut members = self.record.members.iter();
@@ -59,9 +59,9 @@ impl Run {
         u32::try_from(rank).ok()
     }
 
-    /// An agent knows a round that this coordinator does not know.
+    /// Skips the number of an unknown round that an agent reports.
     ///
-    /// The number of a round is never used twice, also where there is no record of it.
+    /// No two rounds have the same number, even without a record.
     pub(super) fn skip_numbers(&mut self, known: u64) {
         let next = known.min(HIGHEST) + 1;
         if let Round::Forming(forming) = &mut self.round {
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// An agent has left the run, or is lost: no recovery waits for it.
+    /// Records that an agent has left or is lost, so no recovery waits for it.
     pub(super) fn record_departure(&mut self, instance: u64, out: &mut Outbox<Effect>) {
         if instance == 0 || self.is_undecided() {
             return;
@@ -87,16 +87,16 @@ impl Run {
         }
     }
 
-    /// The record that a search for participants began with.
+    /// Returns the record with which a search for participants began.
     pub(in crate::coordinator) fn searched_record(&self) -> Option<RunNote> {
         self.round.search()?;
         let is_recorded = self.round.recovery().is_none_or(|it| it.is_recorded());
         is_recorded.then(|| self.record.clone())
     }
 
-    /// The record of a run without agents.
+    /// Returns the record of a run without agents.
     pub(in crate::coordinator) fn final_record(&self) -> Option<RunNote> {
-        // Agents that came after all others had left need not have been in a round of this life.
+        // The agents may not have been in any round of this coordinator.
         let number = self.round.number();
         let last = if self.round.is_formed() {
             Some(number)

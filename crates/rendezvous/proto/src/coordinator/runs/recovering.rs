@@ -1,20 +1,26 @@
-//! State recovery: a coordinator that was started again learns the last round from its members.
+//! State recovery: a restarted coordinator learns the last round from members.
 //!
-//! The record names the last round that was announced, and the instances of its participants. A
-//! participant is accounted for when it reattaches, holding the round or not, or when it has
-//! certainly ended: its successor reports that, which the same keeper has started. Until recovery
-//! is over, the coordinator decides nothing:
+//! The record contains the last announced round, and the instances of its participants. A
+//! participant is accounted for when it reattaches, with the round or without it. It is also
+//! accounted for when it has certainly ended, as its successor on the same node reports. The
+//! coordinator decides nothing until the recovery is over:
 //!
 //! | accounted for | then |
 //! |---|---|
 //! | all, and all hold the round | it holds; workers notice nothing |
-//! | all, and some do not hold it any more | it is over, and the next one forms |
-//! | after [`WINDOW`] (voters: 1.05 times `node_timeout`, and 0.25 s, since the last message of the last coordinator), more than half, or one that does not hold it any more | the same; missing participants are lost |
-//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom; with voters behind it, which are a majority, missing participants are lost (all of them only where they have a fence, or one had left) |
+//! | all, and some no longer hold it | it is over, and the next one forms |
+//! | at the end of the window: more than half | the same; missing participants are lost |
+//! | at the end of the window: one that no longer holds it | the same |
+//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom |
 //!
-//! This guarantees that two complete rounds never overlap: the round of the record is the last one
+//! The window is [`WINDOW`]. With voters, it ends 1.05 times `node_timeout` and 0.25 s after the
+//! last message of the last coordinator. A coordinator with voters has a majority, so in the last
+//! case missing participants are lost too. If all are missing, this holds only if they have a
+//! fence, or if one had left.
+//!
+//! This guarantees that two complete rounds never overlap. The round of the record is the last one
 //! that was announced, so every agent of earlier rounds has left them. The next round forms only
-//! after every connected member has left this one explicitly. And a coordinator that starts in the
+//! after every connected member has left this one explicitly. A coordinator that starts in the
 //! wrong part of a cut network stops no worker.
 //!
 //! Without a record, the round is the last one that any agent reports, and no participant may be
@@ -26,8 +32,8 @@
 //! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
 //! | a participant is missing | the coordinator waits, and logs for whom |
 //!
-//! The agent in whose process the coordinator was has certainly ended then too. Where the
-//! coordinator before was at another address, it may live, and nothing is decided (`elsewhere.rs`).
+//! The agent that hosted the previous coordinator has certainly ended too. If that coordinator was
+//! at another address, it may still be running, and this one decides nothing (`elsewhere.rs`).
 
 use std::time::Duration;
 
@@ -41,32 +47,32 @@ use rdzv_core::machine::Outbox;
 use rdzv_core::reminder;
 use rdzv_core::time::{Mono, Now};
 
-/// Time that missing participants have if more than half are back.
+/// Time in which missing participants can reattach if more than half are back.
 pub const WINDOW: Duration = Duration::from_secs(3);
 
 /// Time in which members of an older round find the coordinator.
 ///
-/// They dial again at least once a second.
+/// They try to connect at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
 /// Additional time for each participant.
 ///
-/// A storm of connections loses none.
+/// With it, a large number of simultaneous connections makes no participant late.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
 
 /// Time between two messages about missing participants.
 const REMIND: Duration = Duration::from_secs(10);
 
-/// Time until the log names a coordinator elsewhere that may live.
+/// Time until the log names a coordinator elsewhere that may still be running.
 ///
-/// More of the members have come then.
+/// By then, more members have attached.
 const SAY_UNDECIDED_AFTER: Duration = Duration::from_millis(500);
 
-/// Highest number of participants that is believed where there is no record.
+/// Maximum number of participants that a coordinator without a record accepts.
 const MOST: u32 = 1 << 20;
 
 impl Run {
-    /// Begins with the record that the coordinator before has left.
+    /// Begins with the record of the previous coordinator.
     pub(in crate::coordinator) fn recover(&mut self, now: Now, record: RunNote) {
         let is_held = record.is_held();
         self.record = record;
@@ -111,10 +117,10 @@ impl Run {
         self.round = Round::Recovering(Formed::new(number), recovery);
     }
 
-    /// Time until which participants of a round of voters have to be back.
+    /// Returns the deadline for participants of an elected coordinator to reattach.
     ///
-    /// The last coordinator was heard from then: the agents have looked for another one since, and
-    /// the workers of one that is cut off are suspended.
+    /// `heard` is the last contact with the previous coordinator. Since then, agents have searched
+    /// for another one, and workers of an agent that is cut off are suspended.
     fn silence_ends(&self, now: Mono, heard: Mono) -> Mono {
         let heard = if self.origin.rules.has(Rule::ElectorsCount) {
             heard
@@ -126,7 +132,7 @@ impl Run {
         let lease = fence::lease(timeout.unwrap_or(silence::NODE_TIMEOUT), members);
         let lost_after = fence::lost_after(lease, self.origin.rules);
         let silent = heard + lost_after.max(self.fence());
-        // Where it took long to elect one, they come as soon as they find it.
+        // After a long election, agents reattach as soon as they find the coordinator.
         silent.max(now + lease / 2)
     }
 
@@ -138,7 +144,7 @@ impl Run {
 
     /// Recovers a round that an agent reports, without a record.
     ///
-    /// Its coordinator may live `elsewhere`.
+    /// The coordinator of the round may still be running `elsewhere`.
     pub(in crate::coordinator) fn recover_unnoted(
         &mut self,
         now: Now,
@@ -158,7 +164,7 @@ impl Run {
         if !is_first || !is_sensible {
             return;
         }
-        // Newcomers wait; agents that hold an older round are in none.
+        // New agents wait; agents that hold an older round are in no round.
         let older = self.round.number();
         for node in std::mem::take(&mut self.nodes.participants).into_keys() {
             if let Some(agent) = self.agents.get_mut(&node)
@@ -207,7 +213,7 @@ impl Run {
         }
     }
 
-    /// A missing participant does not hold the round any more.
+    /// Accounts for a missing participant that no longer holds the round.
     ///
     /// The coordinator does not wait for it.
     pub(super) fn account(&mut self, rank: u32, why: impl FnOnce() -> String) {
@@ -219,18 +225,16 @@ impl Run {
         }
     }
 
-    /// The rank of the missing participant with this instance.
+    /// Returns the rank of the missing participant with this instance.
     ///
-    /// Of one whose instance is unknown, the rank has to do.
+    /// Instance 0 finds a participant whose instance is unknown.
     pub(super) fn missing_rank(&self, instance: u64) -> Option<u32> {
         let mut missing = self.round.search()?.missing.iter();
         let found = missing.find(|(_, known)| **known == instance);
         found.map(|(rank, _)| *rank)
     }
 
-    /// A participant is not in contact any more, and need not have ended.
-    ///
-    /// It is missing again.
+    /// Marks a lost participant as missing again, because it may still be running.
     pub(super) fn await_again(&mut self, node: &NodeDesc) {
         let rank = self.nodes.participants.get(node).copied();
         let agent = self.agents.get(node);
@@ -243,7 +247,7 @@ impl Run {
         }
     }
 
-    /// A participant that had come back has left while others are still missing.
+    /// Handles a reattached participant that leaves during the search.
     pub(super) fn left_while_searching(
         &mut self,
         now: Now,
@@ -259,13 +263,13 @@ impl Run {
         }
     }
 
-    /// An agent that holds no round has come while participants are searched for.
+    /// Handles an agent without a round that joins during the search.
     pub(super) fn account_for(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         let agent = self.agents.get(node);
         let instance = agent.map_or(0, |agent| agent.join.instance);
         if let Some(rank) = self.missing_rank(instance).filter(|_| instance != 0) {
             self.account(rank, || format!("node {node} joins again"));
-            // Agents of the last round come before others.
+            // Agents of the last round have priority.
             self.former.insert(node.clone());
         }
         self.end_search_if_due(now, out);
@@ -299,7 +303,7 @@ impl Run {
         if is_silent {
             self.record.silent = false;
             self.keep_silent(&lost);
-            // Also if no participant is missing any more.
+            // This record is necessary even if no participant is missing any more.
             out.push(Effect::Note(self.record.clone()));
         }
         for instance in lost.values() {
@@ -315,7 +319,7 @@ impl Run {
         let reason = match (over.into_iter().next(), lost.len()) {
             _ if !is_silent && self.nodes.participants.len() == size => None,
             (Some(reason), _) => Some(reason),
-            (None, _) if is_silent => Some("nothing was heard of any of its nodes".to_owned()),
+            (None, _) if is_silent => Some("all its nodes were silent".to_owned()),
             (None, 0) => Some("a node has left".to_owned()),
             (None, lost) => Some(format!(
                 "{lost} of {size} nodes did not come back to the rendezvous, whose coordinator is a new one"
@@ -324,7 +328,7 @@ impl Run {
         self.restore(now, reason, out);
     }
 
-    /// `true` if participants are searched for, and enough is known.
+    /// `true` if a search has found enough to end.
     fn is_decided(&self, now: Mono) -> bool {
         match &self.round {
             Round::Silent(_, search) => {
@@ -332,7 +336,7 @@ impl Run {
                 is_heard || !search.over.is_empty() || search.is_confirmed
             }
             Round::Recovering(_, recovery) => {
-                // Until then, an agent may come that knows a later round.
+                // Until then, an agent with a later round may attach.
                 let is_early = recovery.older_ends.is_some_and(|at| now < at);
                 let is_lost = self.lost_at(recovery).is_some_and(|at| at <= now);
                 let has_come = recovery.search.missing.is_empty();
@@ -342,7 +346,7 @@ impl Run {
         }
     }
 
-    /// Time at which missing participants are lost; `None` if they will not be.
+    /// Returns the time at which missing participants are lost; `None` if never.
     fn lost_at(&self, recovery: &Recovery) -> Option<Mono> {
         let rules = &self.origin.rules;
         let search = &recovery.search;
@@ -356,9 +360,9 @@ impl Run {
         let (missing, size) = (search.missing.len(), self.record.members.len());
         let is_half = missing * 2 == size && !rules.has(Rule::MostRestore);
         let is_most = missing * 2 < size || is_half;
-        // Of voters, a majority has elected this coordinator: missing participants are cut off, or
-        // have ended. If all are missing, their workers are suspended only where they have a fence,
-        // and they are no whole round if one had left.
+        // A majority of voters has elected this coordinator, so missing participants are cut off or
+        // have ended. If all are missing, they may still run the round. They do not if they have a
+        // fence, which has suspended their workers, or if one of them had left.
         let may_run = self.record.lease.is_zero() && !self.record.torn;
         let is_elected = self.origin.electors_heard.is_some() && (missing < size || !may_run);
         let are_lost = is_most || is_elected || !search.over.is_empty() || search.is_confirmed;
@@ -369,7 +373,7 @@ impl Run {
         })
     }
 
-    /// Logs the missing participants, if it is time to.
+    /// Logs the missing participants, if a message is due.
     fn say_missing(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let ends = |it: &Recovery| it.window_ends.unwrap_or(it.search.began + WINDOW);
         let ends = self.round.recovery().map(ends);
@@ -394,14 +398,14 @@ impl Run {
         }
     }
 
-    /// The next deadline of the search.
+    /// Returns the next deadline of the search.
     pub(super) fn search_deadline(&self) -> Option<Mono> {
         let older_ends = self.round.recovery().and_then(|it| it.older_ends);
         let at = self.round.search()?.at;
         Some(older_ends.map_or(at, |older| older.min(at)))
     }
 
-    /// The state of the search under way; `None` if there is none.
+    /// Returns the progress of the current search; `None` if there is none.
     pub(in crate::coordinator) fn recovering(&self, now: Now) -> Option<Recovering> {
         let search = self.round.search()?;
         let recovery = self.round.recovery();
@@ -420,7 +424,7 @@ impl Run {
 
     /// Ends the search with the participants that hold the round.
     ///
-    /// It is over for a `reason`, or holds.
+    /// The round is over if there is a `reason`; otherwise it holds.
     fn restore(&mut self, now: Now, reason: Option<String>, out: &mut Outbox<Effect>) {
         let participants: Vec<NodeDesc> = self.nodes.participants.keys().cloned().collect();
         self.former.extend(participants.iter().cloned());

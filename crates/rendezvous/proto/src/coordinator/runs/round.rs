@@ -7,28 +7,32 @@ use crate::NodeDesc;
 use crate::coordinator::wire::{LastCoordinator, Program};
 use rdzv_core::time::{Mono, Wall};
 
-/// The state of the round that forms or was formed last. Exactly one holds.
+/// State of the round that forms or was formed last.
 ///
 /// | from | transition | to | file |
 /// |---|---|---|---|
-/// | `Forming` | `complete`: enough nodes have come | `Held` | `forming.rs` |
-/// | `Forming` | `recover`: the coordinator before has left a record of a held round | `Recovering` | `recovering.rs` |
-/// | `Forming` | `recover`: its record says that all participants are silent | `Silent` | `silent.rs` |
-/// | `Forming` | `recover_unnoted`: a member reports a round that this coordinator does not know | `Recovering` | `recovering.rs` |
-/// | `Held` | `break_round`: a participant leaves or is lost, or a node waits to join | `Over` | `held.rs` |
+/// | `Forming` | `complete`: enough nodes have joined | `Held` | `forming.rs` |
+/// | `Forming` | `recover`: there is a record of a held round | `Recovering` | `recovering.rs` |
+/// | `Forming` | `recover`: there is a record of a silent round | `Silent` | `silent.rs` |
+/// | `Forming` | `recover_unnoted`: a member reports it | `Recovering` | `recovering.rs` |
+/// | `Held` | `break_round`: a node leaves, is lost or waits | `Over` | `held.rs` |
 /// | `Over` | `begin_next`: the last participant has left | `Forming` | `forming.rs` |
-/// | `Over` | `await_word`: the last participant is silent, and the round may be whole | `Silent` | `silent.rs` |
-/// | `Silent` | `restore`: a participant is heard of, or the user confirms that all have exited | `Over` or `Forming` | `recovering.rs` |
+/// | `Over` | `await_word`: all participants may still run it | `Silent` | `silent.rs` |
+/// | `Silent` | `restore`: a message, or the user's word | `Over`, `Forming` | `recovering.rs` |
 /// | `Recovering` | `restore`: all participants hold the round | `Held` | `recovering.rs` |
-/// | `Recovering` | `restore`: a participant does not hold it, or is lost | `Over` or `Forming` | `recovering.rs` |
-/// | `Recovering` | `await_word`: all participants are missing, and the round may be whole | `Silent` | `silent.rs` |
+/// | `Recovering` | `restore`: a participant is lost | `Over`, `Forming` | `recovering.rs` |
+/// | `Recovering` | `await_word`: all participants are missing | `Silent` | `silent.rs` |
 /// | any | `close`: the run is over | `Closed` | `mod.rs` |
 ///
-/// An agent of torchrun can also write `Held` or `Over` to `Forming`, and `Forming` to `Held`
+/// `await_word` means that all participants are silent and may still run the round. `restore` from
+/// `Silent` follows the message of a participant, or the user's confirmation that all have exited.
+/// A participant that no longer holds the round counts as lost.
+///
+/// An agent of torchrun can also change `Held` or `Over` to `Forming`, and `Forming` to `Held`
 /// (`torchrun.rs`).
 #[derive(Debug)]
 pub(super) enum Round {
-    /// Nodes come.
+    /// Nodes join the round.
     Forming(Forming),
     /// The participants know the round, and it holds.
     Held(Formed),
@@ -36,13 +40,13 @@ pub(super) enum Round {
     Over(Formed),
     /// The round is over, and every participant is silent.
     ///
-    /// Whether its workers run is unknown.
+    /// Its workers may still be running.
     Silent(Formed, Search),
     /// This coordinator does not know yet whether the round holds.
     Recovering(Formed, Recovery),
     /// The run is over.
     Closed {
-        /// The last round, or the round that would have been next.
+        /// Number of the last round, or of the round that would have been next.
         number: u64,
         was_formed: bool,
     },
@@ -54,25 +58,23 @@ pub(super) struct Forming {
     pub(super) number: u64,
     /// The last round that was announced; `None` if this coordinator knows none.
     pub(super) last: Option<u64>,
-    /// Nodes of the last round that may come back.
+    /// Nodes of the last round that may join this one.
     pub(super) awaited: BTreeSet<NodeDesc>,
-    /// End of the wait for agents of torchrun among them.
+    /// End of the wait for agents of torchrun in `awaited`.
     pub(super) awaited_ends: Option<Mono>,
-    /// `true` if the first nodes that wanted in are enough for a round.
+    /// `true` if the expected nodes at the beginning are enough for a round.
     pub(super) is_enough: bool,
     pub(super) last_call: Option<LastCallEnd>,
     /// `true` if the last call was logged, which happens once per round.
     pub(super) is_logged: bool,
-    /// Number of nodes that waiting agents were notified of last.
+    /// Number of nodes in the last report to waiting agents.
     pub(super) reported: usize,
     pub(super) report_at: Option<Mono>,
     /// Time until which members of an unknown older round may reattach.
     pub(super) older_ends: Option<Mono>,
 }
 
-/// End of the last call.
-///
-/// On the clock of this process, and for torchrun.
+/// End of the last call, on the clock of this process and for torchrun.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastCallEnd {
     pub(super) at: Mono,
@@ -83,14 +85,14 @@ pub(super) struct LastCallEnd {
 #[derive(Debug, Default)]
 pub(super) struct Formed {
     pub(super) number: u64,
-    /// `true` if this coordinator has announced it.
+    /// `true` if this coordinator has announced the round.
     pub(super) is_ours: bool,
-    /// The least number of the next round.
+    /// Minimum number of the next round.
     pub(super) next: u64,
     /// Programs of the participants; empty unless each has sent one.
     pub(super) programs: Vec<Program>,
     pub(super) master: Master,
-    /// Participants that may come back to the next round.
+    /// Participants that may join the next round.
     pub(super) awaited: BTreeSet<NodeDesc>,
     /// Participants whose workers have succeeded.
     pub(super) succeeded: BTreeSet<NodeDesc>,
@@ -104,7 +106,7 @@ pub(super) struct Formed {
 #[derive(Debug, Clone)]
 pub(super) struct SilentAgent {
     pub(super) instance: u64,
-    /// Its host; empty if it is unknown.
+    /// Host of the participant; empty if it is unknown.
     pub(super) host: String,
 }
 
@@ -112,33 +114,33 @@ pub(super) struct SilentAgent {
 #[derive(Debug, Default)]
 pub(super) struct Search {
     pub(super) began: Mono,
-    /// The next time to look at it.
+    /// Time of the next check.
     pub(super) at: Mono,
-    /// The next time to log who is missing.
+    /// Time of the next message about missing participants.
     pub(super) say_at: Mono,
-    /// The ranks of the participants that are missing, and their instances.
+    /// Ranks of the missing participants, and their instances.
     ///
-    /// 0 for an unknown one.
+    /// The instance is 0 if it is unknown.
     pub(super) missing: BTreeMap<u32, u64>,
     /// Reasons why the round is over.
     ///
-    /// Sentences about participants that do not hold it any more.
+    /// Each is a sentence about a participant that no longer holds the round.
     pub(super) over: Vec<String>,
     /// `true` if the user has confirmed that all missing participants have exited.
     pub(super) is_confirmed: bool,
 }
 
-/// A recovery under way.
+/// State of a recovery.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) search: Search,
-    /// Time from which missing participants are lost, if they are not too many.
+    /// Time from which missing participants are lost, unless there are too many.
     ///
-    /// `None` without a record: that never happens.
+    /// `None` without a record: then missing participants are never lost.
     pub(super) window_ends: Option<Mono>,
-    /// `true` if the returned participants were notified that the round is over.
+    /// `true` if the reattached participants were notified that the round is over.
     pub(super) is_ended: bool,
-    /// Coordinator of the round, if it may live.
+    /// Coordinator of the round, if it may still be running.
     pub(super) elsewhere: Option<LastCoordinator>,
     /// Time until which members of an older round may reattach.
     pub(super) older_ends: Option<Mono>,
@@ -168,7 +170,7 @@ impl Default for Round {
 }
 
 impl Round {
-    /// The number of the round that forms or was formed last.
+    /// Returns the number of the round that forms or was formed last.
     pub(super) fn number(&self) -> u64 {
         match self {
             Self::Forming(forming) => forming.number,
@@ -193,7 +195,7 @@ impl Round {
         matches!(self, Self::Closed { .. })
     }
 
-    /// The last round that was announced; `None` if this coordinator knows none.
+    /// Returns the last announced round; `None` if this coordinator knows none.
     pub(super) fn announced(&self) -> Option<u64> {
         match self {
             Self::Forming(forming) => forming.last,
@@ -201,7 +203,7 @@ impl Round {
         }
     }
 
-    /// The formed round.
+    /// Returns the formed round.
     pub(super) fn formed(&self) -> Option<&Formed> {
         match self {
             Self::Forming(_) | Self::Closed { .. } => None,
@@ -229,7 +231,7 @@ impl Round {
         }
     }
 
-    /// The recovery under way.
+    /// Returns the current recovery.
     pub(super) fn recovery(&self) -> Option<&Recovery> {
         match self {
             Self::Recovering(_, recovery) => Some(recovery),
@@ -237,7 +239,7 @@ impl Round {
         }
     }
 
-    /// The search under way for participants.
+    /// Returns the current search for participants.
     pub(super) fn search(&self) -> Option<&Search> {
         match self {
             Self::Silent(_, search) => Some(search),
@@ -263,7 +265,7 @@ impl Round {
         }
     }
 
-    /// Takes the formed round out; the caller then sets the next state.
+    /// Takes the formed round; the caller then sets the next state.
     pub(super) fn take_formed(&mut self) -> Option<Formed> {
         self.formed_mut().map(std::mem::take)
     }

@@ -1,7 +1,7 @@
-//! Rounds of which all participants are silent: whether their workers run is unknown.
+//! Rounds whose participants are all silent, and may still run workers.
 //!
 //! A round is *torn* when one of its participants certainly never runs workers of it again. The
-//! next one forms when no participant is left in it, and it is torn:
+//! next round forms when no participant is left in this one, and it is torn:
 //!
 //! | knowledge about a participant | torn |
 //! |---|---|
@@ -11,19 +11,19 @@
 //! | its process has certainly ended, as the end of its connection proves (`end.rs`) | yes |
 //! | it is lost: it sends nothing, or its connection broke and it did not reattach | no |
 //!
-//! If all are lost and the round is not torn, they may be cut off together and still run it. With
-//! spares, another whole round could run beside it. So the coordinator waits until one of them
-//! sends a message, and logs for whom it waits:
+//! If all participants are lost and the round is not torn, they may be cut off together and still
+//! run it. With spares, another complete round could run at the same time. So the coordinator waits
+//! until one of them sends a message, and logs the agents that it waits for:
 //!
-//! * One that reattaches and holds the round learns that it is over, because the others were
-//!   notified of that. It counts as a participant again until it leaves by its own message: only
-//!   then its workers have ended.
-//! * One that does not hold it any more tears it.
-//! * The user can confirm that they have exited.
+//! * A participant that reattaches and holds the round learns that the round is over, because the
+//!   others were notified of that. It counts as a participant again until it sends that it leaves.
+//!   Only then its workers have ended.
+//! * A participant that no longer holds the round tears it.
+//! * The user can confirm that all participants have exited.
 //!
-//! The record has this state too, so that the next coordinator waits for the same agents. One is
-//! enough, not more than half: no other round forms before that one has left. Where agents have a
-//! fence, silent workers are suspended, and the coordinator does not wait.
+//! The record has this state too, so that the next coordinator waits for the same agents. One agent
+//! is enough, because no other round forms before it has left. If agents have a fence, silent
+//! workers are suspended, and the coordinator does not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,13 +36,13 @@ use rdzv_core::escape::escape;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::Now;
 
-/// Time until the wait is logged.
+/// Time until the coordinator logs the wait.
 ///
-/// Agents that were only killed are started again sooner.
+/// Killed agents are restarted sooner.
 const SAY_AFTER: Duration = Duration::from_millis(400);
 
 impl Formed {
-    /// These participants were waited for, and sent nothing.
+    /// Marks participants as silent, because the coordinator has waited in vain.
     fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
         for (rank, instance) in missing {
             let silent = self.silent.entry(*rank);
@@ -55,7 +55,7 @@ impl Formed {
 }
 
 impl Run {
-    /// `true` if the last round may still run, whole, while its members are silent.
+    /// `true` if all members of the last round may still run it, although silent.
     fn may_be_whole(&self) -> bool {
         let is_torn = self.record.torn || self.record.succeeded;
         self.is_recoverable()
@@ -64,12 +64,12 @@ impl Run {
             && self.origin.rules.has(Rule::SilenceIsNoEnd)
     }
 
-    /// A participant leaves the round, and its workers have ended.
+    /// Registers that a participant leaves the round, and its workers have ended.
     pub(super) fn leaves_round(&mut self, node: &NodeDesc) {
         self.record.torn |= self.round.is_formed() && self.nodes.participants.contains_key(node);
     }
 
-    /// A lost agent sends a message without the round, or has certainly ended.
+    /// Registers that a silent agent holds no round, or has certainly ended.
     pub(super) fn speaks(&mut self, instance: u64) {
         if let Some(formed) = self.round.formed() {
             let mut silent = formed.silent.values();
@@ -77,7 +77,7 @@ impl Run {
         }
     }
 
-    /// A participant is about to be lost by silence.
+    /// Registers a participant that will be lost by silence.
     pub(super) fn falls_silent(&mut self, node: &NodeDesc, out: &mut Outbox<Effect>) {
         let rank = self.nodes.participants.get(node).copied();
         let is_recorded = self.round.recovery().is_none_or(Recovery::is_recorded);
@@ -105,16 +105,16 @@ impl Run {
         }
     }
 
-    /// These participants were waited for, and sent nothing.
+    /// Marks participants as silent, because the coordinator has waited in vain.
     pub(super) fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
         if let Some(formed) = self.round.formed_mut() {
             formed.keep_silent(missing);
         }
     }
 
-    /// No participant is left, and the round may be whole.
+    /// Records that all participants are lost, but may still run the round.
     ///
-    /// The next coordinator knows that before anything follows from it.
+    /// The record is kept before any later effect.
     pub(super) fn record_silence(&mut self, out: &mut Outbox<Effect>) {
         let silent = self.round.formed().into_iter().flat_map(|it| &it.silent);
         for (rank, silent) in silent {
@@ -148,13 +148,13 @@ impl Run {
 
     /// `true` if the user has confirmed that the missing agents have exited.
     ///
-    /// That holds for rounds of earlier coordinators.
+    /// The confirmation is only about rounds of earlier coordinators.
     pub(super) fn is_confirmed(&self) -> bool {
         let is_ours = self.round.formed().is_some_and(|formed| formed.is_ours);
         self.origin.recover && !is_ours
     }
 
-    /// Begins with a record that says it.
+    /// Starts with a record of a silent round.
     pub(super) fn recover_silent(&mut self, now: Now) {
         let mut formed = Formed::new(self.record.round);
         formed.keep_silent(&self.record.expected());
@@ -162,7 +162,7 @@ impl Run {
         self.await_word(now);
     }
 
-    /// `true` if no participant holds the recovered round, and it may be whole.
+    /// `true` if no participant holds the recovered round, but it may still run.
     pub(super) fn all_are_silent(&mut self, missing: &BTreeMap<u32, u64>) -> bool {
         let is_silent =
             self.nodes.participants.is_empty() && self.may_be_whole() && !self.is_confirmed();
@@ -173,17 +173,17 @@ impl Run {
         is_silent && formed.is_some_and(|formed| !formed.silent.is_empty())
     }
 
-    /// `true` if a member of the round is not in its record any more.
+    /// `true` if an earlier coordinator has removed a member from the record.
     ///
-    /// An earlier coordinator has lost it.
+    /// That coordinator treated the member as lost.
     pub(super) fn was_silent(&self, held: &HeldRound) -> bool {
         let member = self.record.members.get(held.rank as usize);
         matches!(self.round, Round::Silent(..)) && member == Some(&0)
     }
 
-    /// An agent that waits reports which round it was in last.
+    /// Handles the report of a waiting agent about its last round.
     ///
-    /// The record need not have its instance.
+    /// The record may not contain the agent's instance.
     pub(super) fn has_left(&mut self, node: &NodeDesc, left: &HeldRound) {
         if let Round::Silent(_, search) = &mut self.round
             && self.record.round == left.round
@@ -194,7 +194,7 @@ impl Run {
         }
     }
 
-    /// The known hosts of silent participants.
+    /// Returns the known hosts of silent participants.
     ///
     /// `None` if the round is not silent.
     pub(super) fn silent_hosts(&self) -> Option<BTreeMap<u32, String>> {

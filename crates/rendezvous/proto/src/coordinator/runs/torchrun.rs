@@ -1,8 +1,8 @@
-//! torchrun's form of the state, and what agents of torchrun write.
+//! torchrun's form of the state, and changes by agents of torchrun.
 //!
-//! Agents of ours keep no heartbeats in the state: a reader sees those that are connected as just
-//! heard. An agent of torchrun is lost when the heartbeat that it writes has not changed for long
-//! enough by the coordinator's clock, so that the clocks of agents do not matter.
+//! Native agents write no heartbeats into the state. The coordinator writes a current heartbeat for
+//! each that is connected. An agent of torchrun is lost when its heartbeat has not changed for some
+//! time on the coordinator's clock. So the clocks of agents do not matter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,44 +14,42 @@ use crate::{Dialect, NodeDesc, RendezvousState, codec};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// The state under torchrun's key, and what agents of torchrun wrote in it.
+/// The state under torchrun's key, and the data of torchrun's agents in it.
 #[derive(Debug, Default)]
 pub(super) struct TorchrunForm {
-    /// The last heartbeat of each agent of torchrun.
+    /// Last heartbeat of each agent of torchrun.
     ///
-    /// The time that it wrote, and ours when it was seen.
+    /// It consists of the time that the agent wrote, and the local time at which it was seen.
     pub(super) heartbeats: BTreeMap<NodeDesc, (Wall, Mono)>,
     dialect: Dialect,
     value: Value,
-    /// The round whose ranks are in the store, and its number of nodes.
+    /// Round whose ranks are in the store, and its number of nodes.
     pub(super) recorded: Option<(u64, u32)>,
 }
 
 /// The value under torchrun's key.
 #[derive(Debug, Default)]
 enum Value {
-    /// There is none, as far as is known, and no need for one until it is read.
+    /// No known value; none is needed before an agent of torchrun reads the key.
     #[default]
     Absent,
-    /// The nodes have changed since it was read or written.
-    ///
-    /// `None` if there was no value.
+    /// A value from before the last change of the nodes; `None` if there was none.
     Outdated(Option<Stored>),
-    /// It shows the nodes as they are.
+    /// A value with the current nodes.
     Current(Stored),
 }
 
 #[derive(Debug)]
 struct Stored {
     bytes: Vec<u8>,
-    /// Time at which this coordinator wrote it; `None` if an agent of torchrun did.
+    /// Time at which this coordinator wrote the value; `None` if torchrun did.
     refreshed: Option<Mono>,
     /// `true` if a coordinator was the first writer of the key.
     is_ours: bool,
 }
 
 impl TorchrunForm {
-    /// The nodes have changed.
+    /// Marks the value as outdated, because the nodes have changed.
     pub(super) fn outdate(&mut self) {
         self.value = match std::mem::take(&mut self.value) {
             Value::Absent => Value::Outdated(None),
@@ -70,9 +68,9 @@ impl TorchrunForm {
 }
 
 impl Run {
-    /// The state as agents of torchrun see it.
+    /// Returns the state as agents of torchrun see it.
     ///
-    /// `wall` is the heartbeat of agents of ours.
+    /// `wall` is the heartbeat of all native agents.
     fn state(&self, wall: Wall) -> RendezvousState {
         let heartbeats = &self.torchrun.heartbeats;
         let theirs = heartbeats.iter().map(|(node, (wall, _))| (node, *wall));
@@ -93,14 +91,14 @@ impl Run {
         }
     }
 
-    /// Takes over the value of torchrun's key before the first agent of ours.
+    /// Adopts the value of torchrun's key before the first native agent joins.
     ///
-    /// `is_ours`: a coordinator stored it.
+    /// `is_ours` is `true` if a coordinator stored the value.
     pub(in crate::coordinator) fn found(&mut self, now: Now, value: Option<&[u8]>, is_ours: bool) {
         let Some(value) = value else {
             return;
         };
-        // A value that cannot be read is replaced, as the first state is.
+        // A value that cannot be parsed is replaced like an empty one.
         if let Ok(Some(state)) = codec::from_value(value) {
             let seen = state.last_heartbeats.iter();
             let seen = seen.map(|(node, wall)| (node.clone(), (*wall, now.mono)));
@@ -148,7 +146,7 @@ impl Run {
         !self.torchrun.heartbeats.is_empty()
     }
 
-    /// An agent of torchrun is about to read the state, or to change it.
+    /// Updates the state in the store before an agent of torchrun accesses it.
     pub(in crate::coordinator) fn touching(
         &mut self,
         now: Now,
@@ -157,7 +155,7 @@ impl Run {
     ) {
         let is_stale = match &self.torchrun.value {
             Value::Absent | Value::Outdated(_) => true,
-            // A refreshed heartbeat makes a compare-and-set fail, so it is not for writers.
+            // New heartbeats would make the compare-and-set of a writer fail.
             Value::Current(stored) => {
                 let refreshed = stored.refreshed.unwrap_or(Mono::ZERO);
                 !writes && now.mono.since(refreshed) >= self.settings.keep_alive_interval
@@ -181,20 +179,20 @@ impl Run {
         });
     }
 
-    /// The value under torchrun's key, if it was stored here.
+    /// Returns the value under torchrun's key, if a coordinator has created it.
     pub(in crate::coordinator) fn written_form(&self) -> Option<&[u8]> {
         let stored = self.torchrun.stored()?;
         stored.is_ours.then_some(&stored.bytes)
     }
 
-    /// The last agent of ours has left.
+    /// Writes an outdated state after the last native agent has left.
     pub(in crate::coordinator) fn flush(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if let Value::Outdated(_) = self.torchrun.value {
             self.write_form(now, out);
         }
     }
 
-    /// An agent of torchrun may have written.
+    /// Handles a key that an agent of torchrun may have changed.
     pub(in crate::coordinator) fn stored(
         &mut self,
         now: Now,
@@ -208,7 +206,7 @@ impl Run {
         let refreshed = stored.and_then(|stored| stored.refreshed);
         let is_ours = stored.is_some_and(|stored| stored.is_ours);
         if self.is_recovering() {
-            // Nothing is decided before the last round is known.
+            // The coordinator decides nothing before it knows the last round.
             return self.torchrun.outdate();
         }
         match (value, value.map(codec::from_value)) {
@@ -220,7 +218,7 @@ impl Run {
                 });
                 self.take_over(now, state, out);
             }
-            // Removed, reset or not a state: ours still is, and takes its place at the next read.
+            // The value was removed, reset or is not a state. The next read replaces it.
             _ => self.torchrun.outdate(),
         }
     }
@@ -252,7 +250,7 @@ impl Run {
         let homeless = self.drop_members(holds, was_held, out);
         if self.round.number() != number || (self.round.is_formed() && !is_formed) {
             self.begin_round(now, number);
-            // A node that is here already is not awaited.
+            // A node that has joined already is not expected any more.
             let participants = &self.nodes.participants;
             if let Round::Forming(forming) = &mut self.round {
                 forming
@@ -274,14 +272,14 @@ impl Run {
         self.advance(now, out);
     }
 
-    /// Sees which nodes have come or left in a state that torchrun has written.
+    /// Handles nodes that have joined or left in a state that torchrun has written.
     fn see_changes(&mut self, old: &Nodes, out: &mut Outbox<Effect>) {
         let nodes = &self.nodes;
         let is_ours = |node: &NodeDesc| self.agents.contains_key(node);
         let mut came = nodes.waiting.difference(&old.waiting);
         let came = came.find(|node| !is_ours(node)).cloned();
-        // An agent of ours whose connection has closed may come back, unless its launcher takes it
-        // out.
+        // A native agent with a closed connection may reattach, unless its launcher has removed
+        // it from the state.
         let mut left = old.participants.keys().filter(|node| {
             let is_out = !nodes.participants.contains_key(*node);
             is_out && (self.began.is_some() || !is_ours(node))
@@ -297,7 +295,7 @@ impl Run {
         };
         let has_left = left.is_some();
         if let Some(formed) = self.round.formed_mut() {
-            // One of ours was taken out by its launcher, which has seen its end.
+            // The launcher of a native agent has removed the agent after it had exited.
             self.record.torn |= has_left;
             formed.awaited.retain(|node| !nodes.waiting.contains(node));
         } else if let Round::Forming(forming) = &mut self.round {
@@ -313,8 +311,8 @@ impl Run {
 
     /// Notifies members that an agent of torchrun treats as lost.
     ///
-    /// Returns the agents whose join is under way in no list. `was_held`: the members do not know
-    /// yet that the round is over.
+    /// Returns the agents with a pending join that are in no list. `was_held` is `true` if the
+    /// members do not know yet that the round is over.
     fn drop_members(
         &mut self,
         holds: bool,
@@ -322,7 +320,7 @@ impl Run {
         out: &mut Outbox<Effect>,
     ) -> Vec<NodeDesc> {
         let round = self.round.announced().unwrap_or(self.round.number());
-        let reason = "the others hold this node for lost; check that the clocks of all hosts agree";
+        let reason = "the others treat this node as lost; check that the clocks of all hosts agree";
         let event = self.membership(round, reason);
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
@@ -342,7 +340,7 @@ impl Run {
         homeless
     }
 
-    /// Agents of torchrun without a heartbeat for too long are lost.
+    /// Removes agents of torchrun whose heartbeats have stopped.
     pub(super) fn expire_torchrun(&mut self, now: Now, late: bool, out: &mut Outbox<Effect>) {
         let lost_after = self.settings.lost_after();
         let heartbeats = self.torchrun.heartbeats.iter();
@@ -364,7 +362,7 @@ impl Run {
     }
 }
 
-/// The end of a last call that an agent of torchrun has begun.
+/// Returns the end of a last call that an agent of torchrun has begun.
 fn last_call_end(now: Now, state: &RendezvousState) -> Option<LastCallEnd> {
     let deadline = state.deadline?;
     let left = deadline

@@ -8,27 +8,27 @@ use crate::field::write;
 use crate::waiting::{Arrived, MOST_NAMED};
 use rdzv_core::rank::Assignment;
 
-/// The longest event that is accepted.
+/// Maximum length of an event.
 pub const MAX_EVENT_BYTES: u32 = 1 << 20;
 
-/// Length of kind and length.
+/// Length of the head of an event: its kind, and the length of its fields.
 const HEAD: usize = 5;
 
 /// An event from the coordinator to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The round is complete, and the agent takes part.
+    /// The round is complete, and the agent participates.
     Formed {
-        /// Its number.
+        /// Number of the round.
         round: u64,
         /// The agent's rank.
         rank: u32,
-        /// How many agents take part.
+        /// Number of participants.
         world_size: u32,
-        /// The ranks of its workers, if every participant is native.
+        /// Ranks of the agent's workers, if every participant is native.
         assignment: Option<Assignment>,
     },
-    /// Where the workers of a round meet.
+    /// Address of the workers' store of a round.
     Master {
         /// The round.
         round: u64,
@@ -37,45 +37,48 @@ pub enum Event {
         /// The port.
         port: u16,
     },
-    /// A complete round does not hold any more.
+    /// A complete round is over.
     Membership {
         /// The round.
         round: u64,
-        /// How many nodes wait for the next one.
+        /// Number of nodes that wait for the next round.
         waiting: u32,
-        /// Which nodes have come or gone, and how that was noticed; a sentence.
+        /// Sentence that names the nodes that have joined, left or are lost.
         reason: String,
     },
     /// A participant has failed for good.
     PeerFailed {
-        /// Which node.
+        /// The participant.
         node: String,
-        /// What it said.
+        /// The reason that it has sent.
         reason: String,
     },
     /// The run is over.
     Closed,
-    /// The agent is not let in.
+    /// The coordinator refuses the agent.
     Refused(Refusal),
-    /// The agent does not take part any more, as it asked for.
+    /// The agent has left, as it requested.
     Left,
-    /// The coordinator lives; and for an agent that waits for a round, who has come.
+    /// The coordinator is running.
+    ///
+    /// An agent that waits for a round also receives the nodes that have joined.
     Alive(Option<Arrived>),
-    /// What there is to know about a run.
+    /// State of a run.
     Status {
-        /// Whether it is over.
+        /// `true` if the run is over.
         closed: bool,
-        /// How many nodes wait for its next round.
+        /// Number of nodes that wait for the next round.
         waiting: u32,
     },
-    /// The agent is known to the coordinator, which is started again if it dies. Only for agents that
-    /// number their joins.
+    /// The agent has a session, and the coordinator has a successor if it dies.
+    ///
+    /// Only for agents that number their joins.
     Attached(Authority),
-    /// The round that is announced next can be recovered by a coordinator that was started again.
+    /// A restarted coordinator can recover the round that is announced next.
     Recoverable {
-        /// Its number.
+        /// Number of the round.
         round: u64,
-        /// The rank of the participant whose process is the coordinator, if one is.
+        /// Rank of the participant that hosts the coordinator, if one does.
         host: Option<u32>,
     },
     /// The workers of all participants have succeeded.
@@ -83,35 +86,40 @@ pub enum Event {
         /// The round.
         round: u64,
     },
-    /// The agent holds a round of a coordinator at another address, of which nobody knows whether it has ended: nothing
-    /// is decided before people have said so. Only to agents that say [where they are from](super::Join::from).
+    /// The coordinator of the agent's round, at another address, may be running.
+    ///
+    /// The run is undecided until the user confirms that this other coordinator has exited. Only
+    /// for agents that send [their address](super::Join::from).
     Undecided {
-        /// The numeric address and port of that coordinator.
+        /// Numeric address and port of the other coordinator.
         address: String,
     },
-    /// The voters of now, one of which is the coordinator. Only for agents that have said
-    /// [`Candidate`](super::Operation::Candidate).
+    /// The current voters, one of them the coordinator.
+    ///
+    /// Only for agents that have sent [`Candidate`](super::Operation::Candidate).
     Voters {
-        /// `host:port` of each, and after them of those that learn; at most 255 together.
+        /// `host:port` of each voter, then of each learner; at most 255 together.
         addresses: Vec<String>,
-        /// The number of voters among them.
+        /// Number of voters in `addresses`.
         voters: u8,
-        /// The agent is to be one of them.
+        /// `true` if the agent is invited to become a voter.
         invites: bool,
     },
     /// Turns the fence of a round on or off.
     ///
-    /// Only for agents that [accept one](crate::FencePolicy::Auto). They answer an end of it with
-    /// [`Lifted`](super::Standing::Lifted).
+    /// Only for agents that [accept a fence](crate::FencePolicy::Auto). They answer the end of a
+    /// fence with [`Lifted`](super::Standing::Lifted).
     Fence {
         /// The round.
         round: u64,
-        /// `true` if they have one.
+        /// `true` if the round has a fence.
         acts: bool,
     },
-    /// The coordinator had a majority after the agent's question with this number had come, and keeps the agent.
+    /// Answer to a question about the lease: the coordinator has a majority.
+    ///
+    /// A majority confirmed it after the question had arrived, and the coordinator keeps the agent.
     Backed {
-        /// The agent's number of the question.
+        /// Number that the agent gave the question.
         number: u64,
     },
 }
@@ -120,36 +128,40 @@ pub enum Event {
 const TAKES_VOTERS: u8 = 1;
 const IN_PROCESS: u8 = 2;
 
-/// Which coordinator it is, among those that follow one another.
+/// Identity of a coordinator in the sequence of coordinators of a cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Authority {
-    /// Drawn when the first one was started.
+    /// Random id of the sequence, drawn by the first coordinator.
     pub cluster: u64,
-    /// The number of those that have followed it.
+    /// Number of coordinators in the sequence before this one.
     pub epoch: u32,
-    /// The time for which agents wait for the next one when it is gone; zero if there will be none.
+    /// Time for which agents wait for a successor; zero if there will be none.
     pub timeout: Duration,
-    /// Agents can be voters: they are to say whether they can be one.
+    /// `true` if agents can be voters, and must send `Candidate`.
     pub takes_voters: bool,
-    /// The coordinator is in the agent's own process, so neither need ask whether the other's machine is there.
+    /// `true` if the coordinator is in the agent's process.
+    ///
+    /// Then neither of them need check the other's machine.
     pub in_process: bool,
 }
 
-/// Why an agent is not let in.
+/// Reason for which the coordinator refuses an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The run is over.
     Closed,
-    /// The run ended while the agent waited as a surplus one.
+    /// The run ended while the agent was a spare.
     NotNeeded,
     /// The round was not complete in time.
     JoinTimeout {
-        /// How long the agent waited.
+        /// Time for which the agent waited.
         elapsed: Duration,
-        /// Who had joined; of very many, the first and a last entry that says how many more.
+        /// Nodes that had joined.
+        ///
+        /// If there are too many, the last entry is the number of further nodes.
         joined: Vec<String>,
     },
-    /// What the agent says does not go with what others say; a sentence about both.
+    /// The join is invalid or contradicts other agents; the reason as a sentence.
     Unusable(String),
 }
 
@@ -175,7 +187,7 @@ impl Event {
         }
     }
 
-    /// Adds the event, kind and length included.
+    /// Appends the event, with its kind and length.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.push(self.kind());
         let length_at = out.len();
@@ -221,7 +233,7 @@ impl Event {
                 );
                 let takes_voters = u8::from(authority.takes_voters) * TAKES_VOTERS;
                 let in_process = u8::from(authority.in_process) * IN_PROCESS;
-                // Agents of before do not look for it.
+                // Agents of earlier versions do not read the flags.
                 match takes_voters + in_process {
                     0 => {}
                     flags => out.push(flags),
@@ -272,7 +284,7 @@ impl Event {
             },
             4 => Self::PeerFailed {
                 node: fields.sentence("the node")?,
-                // A record may follow the sentence; its texts are escaped where it is taken apart.
+                // A record may follow the sentence. Its texts are escaped when it is parsed.
                 reason: fields.text("the reason")?.to_owned(),
             },
             5 => Self::Closed,
@@ -284,7 +296,7 @@ impl Event {
                 let count = fields.u8("the hosts that have come")?;
                 let mut host = || fields.sentence("a host that has come");
                 let mut named = (0..count).map(|_| host()).collect::<Result<Vec<_>, _>>()?;
-                // A peer may name more; a line for people has no room for them.
+                // A peer may name more, but a log line has no room for them.
                 named.truncate(MOST_NAMED);
                 Ok(Arrived {
                     nodes,
@@ -379,23 +391,25 @@ impl Refusal {
     }
 }
 
-/// Collects events from a stream that comes in pieces.
+/// Parser of events from a stream that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct EventReader {
     bytes: Vec<u8>,
-    /// How much of `bytes` has been read.
+    /// Number of bytes that have been parsed.
     read: usize,
 }
 
 impl EventReader {
-    /// Adds what came.
+    /// Adds received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.read);
         self.read = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next event that is there in whole. After an error the stream is of no more use.
+    /// Takes the next event if it is complete.
+    ///
+    /// After an error the stream is unusable.
     pub fn next_event(&mut self) -> Result<Option<Event>, WireError> {
         let unread = &self.bytes[self.read..];
         let Some((&[kind, a, b, c, d], rest)) = unread.split_first_chunk::<HEAD>() else {

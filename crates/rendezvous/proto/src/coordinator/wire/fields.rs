@@ -1,15 +1,16 @@
-//! Reading and writing fields.
+//! Reads and writes fields.
 
 use rdzv_core::escape::{escape, is_plain};
 
 use super::WireError;
 use crate::field::{Field, write};
 
-/// Longest text. A longer one is cut off at a character when it is written, and refused when it is
-/// read.
+/// Maximum length of a text in bytes.
+///
+/// A writer truncates a longer text between two characters. A reader rejects it.
 const MAX_TEXT: usize = 4096;
 
-/// Reads fields off the front of a payload.
+/// Reader that takes fields from the front of a payload.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -38,7 +39,9 @@ impl<'a> Fields<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A part that earlier versions do not send; `None` if the fields have ended.
+    /// Reads a part that is optional at the end; `None` if the payload has ended.
+    ///
+    /// Earlier versions do not send it.
     pub(super) fn rest<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, WireError>,
@@ -62,12 +65,12 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(head).map_err(|_| WireError::NotText(what))
     }
 
-    /// A text for people.
+    /// Reads a text for users, and escapes it.
     pub(super) fn sentence(&mut self, what: &'static str) -> Result<String, WireError> {
         self.text(what).map(escape)
     }
 
-    /// A host name or an address.
+    /// Reads a host name or an address.
     pub(super) fn host(&mut self, what: &'static str) -> Result<String, WireError> {
         let host = self.text(what)?;
         match is_plain(host) {
@@ -77,14 +80,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A text; a longer one than is accepted anywhere ends early.
+/// A text, truncated to the maximum length.
 impl Field for String {
     fn write(&self, out: &mut Vec<u8>) {
         text(out, self);
     }
 }
 
-/// Writes a text.
+/// Writes a text, truncated to the maximum length.
 pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     let kept = &text[..text.floor_char_boundary(MAX_TEXT)];
     write(out, &[&(kept.len() as u16)]);

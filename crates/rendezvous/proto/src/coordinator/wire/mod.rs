@@ -1,8 +1,9 @@
-//! The native wire: operations from an agent to its coordinator, and events back.
+//! The native wire: operations from an agent to its coordinator, events back.
 //!
-//! A native connection begins like any other of the store, and then carries nothing but this.
-//! Operations are requests of an extension of the store; events come whenever there is something to
-//! tell. All numbers are little-endian, a text is a `u16` length and that many bytes of UTF-8.
+//! A native connection begins like any other connection of the store. After that it carries only
+//! operations and events. Operations are requests of an extension of the store. The coordinator
+//! sends an event at any time. All integers are little-endian. A text is a `u16` length and that
+//! number of bytes of UTF-8.
 //!
 //! ```text
 //!   operation (agent → host)   +------------+-------------+---------------------+
@@ -17,7 +18,7 @@
 //!                   then nothing or the number of the join: u32,
 //!                   then nothing or the agents that it replaces: u8 count of instance u64,
 //!                   then nothing or 0: u32 (earlier versions: the time of a fence in ms),
-//!                   node timeout ms u32, the agent's address text (empty: not said),
+//!                   node timeout ms u32, the agent's address text (empty: not sent),
 //!                   its choice of a fence: u8 (1 off, 2 auto)
 //!   0x21 leave
 //!   0x22 close      run: text
@@ -26,8 +27,10 @@
 //!   0x25 master     round: u64, addr: text, port: u16
 //!   0x26 status     run: text
 //!   0x27 reattach   last coordinator: cluster u64, epoch u32, address text (empty: not known);
-//!                   its last round: u8 (0 none, 1 it holds it, 2 it has left it), then if there is one
-//!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none), succeeded: u8,
+//!                   its last round: u8 (0 none, 1 it holds it, 2 it has left it, 3 it leaves the
+//!                   run), then for 1 and 2
+//!                   round: u64, rank: u32, size: u32, host: u32 (a rank; ff ff ff ff: none),
+//!                   succeeded: u8,
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
 //!   0x29 lease      number: u64, then nothing or u8 (1: it has one, 2: it needs none)
@@ -44,22 +47,23 @@
 //!   6 refused       why: u8 (0 closed, 1 not needed, 2 join timeout, 3 unusable), sentence: text,
 //!                   then for a join timeout: elapsed ms u64, joined: u16 count of texts
 //!   7 left
-//!   8 alive         the answer to a heartbeat: nothing or, for an agent that waits for a round and has said
-//!                   its program, nodes that have come: u32, whether the agent is in reserve: u8,
+//!   8 alive         answer to a heartbeat: nothing or, for an agent that waits for a round and has
+//!                   sent its program, nodes that have joined: u32, 1 if the agent is a spare: u8,
 //!                   hosts: u8 count of texts
 //!   9 status        closed: u8, waiting: u32
-//!   10 attached     cluster: u64, epoch: u32, timeout ms u64, then nothing or flags: u8 (1: agents can be voters,
-//!                   2: the coordinator is in the agent's process)
+//!   10 attached     cluster: u64, epoch: u32, timeout ms u64, then nothing or flags: u8
+//!                   (1: agents can be voters, 2: the coordinator is in the agent's process)
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //!   13 backed       number: u64
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Operations from 0x27 on are for coordinators that have sent `attached`, and events from 10 on
-//! for agents that number their joins; agents and coordinators of before meet none of them.
+//! Agents send operations from 0x27 on only to coordinators that have sent `attached`.
+//! Coordinators send events from 10 on only to agents that number their joins. So agents and
+//! coordinators of earlier versions receive none of them.
 //!
-//! Nothing here trusts a length. Fields that a later version adds at the end are not looked at.
+//! The code trusts no length. It ignores fields that a later version adds at the end.
 
 mod event;
 mod fields;
@@ -70,41 +74,44 @@ pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reatta
 
 use thiserror::Error;
 
-/// The version that a join says it speaks.
+/// Version of the wire, which each join contains.
 pub const VERSION: u8 = 1;
 
-/// The nonce of the `PING` by which an agent asks whether a store hosts rendezvous; no process id is
-/// as large, and those are what store clients use.
+/// Nonce of the `PING` with which an agent asks if a store hosts rendezvous.
+///
+/// Store clients use their process id as the nonce, and no process id is as large.
 pub const PROBE: u32 = 0x767A_6452;
 
-/// The answer of a coordinator to [`PROBE`]; others echo it.
+/// Answer of a coordinator to [`PROBE`]; other stores echo the nonce.
 pub const PROBE_ANSWER: u32 = 0x317A_6452;
 
-/// The answer of a voter (crate `rdzv-voters`) that is not the coordinator to [`PROBE`]. It can be asked where that is.
+/// Answer of a voter to [`PROBE`] if it is not the coordinator.
+///
+/// The voter (crate `rdzv-voters`) can report the address of the coordinator.
 pub const PROBE_VOTER: u32 = 0x327A_6452;
 
-/// Why bytes are no operation or event of this wire.
+/// Error in the bytes of an operation or an event.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// The fields end before they should.
+    /// The fields are truncated.
     #[error("it ends in the middle of {0}")]
     Short(&'static str),
     /// A text is not UTF-8.
     #[error("{0} is not UTF-8")]
     NotText(&'static str),
-    /// A host has control characters in its name.
+    /// A host name contains control characters.
     #[error("{0} has control characters in it")]
     NotAHost(&'static str),
-    /// A text is longer than any that is sent.
+    /// A text is longer than the limit.
     #[error("{0} is longer than 4096 bytes")]
     LongText(&'static str),
     /// No operation or event has this number.
     #[error("0x{0:02x} is not known")]
     Unknown(u8),
-    /// A join of another version.
+    /// A join has another version.
     #[error("it speaks version {0} of the native rendezvous, this host version {VERSION}")]
     Version(u8),
-    /// An event is longer than any that a coordinator sends.
+    /// An event is longer than the limit.
     #[error("an event of {0} bytes, at most {MAX_EVENT_BYTES} are accepted")]
     TooLong(u32),
 }

@@ -1,4 +1,4 @@
-//! What an agent asks for.
+//! Operations that an agent sends to its coordinator.
 
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use super::{VERSION, WireError};
 use crate::field::write;
 use crate::{FencePolicy, NodeDesc, Settings, silence};
 
-/// An agent that reattaches and has been in no round, holds one, or has left it; or that leaves the run.
+/// State of an agent that reattaches.
+///
+/// It was in no round, holds a round, has left a round, or leaves the run.
 const NONE: u8 = 0;
 const HOLDS: u8 = 1;
 const LEFT: u8 = 2;
@@ -19,30 +21,32 @@ const LEAVES: u8 = 3;
 const OFF: u8 = 1;
 const AUTO: u8 = 2;
 
-/// In place of a rank.
+/// Value in place of a rank if there is none.
 const NOBODY: u32 = u32::MAX;
 
-/// What an agent asks its host for.
+/// Operation that an agent sends to its coordinator.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// To take part in the next round; answered with `Formed` or `Refused` in due time. Whoever is
-    /// in a round leaves it with this.
+    /// Requests to participate in the next round.
+    ///
+    /// The answer is `Formed` or `Refused`, which may take a long time. A participant leaves its
+    /// current round with this operation.
     Join(Box<Join>),
-    /// Not to take part any more; answered with `Left`.
+    /// Leaves the run; the answer is `Left`.
     Leave,
-    /// To end the run for everybody; answered with `Closed`.
+    /// Ends the run for all agents; the answer is `Closed`.
     Close {
-        /// Which run.
+        /// The run.
         run: String,
     },
-    /// Says that the agent lives; answered with `Alive`.
+    /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
-    /// Says that the agent has failed for good.
+    /// Reports that the agent has failed for good.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// From rank 0: where the workers of a round meet.
+    /// Reports the address of the workers' store; only rank 0 sends it.
     Master {
         /// The round.
         round: u64,
@@ -51,34 +55,41 @@ pub enum Operation {
         /// The port.
         port: u16,
     },
-    /// Asks about a run; answered with `Status`.
+    /// Requests the state of a run; the answer is `Status`.
     Status {
-        /// Which run.
+        /// The run.
         run: String,
     },
-    /// The first on a connection after one that broke; answered with `Attached`, and with what follows from
-    /// where the agent stands.
+    /// Resumes over a new connection, as the first operation on it.
+    ///
+    /// The answer is `Attached`, followed by events that depend on the state of the agent.
     Reattach(Box<Reattach>),
-    /// Says that all workers of the agent have succeeded; answered with `AllSucceeded` when those of all
-    /// participants have.
+    /// Reports that all workers of the agent have succeeded.
+    ///
+    /// The answer is `AllSucceeded`, once the workers of all participants have succeeded.
     Succeeded {
         /// The round.
         round: u64,
     },
-    /// Says that the agent is about to hang up, though it lives, and that its workers may run. Without this, the end of the
-    /// stream of an agent that says [where it is from](Join::from) is the end of its process.
+    /// Reports that the agent closes the connection, but that it keeps running.
+    ///
+    /// The workers of the agent may run too. Without this operation, the end of the stream proves
+    /// the end of an agent that sends [its address](Join::from).
     Detach,
-    /// Says, to a coordinator that [takes voters](super::Authority::takes_voters), that the agent looks for it at the voters
-    /// of which it is told.
+    /// Reports that the agent searches for the coordinator at all known voters.
+    ///
+    /// Only for a coordinator that [takes voters](super::Authority::takes_voters).
     Candidate {
-        /// The agent can be a voter, and is none.
+        /// `true` if the agent can be a voter, and is none.
         willing: bool,
     },
-    /// Asks whether the coordinator has a majority, and keeps the agent; answered with `Backed` if so.
+    /// Asks if the coordinator has a majority and keeps the agent.
+    ///
+    /// The answer is `Backed` if it does.
     Lease {
-        /// The agent's number of the question.
+        /// Number that the agent gives the question.
         number: u64,
-        /// The lease that the agent has already.
+        /// The current lease of the agent.
         standing: Standing,
     },
 }
@@ -86,100 +97,118 @@ pub enum Operation {
 /// An agent's lease when it sends [`Operation::Lease`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// None yet, or one that is over.
+    /// No lease yet, or one that is over.
     Asks,
     /// A valid lease.
     Holds,
-    /// None: the coordinator has turned the fence off. This is no question.
+    /// No lease, because the coordinator has turned the fence off.
+    ///
+    /// This is no question.
     Lifted,
 }
 
-/// Where an agent stands that goes on over a new connection.
+/// State of an agent that resumes over a new connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reattach {
-    /// The coordinator that it obeyed last.
+    /// The coordinator that the agent obeyed last.
     pub last: LastCoordinator,
-    /// The agent. Its last join, repeated, if it holds no round.
+    /// The agent; its last join, if it holds no round.
     pub join: Join,
-    /// The round that it is in; `None` if it waits for one.
+    /// The agent's round; `None` if the agent waits for one.
     pub holds: Option<HeldRound>,
-    /// The last round that it was in, if it waits for the next one.
+    /// The agent's last round, if the agent waits for the next one.
     pub left: Option<HeldRound>,
-    /// It leaves the run, as it has said over a connection that broke before the answer came; answered with `Left`. No round is
-    /// told.
+    /// `true` if the agent leaves the run; the answer is `Left`.
+    ///
+    /// The agent has sent `Leave` over a connection that broke before the answer arrived. The
+    /// message then contains no round.
     pub leaves: bool,
 }
 
 /// The coordinator that an agent obeyed last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastCoordinator {
-    /// Its cluster.
+    /// Cluster of the coordinator.
     pub cluster: u64,
-    /// Its number in that.
+    /// Number of the coordinator in its cluster.
     pub epoch: u32,
-    /// The numeric address and port at which the agent has reached it (`10.0.0.1:29400`); empty if it does not know.
+    /// Numeric address and port of the coordinator (`10.0.0.1:29400`).
+    ///
+    /// The agent has reached the coordinator there. Empty if the agent does not know it.
     pub address: String,
 }
 
 /// A round, as one of its participants knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldRound {
-    /// Its number.
+    /// Number of the round.
     pub round: u64,
     /// The agent's rank.
     pub rank: u32,
-    /// Where the workers meet, if it knows: host and port.
+    /// Host and port of the workers' store, if the agent knows them.
     pub master: Option<(String, u16)>,
-    /// Whether all workers of the agent have succeeded.
+    /// `true` if all workers of the agent have succeeded.
     pub succeeded: bool,
-    /// The number of its participants; 0 if the agent does not know.
+    /// Number of participants; 0 if the agent does not know it.
     pub size: u32,
-    /// The rank of the participant whose process was the coordinator, if one was.
+    /// Rank of the participant that hosted the coordinator, if one did.
     pub host: Option<u32>,
 }
 
-/// Who joins, and how.
+/// Description of an agent that joins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Join {
-    /// Drawn by the agent once; tells its second connection from another agent with the same node.
+    /// Random id of the agent.
+    ///
+    /// It distinguishes a second connection of the agent from another agent with the same node.
     pub instance: u64,
     /// The run.
     pub run: String,
     /// The agent.
     pub node: NodeDesc,
-    /// What it was told about the run. Only what the coordinator needs is on the wire; the rest are the
-    /// defaults on the other side.
+    /// The agent's settings.
+    ///
+    /// Only some of them are sent. The receiver uses the defaults for the others.
     pub settings: Settings,
-    /// The role of its workers.
+    /// Role of the agent's workers.
     pub role: String,
-    /// The number of workers that it starts. 0: it does not know yet, so the agents of the round tell one another in its store.
+    /// Number of workers that the agent starts.
+    ///
+    /// 0 if it is still unknown; then the agents of the round exchange the numbers in its store.
     pub local_world_size: u32,
-    /// Their program; agents of version 0.1 do not say it.
+    /// Program of the workers; `None` from agents of version 0.1.
     pub program: Option<Program>,
-    /// The number of joins that the agent has made, this one included. Agents that do not say it, or no program, cannot
-    /// reattach.
+    /// Number of joins of this agent, this one included.
+    ///
+    /// Agents that do not send it, or send no program, cannot reattach.
     pub attempt: Option<u32>,
-    /// The instances of agents that have certainly ended, and that this one was started in place of; at most 255.
+    /// Instances of ended agents that this agent replaces; at most 255.
     pub replaces: Vec<u64>,
-    /// The numeric address and port of the agent's end of this connection (`10.0.0.2:51000`), if it says [`Operation::Detach`]
-    /// before it hangs up, and its workers end with its process. A connection that comes from there is not one of a
-    /// proxy. Only of agents that can reattach.
+    /// Numeric address and port of the agent's end of this connection.
+    ///
+    /// An example is `10.0.0.2:51000`. Only an agent that can reattach sends it. The agent promises
+    /// to send [`Operation::Detach`] before it closes the connection, and that its workers end with
+    /// its process. A connection from this address does not come from a proxy.
     pub from: Option<String>,
 }
 
-/// The program of an agent. Two agents run the same if the fingerprints are equal.
+/// Program of an agent.
+///
+/// Two agents run the same program if the fingerprints are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Its name, for people.
+    /// Name for users.
     pub name: String,
-    /// A digest of the script, or of the name where there is no script to be read.
+    /// Digest of the script, or of the name if no script can be read.
     pub fingerprint: u64,
-    /// Whether the run was given an id. Without one, only agents that run the same belong together.
+    /// `true` if the user has specified a run id.
+    ///
+    /// Without a run id, a run accepts only agents with the same program.
     pub has_run_id: bool,
 }
 
 impl Program {
-    /// A program that is told from others by these bytes.
+    /// Creates a program with a fingerprint of these bytes.
     pub fn new(name: impl Into<String>, bytes: &[u8], has_run_id: bool) -> Self {
         // FNV-1a, which is the same on every machine and in every release.
         let fingerprint = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -194,7 +223,7 @@ impl Program {
 }
 
 impl Operation {
-    /// The opcode that it is sent under.
+    /// Returns the opcode of the operation.
     pub fn opcode(&self) -> u8 {
         match self {
             Self::Join(_) => opcode::JOIN,
@@ -212,7 +241,7 @@ impl Operation {
         }
     }
 
-    /// Adds the whole request, opcode and length included.
+    /// Appends the request, with its opcode and length.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut fields = Vec::new();
         self.write_fields(&mut fields);
@@ -240,7 +269,7 @@ impl Operation {
         }
     }
 
-    /// Reads the fields that came with an opcode.
+    /// Reads the fields of the operation with this opcode.
     pub fn read(opcode: u8, payload: &[u8]) -> Result<Self, WireError> {
         let mut fields = Fields(payload);
         Ok(match opcode {
@@ -349,7 +378,9 @@ impl HeldRound {
 }
 
 impl Join {
-    /// The join of an agent that starts no workers, with no more than each version sends.
+    /// Creates the join of an agent without workers.
+    ///
+    /// It contains only fields that each version sends.
     pub fn new(instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
             instance,
@@ -392,7 +423,7 @@ impl Join {
                 if has_more {
                     let timeout = settings.node_timeout.as_millis();
                     let timeout = u32::try_from(timeout).unwrap_or(u32::MAX);
-                    // The time of a fence that agents of earlier versions always had.
+                    // The 0 replaces the time of a fence, which agents of earlier versions sent.
                     write(out, &[&0_u32, &timeout]);
                 }
                 if from.is_some() || is_said {

@@ -1,4 +1,4 @@
-//! The current request of an agent, and what is due when.
+//! The current request of an agent, and the times of its next steps.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use rdzv_core::time::{Mono, Now};
 use super::{Copy, Participant};
 use crate::participant::pace;
 
-/// How long a copy is taken for the state without asking, if nobody says that it changed.
+/// Time for which a copy needs no new read, unless the store reports a change.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
 
-/// How long a join whose time is over is taken back.
+/// Time for which a join tries to undo its changes after its timeout.
 const ROLL_BACK: Duration = Duration::from_secs(5);
 
 /// The current request.
@@ -21,20 +21,21 @@ const ROLL_BACK: Duration = Duration::from_secs(5);
 pub(super) struct Task {
     pub(super) request: Request,
     pub(super) since: Mono,
-    /// The end of its time.
+    /// Deadline of the request.
     pub(super) until: Mono,
 }
 
-/// What the agent asks for.
+/// Request of an agent.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Nothing, or no more than it has.
+    /// No pending request.
     Idle,
     Join {
-        /// The first round that may be joined; those before have to be left. Unknown before the
-        /// state was seen.
+        /// First round that the node may join; it must leave earlier rounds.
+        ///
+        /// `None` before the machine has seen the state.
         first_round: Option<u64>,
-        /// Who had come when the time was over.
+        /// Nodes that had joined at the deadline.
         joined: Option<Vec<NodeDesc>>,
     },
     Leave,
@@ -51,7 +52,7 @@ impl Task {
         }
     }
 
-    /// When the phase changes next.
+    /// Returns the time at which the phase changes next.
     pub(super) fn next_phase(&self, now: Mono) -> Option<Mono> {
         let ends = match self.request {
             Request::Idle => return None,
@@ -62,10 +63,11 @@ impl Task {
     }
 }
 
-/// What has to be done when.
+/// Times of the next steps.
 impl Participant {
-    /// When the next heartbeat has to be written: a little early, so that it is not late if the
-    /// first write loses.
+    /// Returns the time of the next heartbeat.
+    ///
+    /// It is a little early, so that a lost write does not make the heartbeat late.
     pub(super) fn next_beat(&self, state: &RendezvousState) -> Option<Mono> {
         if !is_listed(state, &self.me) {
             return None;
@@ -74,21 +76,24 @@ impl Participant {
         Some(self.beaten.map_or(Mono::ZERO, |last| last + early))
     }
 
-    /// Whether our heartbeat has been tried for so long that the others may soon count us as lost.
+    /// `true` if the heartbeat of this node is very late.
+    ///
+    /// Other nodes may soon treat this node as lost.
     pub(super) fn is_beat_late(&self, now: Mono) -> bool {
         let late = self.settings.keep_alive_interval * 2;
         self.beaten.is_some_and(|last| now.since(last) >= late)
     }
 
-    /// When the last call of a state is over. One that this node has just begun, and not written yet,
-    /// is not.
+    /// Returns the end of the last call of a state.
+    ///
+    /// `None` if the node has begun the last call but has not written it yet.
     pub(super) fn last_call_end(&self, state: &RendezvousState) -> Option<Mono> {
         let (deadline, end) = self.last_call?;
         let same = state.deadline == Some(deadline);
         same.then(|| end + decide::last_call_grace(state))
     }
 
-    /// When the copy has to be brought up to date, as far as is known.
+    /// Returns the time of the next read, if one is planned.
     fn next_read(&self, copy: &Copy) -> Option<Mono> {
         let nodes = copy.state.participants.len() + copy.state.wait_list.len();
         let in_round = self.membership.is_some();
@@ -104,8 +109,10 @@ impl Participant {
         [changed, poll, lost].into_iter().flatten().min()
     }
 
-    /// After the state has changed: whether nothing has to be done now, except to read sooner. There
-    /// may be very many changes.
+    /// `true` if a changed state requires no step now.
+    ///
+    /// The next read may become earlier. The check is cheap, because there may be very many
+    /// changes.
     pub(super) fn only_reads_sooner(&mut self, now: Now) -> bool {
         if self.pause.is_some_and(|pause| pause > now.mono) {
             return true;
@@ -130,7 +137,7 @@ impl Participant {
         self.outdated || (old && beat) || self.next_read(copy).is_some_and(|at| at <= now.mono)
     }
 
-    /// When the next step is due, if nothing happens.
+    /// Returns the time of the next step, unless an event comes first.
     pub(super) fn next_wake(&self, now: Now) -> Option<Mono> {
         let copy = self.copy.as_ref()?;
         let state = &copy.state;
