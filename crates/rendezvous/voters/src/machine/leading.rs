@@ -268,7 +268,7 @@ impl Voter {
             for agent in std::mem::take(&mut self.agents) {
                 self.dismiss(
                     agent,
-                    format!("this is not the coordinator any more (term {term})"),
+                    format!("this is no longer the coordinator (term {term})"),
                 );
             }
             self.outbox.push(Output::SteppedDown);

@@ -51,7 +51,7 @@ impl Voter {
         let theirs = (peer.rounds, peer.votes);
         let new = self.peers.introduce(place, address, peer);
         if let Some(old) = new.replaced {
-            self.dismiss(old, "the process at its place has another connection");
+            self.dismiss(old, "the process at its endpoint has another connection");
         }
         if let Some(ended) = new.ended {
             self.consent(now, consensus::Input::PeerDown(ended));
@@ -141,7 +141,7 @@ impl Voter {
         voters: &[VoterId],
     ) {
         let Some(peer) = self.peers.at(from) else {
-            return self.close(from, "it sent an invitation before it said who it is");
+            return self.close(from, "it sent an invitation before it introduced itself");
         };
         if self.group.is_some() || self.has_retired || group == 0 || peer.group != group {
             return;
