@@ -308,7 +308,7 @@ impl Voter {
             Ok(Frame::Members(addresses)) => self.on_members(now, from, &addresses),
             Ok(Frame::Leave) => self.peers.leaves(from),
             Ok(Frame::Left) if self.hands_over() => self.retire(),
-            Ok(Frame::Left) => self.close(from, "it reported without a request that this voter has left"),
+            Ok(Frame::Left) => self.close(from, "it sent `Left` without a request"),
             Err(error) => self.close(from, format!("it sent a bad frame: {error}")),
         }
     }
