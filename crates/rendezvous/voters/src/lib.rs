@@ -74,14 +74,14 @@ pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 pub struct Settings {
     /// Endpoints of the voters, in the order that every voter has.
     ///
-    /// The index of an endpoint is the voter index. In a group that agents may join, these are the
+    /// In a group that agents may join, these are the
     /// known endpoints, and the first one is the endpoint of the job.
     pub places: Vec<String>,
     /// Settings of a group that agents may join.
     ///
     /// If `None`, the voters are the processes at the endpoints in `places`.
     pub open: Option<Open>,
-    /// Voter index of this process.
+    /// Endpoint index of this process.
     pub own: usize,
     /// `true` if this process is only a voter, without an agent.
     pub is_store: bool,
@@ -154,7 +154,7 @@ pub enum Output {
     ///
     /// The frame may be lost if there is no connection.
     ToPeer {
-        /// Voter index of the receiver.
+        /// Endpoint index of the receiver.
         place: usize,
         /// The whole frame.
         frame: Vec<u8>,
@@ -167,11 +167,11 @@ pub enum Output {
     ///
     /// Send them at the start of every future connection, and now over every existing one.
     Greet(Vec<u8>),
-    /// Connect to this address from now on for a voter index.
+    /// Connect to this address from now on for an endpoint index.
     ///
     /// `None`: connect to no process for that index.
     Call {
-        /// Voter index that the address belongs to.
+        /// Endpoint index that the address belongs to.
         place: usize,
         /// Address to connect to (`host:port`).
         address: Option<String>,

@@ -93,7 +93,7 @@ fn cluster_of(group: GroupId) -> u64 {
 struct Group {
     id: GroupId,
     consensus: Consensus,
-    /// First voters of the group by voter index.
+    /// First voters of the group by endpoint index.
     ///
     /// Empty if this process is none of them.
     founders: Vec<VoterId>,
@@ -101,9 +101,9 @@ struct Group {
     inviter: String,
     /// Committed records of the runs.
     runs: BTreeMap<String, RunNote>,
-    /// Voter index of the coordinator that was logged last.
+    /// Endpoint index of the coordinator that was logged last.
     ///
-    /// `leader` is the voter index of the current leader.
+    /// `leader` is the endpoint index of the current leader.
     announced: Option<usize>,
     leader: Option<usize>,
     voters: BTreeSet<VoterId>,

@@ -43,7 +43,7 @@ pub(super) struct Peers {
     ended: BTreeSet<VoterId>,
     /// Addresses of processes, including those that have ended.
     addresses: BTreeMap<VoterId, String>,
-    /// Other members that the process at an endpoint remembers, by voter index.
+    /// Other members that the process at an endpoint remembers, by endpoint index.
     remembered: BTreeMap<usize, Vec<String>>,
 }
 
@@ -143,7 +143,7 @@ impl Peers {
         }
     }
 
-    /// Processes that have announced their end, with their voter indexes.
+    /// Processes that have announced their end, with their endpoint indexes.
     pub(super) fn all_leaving(&self) -> impl Iterator<Item = (usize, VoterId)> {
         let leaving = self.peers.iter().filter(|(_, peer)| peer.leaves);
         leaving.map(|(place, peer)| (*place, peer.voter))
@@ -205,7 +205,7 @@ impl Peers {
         self.addresses.insert(voter, address.to_owned());
     }
 
-    /// Voter index of a process.
+    /// Endpoint index of a process.
     pub(super) fn place(&self, voter: VoterId) -> Option<usize> {
         let mut peers = self.peers.iter();
         let found = peers.find(|(_, peer)| peer.voter == voter);
@@ -218,7 +218,7 @@ impl Peers {
         peer.filter(|peer| peer.connection.is_some())
     }
 
-    /// Connected processes with their voter indexes.
+    /// Connected processes with their endpoint indexes.
     pub(super) fn all_present(&self) -> impl Iterator<Item = (usize, Peer)> {
         let peers = self.peers.iter().map(|(place, peer)| (*place, *peer));
         peers.filter(|(_, peer)| peer.connection.is_some())

@@ -229,7 +229,7 @@ impl Voter {
         self.outbox.push(Output::Note(Box::new(note)));
     }
 
-    /// Returns the voter index of an address, and starts to connect to the address.
+    /// Returns the endpoint index of an address, and starts to connect to it.
     ///
     /// `None` if there is no room for another address.
     pub(super) fn call_at(&mut self, address: &str) -> Option<usize> {

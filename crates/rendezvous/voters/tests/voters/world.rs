@@ -30,7 +30,7 @@ struct Process {
     greeting: Vec<u8>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
     has_retired: bool,
-    /// Index of the process that it connects to, for each of its voter indexes.
+    /// Index of the process that it connects to, for each of its endpoint indexes.
     calls: BTreeMap<usize, usize>,
 }
 
