@@ -6,8 +6,7 @@
 //! are trusted.
 //!
 //! The sender need not be in this member's configuration. The sender may be newer, if this member
-//! was cut off. In Raft, members answer candidates and leaders regardless of their
-//! configuration.
+//! was cut off. In Raft, members answer candidates and leaders regardless of their configuration.
 
 use std::collections::BTreeSet;
 

@@ -69,7 +69,10 @@ use rdzv_rendezvous_proto::{Rule, coordinator};
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 
-/// Settings of a voter.
+/// Endpoints of the voters, in the order that every voter has.
+///
+/// In a group that agents may join, these are the known endpoints, and the first one is the
+/// endpoint of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Endpoints of the voters, in the order that every voter has.
