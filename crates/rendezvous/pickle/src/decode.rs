@@ -152,7 +152,7 @@ impl<'a> Machine<'a> {
             opcode::REDUCE => self.call()?,
             other => return Err(self.refuse(other)),
         };
-        bounded(self.stack.len(), MOST_ITEMS, "items at once")?;
+        bounded(self.stack.len(), MOST_ITEMS, "items on the stack")?;
         self.stack.push(item);
         Ok(None)
     }
@@ -168,7 +168,7 @@ impl<'a> Machine<'a> {
 
     fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
         let bytes = self.take(N)?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        Ok(bytes.try_into().expect("the requested number of bytes"))
     }
 
     fn text(&mut self, length: usize) -> Result<Item<'a>, Problem> {

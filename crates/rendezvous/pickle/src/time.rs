@@ -1,4 +1,4 @@
-//! Dates and times in Python's form: ten bytes, with or without an offset from UTC.
+//! Dates and times in Python's form: ten bytes, and an optional UTC offset.
 //!
 //! ```text
 //!   year (2, big-endian) | month | day | hour | minute | second | microsecond (3, big-endian)

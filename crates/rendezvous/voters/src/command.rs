@@ -1,11 +1,10 @@
 //! Command of the log that changes the record of one run.
 //!
 //! The record is a [`RunNote`].
-//! ```text
+//!
 //! ```text
 //!   proposer: u64, the proposer's number of the command: u64, run: u32 length and bytes, then
 //!   nothing (the run is forgotten) or the fields of its record
-//! ```
 //! ```
 
 use rdzv_consensus::VoterId;

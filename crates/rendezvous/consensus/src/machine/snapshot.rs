@@ -1,5 +1,5 @@
 //! Snapshots: their encoding, and their transfers.
-//! ```text
+//!
 //! ```text
 //!  time of the last command: mono u64, wall i64 · members u8, each: id u64, voter index u8 ·
 //!  the driver's state

@@ -1,15 +1,16 @@
 //! Raft messages as bytes: the fields that the library uses, and other fields.
+//!
 //! ```text
-//! kind u8 · flags u8 · from · to · term · log term · index · commit · commit term · hint (u64 each)
-//! silence u32 (ms; all ones: never) · context u8 + bytes · snapshot if flagged · entries u32 + each
-//! ```text
-//! entry: kind u8 · term u64 · length u32 · bytes        its index follows from its position
-//! snapshot: index u64 · term u64 · voters · learners · outgoing · next learners · auto-leave u8 ·
-//!    length u64
-//! ```
+//!  kind u8 · flags u8 · from · to · term · log term · index · commit · commit term · hint
+//!  silence u32 (ms; all ones: never) · context u8 + bytes · snapshot if flagged
+//!  entries u32 + each
+//!  entry: kind u8 · term u64 · length u32 · bytes        its index follows from its position
+//!  snapshot: index u64 · term u64 · voters · learners · outgoing · next learners · auto-leave u8 ·
+//!            length u64
 //! ```
 //!
-//! The bytes of a snapshot's state travel before the message, in parts.
+//! The fields from `from` to `hint` are `u64` each. The bytes of a snapshot's state travel before
+//! the message, in parts.
 
 use std::time::Duration;
 

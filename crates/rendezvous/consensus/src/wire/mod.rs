@@ -1,6 +1,7 @@
 //! Frames between members: an opcode, the body's length (`u64`), and the body.
 //!
 //! Numbers are little-endian.
+//!
 //! | opcode | frame | body |
 //! |---|---|---|
 //! | 0x40 | [`Frame::Hello`] | see below |

@@ -133,7 +133,7 @@ fn two_members_whose_clocks_make_their_waits_equal_do_not_split_votes_for_ever()
         splits += 1;
         assert!(
             group.pass(2000, |group| !group.leaders().is_empty()),
-            "nobody leads in term {} after {} ms",
+            "no member leads in term {} after {} ms",
             group.term(2),
             group.millis
         );
